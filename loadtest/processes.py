@@ -4,7 +4,7 @@
 
 What a child writes goes to a file of its own, and the end of that file is part of the message when the
 child does not come up. Ctrl-C reaches only the owner, and if that is killed its children end, too
-(`router.tether`).
+(`router.child_process`).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Self
 
 import httpx
 
-from router.tether import TetheredProcess
+from router.child_process import ChildProcess
 
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 5.0
@@ -65,7 +65,7 @@ class Child:
         self.name = name
         self.log = directory / f"{name}.log"
         self._command = (*within, *(program or (sys.executable, "-m", module)), *arguments)
-        self._process: TetheredProcess | None = None
+        self._process: ChildProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -78,7 +78,7 @@ class Child:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
         environment["CACHEWAY_ADMIN_PORT"] = "0"
         with self.log.open("wb") as log:
-            self._process = await TetheredProcess.start(*self._command, log=log, environment=environment)
+            self._process = await ChildProcess.start(*self._command, log=log, environment=environment)
         return self
 
     async def __aexit__(

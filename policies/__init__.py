@@ -1,19 +1,20 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
+from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates, SiteMap
+from policies.disaggregation.decode_selection import (
+    DECODE_COST,
+    DECODE_POLICIES,
+    DecodePartner,
+    DecodeSelector,
+    DecodeView,
+    decode_policy,
+)
 from policies.disaggregation.encoders import choose_encoder
 from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
 from policies.disaggregation.link_watch import LinkTurn, LinkWatch, Patience
-from policies.disaggregation.matchmaking import (
-    DECODE_COST,
-    DECODE_POLICIES,
-    Look,
-    Matchmaker,
-    Partner,
-    decode_policy,
-)
 from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.disaggregation.offloading import Offloading, Told
+from policies.disaggregation.offloading import Offloading, PastVerdict
 from policies.disaggregation.optimum import (
     Curve,
     Optimum,
@@ -46,8 +47,15 @@ from policies.disaggregation.role_plan import (
     plan_roles,
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
-from policies.disaggregation.sides import Side, Sides, SiteMap
-from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, DecisionRules, Hold, Order
+from policies.dispatch.decision import (
+    SLO_UNREACHABLE,
+    Decider,
+    Decision,
+    DecisionRules,
+    Queued,
+    QueueEntry,
+    QueueOrder,
+)
 from policies.dispatch.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
@@ -55,19 +63,19 @@ from policies.dispatch.prospects import Prospect, prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
-from policies.dispatch.waiting_room import (
+from policies.dispatch.request_queue import (
     GRACE_LAGS,
     GRACE_S,
     Displaced,
     Expired,
     QueueFull,
+    RequestQueue,
     RoomRules,
     Unpublished,
     Unserved,
     WaitEnd,
-    WaitingRoom,
 )
-from policies.dispatch.waiting_room import Refusal as QueueRefusal
+from policies.dispatch.request_queue import Refusal as QueueRefusal
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import PROFILES, ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit, decoding_after
@@ -90,7 +98,7 @@ from policies.fleet.pairing import (
     Pairing,
     Partners,
 )
-from policies.observing.shadow import Comparison, Judged, Shadow, Weighed, Witness
+from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow, ShadowObserver
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
@@ -188,11 +196,11 @@ __all__ = [
     "BytesPerToken",
     "CachePool",
     "Candidates",
+    "CandidatesBySite",
     "CapacityLearned",
     "Chosen",
     "Circuit",
     "CircuitSet",
-    "Claim",
     "Comparison",
     "Curve",
     "Decider",
@@ -200,6 +208,9 @@ __all__ = [
     "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
+    "DecodePartner",
+    "DecodeSelector",
+    "DecodeView",
     "Decoded",
     "Displaced",
     "EarlyEnds",
@@ -218,7 +229,6 @@ __all__ = [
     "Forget",
     "GiveUp",
     "HandOver",
-    "Hold",
     "Insert",
     "Inversions",
     "Judged",
@@ -236,8 +246,6 @@ __all__ = [
     "LinkWatch",
     "Links",
     "LogClock",
-    "Look",
-    "Matchmaker",
     "Miss",
     "Newest",
     "Offer",
@@ -251,19 +259,21 @@ __all__ = [
     "OpLog",
     "OpRefused",
     "Optimum",
-    "Order",
     "Outlook",
     "Overrides",
     "Pairing",
-    "Partner",
     "Partners",
+    "PastVerdict",
     "Patience",
     "Placed",
     "Policy",
     "Prospect",
+    "QueueEntry",
     "QueueFull",
+    "QueueOrder",
     "QueueRefusal",
     "QueueView",
+    "Queued",
     "Quote",
     "Reason",
     "Redispatch",
@@ -271,6 +281,7 @@ __all__ = [
     "RemoteSite",
     "Reported",
     "RequestFacts",
+    "RequestQueue",
     "RequestView",
     "RetryBudget",
     "Reuse",
@@ -280,17 +291,18 @@ __all__ = [
     "RoleStep",
     "RoleVerdict",
     "RoomRules",
+    "ScoredRequest",
     "ServiceFit",
     "ServiceLevel",
     "ServiceModel",
     "SettingsChanged",
     "Shadow",
+    "ShadowObserver",
     "Shed",
     "Shipped",
     "Shipping",
     "Ships",
-    "Side",
-    "Sides",
+    "SiteCandidates",
     "SiteMap",
     "Slots",
     "Split",
@@ -305,7 +317,6 @@ __all__ = [
     "Tickets",
     "TimeSample",
     "Timing",
-    "Told",
     "Tracked",
     "Trim",
     "UncachedLengths",
@@ -314,9 +325,6 @@ __all__ = [
     "Usage",
     "WaitEnd",
     "Waiting",
-    "WaitingRoom",
-    "Weighed",
-    "Witness",
     "WorkAhead",
     "Worker",
     "WorkerClass",

@@ -31,10 +31,10 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
+    DecodeSelector,
     Finished,
     FirstToken,
     FleetState,
-    Matchmaker,
     Op,
     Pairing,
     Partners,
@@ -118,7 +118,7 @@ def decided(
     """Place every prompt and fold what happens to it: all operations, in order."""
     policy = make_policy("expected_cost")
     slots = np.arange(len(fleet.workers())) if pairing is None else pairing.slots
-    matchmaker = Matchmaker(fleet, Admission(AdmissionRules(), fleet), lambda _: UNOBSERVED)
+    decode_selector = DecodeSelector(fleet, Admission(AdmissionRules(), fleet), lambda _: UNOBSERVED)
     ops: list[Op] = []
     prefilling: deque[str] = deque()
     decoding: deque[str] = deque()
@@ -128,10 +128,10 @@ def decided(
         candidates = fleet.candidates(slots, (path,), FULL_ATTENTION, prompt_tokens, 256.0, now_us)
         key = int.from_bytes(path[-8:], "little")
         view = RequestView(key, key, prompt_tokens, 300.0, number)
-        look = None
+        decode_view = None
         if pairing is not None:
-            look = matchmaker.look(pairing, view, UNKNOWN_KV, candidates)
-            candidates = fleet.among(candidates, slots, ships=look.ships())
+            decode_view = decode_selector.decode_view(pairing, view, UNKNOWN_KV, candidates)
+            candidates = fleet.among(candidates, slots, ships=decode_view.ships())
         chosen = place(view, candidates, policy)
         assert isinstance(chosen, Chosen)
         happened: list[Op] = [
@@ -147,8 +147,8 @@ def decided(
                 ends=False,
             )
         ]
-        if look is not None:
-            partner = look.partner(chosen)
+        if decode_view is not None:
+            partner = decode_view.partner(chosen)
             assert partner is not None
             tokens, worker_id = round(prompt_tokens) + 300, fleet.at_slot(partner.slot).worker_id
             happened.append(Placed(f"d{number:x}", now_us, worker_id, "bench", 0, 0, tokens))

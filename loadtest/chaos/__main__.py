@@ -24,7 +24,7 @@ from rich.console import Console
 
 from loadtest.chaos import overload, sites
 from loadtest.chaos.campaign import Campaign, run_campaign
-from loadtest.chaos.mischief import GROUPS, MISCHIEF, Mischief
+from loadtest.chaos.mischief import GROUPS, MISCHIEF, FaultInjector
 from loadtest.chaos.namespace import INSIDE_FLAG, furnish, go_inside, way_in
 from loadtest.chaos.record import Record
 from loadtest.chaos.report import as_json, as_page, lines
@@ -95,7 +95,7 @@ class _Line:
         self._console.print(text, end="\r" if self._console.is_terminal else "\n", soft_wrap=True)
 
 
-def _chosen(only: str) -> list[Mischief]:
+def _chosen(only: str) -> list[FaultInjector]:
     groups = [name.strip() for name in only.split(",") if name.strip()] or GROUPS
     return [each for each in MISCHIEF if each.kind.group in groups or each.kind.name in groups]
 

@@ -28,7 +28,7 @@ from loadtest.chaos.record import ActSeen, Broken, Record, Sample
 from loadtest.chaos.replica import Replica, settled
 from loadtest.chaos.schedule import CALM_S, RECOVERY_S, Act, Strike
 from loadtest.chaos.verdict import WINDOW_S, hit_ratio, judge_act, judge_growth
-from loadtest.chaos.witness import Witness
+from loadtest.chaos.witness import Observer
 from loadtest.engine import EngineSettings
 from loadtest.workload import MODEL
 
@@ -128,7 +128,7 @@ class _Stage:
         self._cast = cast
         self._record = record
         self._progress = progress
-        self._witness = Witness({engine.journal: engine.role for engine in cast.engines.values()})
+        self._witness = Observer({engine.journal: engine.role for engine in cast.engines.values()})
         self._told: dict[tuple[str, int], dict[str, float]] = {}
         self._loop = asyncio.get_running_loop()
 

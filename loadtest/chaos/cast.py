@@ -9,7 +9,7 @@ A `Troupe` says who. That of the campaign is `standing`, three gateway replicas 
     valkey    a primary, a replica, three sentinels
 
 An engine or replica keeps its name, address and role in all its lives. Engines write down the id of each
-request that comes to them. Nothing outlives its owner (`router.tether`).
+request that comes to them. Nothing outlives its owner (`router.child_process`).
 """
 
 import asyncio

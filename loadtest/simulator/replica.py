@@ -1,7 +1,7 @@
 """One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
 
 It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `Decider`,
-`Matchmaker`, `Offloading`, `WaitingRoom`, `Feedback` and `LogClock` are the production ones, on virtual time.
+`DecodeSelector`, `Offloading`, `RequestQueue`, `Feedback` and `LogClock` are the production ones, on virtual time.
 Left out is what moves bytes.
 
     take ──┬── Placed ────> own FleetState at once     (twice, for a prefill and a decode worker, and
@@ -37,10 +37,10 @@ from policies import (
     Admission,
     Attempt,
     BareRequest,
-    Claim,
     Decider,
     Decision,
     DecisionRules,
+    DecodeSelector,
     EarlyRejection,
     Expired,
     Feedback,
@@ -48,29 +48,29 @@ from policies import (
     FirstToken,
     FleetRules,
     FleetState,
-    Hold,
     Lanes,
     LinkWatch,
     LogClock,
-    Matchmaker,
     Offload,
     Offloading,
     OffloadRules,
     Op,
     OpLog,
-    Order,
     Pairing,
     Partners,
     Policy,
+    Queued,
+    QueueEntry,
+    QueueOrder,
     QueueRefusal,
     RequestFacts,
+    RequestQueue,
     RoleMember,
     Shed,
     Shipped,
     Usage,
     WaitEnd,
     Waiting,
-    WaitingRoom,
     Worker,
     WorkerPut,
     lane_of,
@@ -173,10 +173,12 @@ class Replica:
         self._feedback = Feedback(self.fleet, op_log, bytes_per_token=BYTES_PER_TOKEN)
         queue = rules.queue or QueueRules()
         admission = Admission(queue.admission, self.fleet)
-        matchmaker = Matchmaker(self.fleet, admission, self._feedback.decode_fit, rules.decode_policy)
-        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
+        decode_selector = DecodeSelector(
+            self.fleet, admission, self._feedback.decode_fit, rules.decode_policy
+        )
+        lanes = Lanes(self._slots_of, self._pairing_of, decode_selector)
         rejection = EarlyRejection(queue.level, self.fleet, self._feedback.decode_fit)
-        order = Order(
+        order = QueueOrder(
             admission,
             lanes,
             queue.k,
@@ -184,7 +186,7 @@ class Replica:
             rejection if queue.level.promises else None,
         )
         self.fleet.tickets.watched = name
-        self.room = WaitingRoom(
+        self.room = RequestQueue(
             log=op_log,
             fleet=self.fleet,
             admission=admission,
@@ -213,7 +215,7 @@ class Replica:
             self._feedback,
             replica=name,
             next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
-            matchmaker=matchmaker,
+            decode_selector=decode_selector,
             offloading=self.offloading,
         )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
@@ -251,18 +253,18 @@ class Replica:
         match request.decide("", -1):
             case Decision() as decision:
                 request.dispatched(decision)
-            case Hold() as hold:
-                full = self.room.begin(request, hold)
+            case Queued() as queued:
+                full = self.room.begin(request, queued)
                 if full is not None:
                     request.refused(full)
             case Shed():
                 caller.refused(Outcome.REJECTED)
 
-    def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Hold | Shed:
+    def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Queued | Shed:
         """Choose a worker, and see whether it is a request's turn there."""
         bucket = self._decider.bucket_of(request.parsed)
         lane = lane_of(MODEL, bucket)
-        claim = Claim(request.arrived_us, lane, request.flow, ticket_id, turn)
+        entry = QueueEntry(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(
             request.parsed,
@@ -270,7 +272,7 @@ class Replica:
             slots,
             now_us,
             now_s,
-            claim,
+            entry,
             bucket,
             self._pairing_of(lane),
         )
@@ -447,7 +449,7 @@ def _takes_whole(protocol: str) -> bool:
 
 
 class _Request:
-    """One request, as long as it has no worker (`policies.dispatch.waiting_room.Waiter`)."""
+    """One request, as long as it has no worker (`policies.dispatch.request_queue.Waiter`)."""
 
     __slots__ = ("_caller", "_replica", "arrived_us", "flow", "parsed")
 
@@ -458,7 +460,7 @@ class _Request:
         self.flow = flow
         self.arrived_us = replica.now_us
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+    def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed:
         return self._replica.decide(self, ticket_id, turn)
 
     def dispatched(self, decision: Decision) -> None:

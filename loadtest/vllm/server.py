@@ -5,7 +5,7 @@
 
 An engine is four processes: the API server, the engine core, its worker, and Python's resource tracker. They
 are a session of their own; the server is asked to end, and whatever is left of the group is killed. If the
-owner is killed, the server is asked by its tether (`router.tether`).
+owner is killed, the server is asked by its tether (`router.child_process`).
 
 Everything stays on this machine: no hub, no usage statistics, sockets on 127.0.0.1 or in the engine's own
 temporary folder. KV events are published there (``ipc``: on loopback an engine binds nothing else, it
@@ -35,7 +35,7 @@ from loadtest.processes import free_port
 from loadtest.vllm.engine import MODEL_NAME, VllmEngine
 from loadtest.vllm.home import HOW_TO_INSTALL, EngineFailed, EnginesHome
 from loadtest.vllm.models import tiny_model
-from router.tether import TetheredProcess
+from router.child_process import ChildProcess
 
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 15.0
@@ -114,7 +114,7 @@ class VllmServer(VllmEngine):
             kv_events=f"ipc://{self._folder}/events" if settings.kv_events else "",
             kv_replay=f"tcp://127.0.0.1:{free_port()}" if settings.kv_events else "",
         )
-        self._process: TetheredProcess | None = None
+        self._process: ChildProcess | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -147,7 +147,7 @@ class VllmServer(VllmEngine):
         assert not self.running
         model = await asyncio.to_thread(tiny_model, self._home.models, self.settings.model)
         with self.log.open("wb") as log:
-            self._process = await TetheredProcess.start(
+            self._process = await ChildProcess.start(
                 *self._command(model), log=log, environment=self._environment()
             )
         try:

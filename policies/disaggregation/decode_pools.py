@@ -1,7 +1,7 @@
 """A list of workers that may begin requests, by who would decode what they begin.
 
 A *pool* is the decode workers that take over from the same prefill workers: of one protocol and length
-bucket, in their site or behind one link (`policies.disaggregation.sides`). A request looks at each pool once.
+bucket, in their site or behind one link (`policies.disaggregation.candidate_sites`). A request looks at each pool once.
 
 All of it follows from a `policies.fleet.pairing.Pairing` and from what the fleet says of its workers. So it
 is found once for each list, and not for each request. What is *by slot* is a column of all slots of the
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.disaggregation.sides import SiteMap
+from policies.disaggregation.candidate_sites import SiteMap
 from policies.estimates.costs import Floats
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import ALONE, KEEPS_PREFIXES_LABEL, HandOver, Pairing, Partners

@@ -228,8 +228,8 @@ class Offload:
             fixed: Whether t was set by hand, and so decides; else it rations a link that is scarce.
             failed: Whether a prefill in another site has failed it already.
         """
-        sides = [self._side(offer, now_us) for offer in remotes]
-        side = min(sides, key=_rank)
+        by_site = [self._side(offer, now_us) for offer in remotes]
+        side = min(by_site, key=_rank)
         offer, state, quote = side.offer, side.state, side.quote
         if local is None:
             weighed = offer.kv_bytes is not None

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from policies.disaggregation.matchmaking import Look
+from policies.disaggregation.candidate_sites import CandidatesBySite
+from policies.disaggregation.decode_selection import DecodeView
 from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.disaggregation.sides import Sides
 from policies.estimates.kv_bytes import KvBytes
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
@@ -40,7 +40,7 @@ LINK_GRACE_US = 250_000
 somewhat less often where many do."""
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class PastVerdict(msgspec.Struct, frozen=True, gc=False):
     """A verdict on a request that went.
 
     Attributes:
@@ -114,7 +114,7 @@ class Offloading:
         self.offload = offload
         self.counts: Counter[OffloadReason] = Counter()
         self.above_cap: Counter[str] = Counter()
-        self.latest: deque[Told] = deque(maxlen=VERDICTS_KEPT)
+        self.latest: deque[PastVerdict] = deque(maxlen=VERDICTS_KEPT)
         self._fleet = fleet
         self._replica = replica
         self._threshold_tokens = threshold_tokens
@@ -152,8 +152,8 @@ class Offloading:
         self,
         view: RequestView,
         candidates: Candidates,
-        sides: Sides,
-        look: Look,
+        by_site: CandidatesBySite,
+        decode_view: DecodeView,
         policy: Policy,
         kv: KvBytes,
         bucket: int,
@@ -166,8 +166,8 @@ class Offloading:
         Args:
             view: The request.
             candidates: All who may take it.
-            sides: The same, parted.
-            look: At those who would decode it.
+            by_site: The same, parted.
+            decode_view: At those who would decode it.
             policy: How workers are priced.
             kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
@@ -176,18 +176,18 @@ class Offloading:
         """
         fleet, now_us = self._fleet, candidates.now_us
         local_offer = local = None
-        if len(sides.local):
-            local = self._placed(view, candidates, sides.local, policy, bucket)
+        if len(by_site.local):
+            local = self._placed(view, candidates, by_site.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
                 local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
         remotes: list[Placing] = []
         offers: list[Offer] = []
-        for side in sides.remote if self._remote else ():
+        for side in by_site.remote if self._remote else ():
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
                 offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
-                offers.append(_crossing(offer, kv, view, look, remote.chosen))
+                offers.append(_crossing(offer, kv, view, decode_view, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
         fixed = self._threshold_tokens > 0
@@ -196,7 +196,7 @@ class Offloading:
         )
         if verdict.remote:
             if verdict.wait_s > PACE_S:
-                look.wait_for(verdict.link)
+                decode_view.wait_for(verdict.link)
             remote = next(
                 each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link
             )
@@ -209,8 +209,8 @@ class Offloading:
         self,
         view: RequestView,
         candidates: Candidates,
-        sides: Sides,
-        look: Look,
+        by_site: CandidatesBySite,
+        decode_view: DecodeView,
         policy: Policy,
         bucket: int,
         verdict: OffloadVerdict,
@@ -222,8 +222,8 @@ class Offloading:
         Args:
             view: The request.
             candidates: All who may take it.
-            sides: The same, parted.
-            look: At those who would decode it.
+            by_site: The same, parted.
+            decode_view: At those who would decode it.
             policy: How workers are priced.
             bucket: Length bucket of the request.
             verdict: Why it waits where it does.
@@ -233,7 +233,7 @@ class Offloading:
         Returns:
             None if it had better wait, or must.
         """
-        link = look.link(slot)
+        link = decode_view.link(slot)
         spare = link == verdict.link and verdict.state is LinkState.ABUNDANT and verdict.wait_s <= PACE_S
         if (
             not self.offload.rules.helps
@@ -245,7 +245,7 @@ class Offloading:
         chosen = placing.chosen
         if isinstance(chosen, Shed) or chosen.estimated_ttft_s + (verdict.link_s if link else 0.0) >= waits_s:
             return None
-        site = next((side.site for side in sides.remote if side.link == link), self._fleet.rules.site)
+        site = next((side.site for side in by_site.remote if side.link == link), self._fleet.rules.site)
         reason = OffloadReason.LOCAL_BUSY if link else OffloadReason.REMOTE_BUSY
         return placing._replace(
             verdict=msgspec.structs.replace(verdict, remote=bool(link), site=site, reason=reason)
@@ -254,7 +254,7 @@ class Offloading:
     def shipping(
         self,
         request_id: str,
-        look: Look,
+        decode_view: DecodeView,
         kv: KvBytes,
         view: RequestView,
         chosen: Chosen,
@@ -265,21 +265,21 @@ class Offloading:
 
         Args:
             request_id: Of the attempt on the decode worker.
-            look: At those who would decode it.
+            decode_view: At those who would decode it.
             kv: What the model's KV weighs, if anybody knows.
             view: The request.
             chosen: Its prefill worker.
             held_tokens: What its decode worker holds of the prompt.
             now_us: Log time.
         """
-        link, overlap_ratio = look.link(chosen.slot), look.overlap_ratio(chosen.slot)
+        link, overlap_ratio = decode_view.link(chosen.slot), decode_view.overlap_ratio(chosen.slot)
         if not link or not kv.known:
             return None
         kv_bytes = kv.of(view.prompt_tokens, held_tokens)
         ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
         overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._quoted(look, kv, view, chosen, held_tokens, now_us)
+        quote = self._quoted(decode_view, kv, view, chosen, held_tokens, now_us)
         if quote is None:
             return None
         start_us = (
@@ -297,18 +297,20 @@ class Offloading:
             quote.ready_us,
         )
 
-    def waits(self, look: Look, kv: KvBytes, view: RequestView, chosen: Chosen, now_us: int) -> bool:
+    def waits(
+        self, decode_view: DecodeView, kv: KvBytes, view: RequestView, chosen: Chosen, now_us: int
+    ) -> bool:
         """Whether the link has no room for what a prefill worker would send; the look knows then.
 
         The worker that takes a request may be another than the one by which its side was judged.
         """
-        if not look.splits(chosen.slot):
+        if not decode_view.splits(chosen.slot):
             return False
-        link = look.link(chosen.slot)
+        link = decode_view.link(chosen.slot)
         if link and kv.known:
-            quote = self._quoted(look, kv, view, chosen, look.held_tokens(chosen.slot), now_us)
+            quote = self._quoted(decode_view, kv, view, chosen, decode_view.held_tokens(chosen.slot), now_us)
             if quote is not None and quote.wait_s > PACE_S:
-                look.wait_for(link)
+                decode_view.wait_for(link)
                 return True
         return False
 
@@ -325,13 +327,19 @@ class Offloading:
         return best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
 
     def _quoted(
-        self, look: Look, kv: KvBytes, view: RequestView, chosen: Chosen, held_tokens: float, now_us: int
+        self,
+        decode_view: DecodeView,
+        kv: KvBytes,
+        view: RequestView,
+        chosen: Chosen,
+        held_tokens: float,
+        now_us: int,
     ) -> Quote | None:
         """What the link of a prefill worker offers."""
-        overlap_ratio = look.overlap_ratio(chosen.slot)
+        overlap_ratio = decode_view.overlap_ratio(chosen.slot)
         overlapped_s = overlap_ratio * chosen.service_s
         return self._fleet.links.quote(
-            look.link(chosen.slot),
+            decode_view.link(chosen.slot),
             kv.of(view.prompt_tokens, held_tokens),
             overlapped_s,
             chosen.queue_s + chosen.service_s - overlapped_s,
@@ -344,7 +352,7 @@ class Offloading:
         self.counts[verdict.reason] += 1
         if verdict.remote and verdict.above_cap:
             self.above_cap[verdict.link] += 1
-        self.latest.append(Told(now_us, request_id, verdict))
+        self.latest.append(PastVerdict(now_us, request_id, verdict))
 
     def _placed(
         self, view: RequestView, candidates: Candidates, slots: Slots, policy: Policy, bucket: int
@@ -402,12 +410,12 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
     return chosen.stall_s + prefill_s * (comes + line.behind)
 
 
-def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:
+def _crossing(offer: Offer, kv: KvBytes, view: RequestView, decode_view: DecodeView, chosen: Chosen) -> Offer:
     """The same with what would cross the link: all of the KV but what the decode side holds."""
-    overlap_ratio = look.overlap_ratio(chosen.slot)
+    overlap_ratio = decode_view.overlap_ratio(chosen.slot)
     if not kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
-    held_tokens = look.held_tokens(chosen.slot)
+    held_tokens = decode_view.held_tokens(chosen.slot)
     return msgspec.structs.replace(
         offer,
         overlap_ratio=overlap_ratio,

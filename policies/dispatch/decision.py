@@ -6,7 +6,7 @@
                                                       └──> Shed
 
 A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
-asked next, of requests with a `Claim`:
+asked next, of requests with a `QueueEntry`:
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
 2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
@@ -19,7 +19,7 @@ worker is chosen where it costs least; work that would lose its cache there wait
 (decision 0049). A request that is offered the room of another worker than the one it would choose declines.
 
 A prefill worker has room if a decode worker that may end the request has, too
-(`policies.disaggregation.matchmaking`). What waits for that waits for any worker of its lane: who prefills it
+(`policies.disaggregation.decode_selection`). What waits for that waits for any worker of its lane: who prefills it
 then is open.
 
 A request whose worker is just prefilling what it shares with another one waits for its worker, if it would
@@ -39,7 +39,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from policies.disaggregation.matchmaking import Look, Matchmaker, Partner
+from policies.disaggregation.decode_selection import DecodePartner, DecodeSelector, DecodeView
 from policies.disaggregation.offload import Offload, OffloadVerdict
 from policies.disaggregation.offloading import NO_LINE, Line, Offloading
 from policies.dispatch.early_rejection import EarlyRejection, Outlook
@@ -52,7 +52,7 @@ from policies.estimates.kv_bytes import UNKNOWN_KV
 from policies.fleet.admission import Admission, AdmissionRules
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import Pairing
-from policies.observing.shadow import Weighed, Witness
+from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
@@ -95,25 +95,25 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     offload: OffloadVerdict | None = None
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class Queued(msgspec.Struct, frozen=True, gc=False):
     """It is not the request's turn: it waits here.
 
     Attributes:
         waiting: What the log must hear of it; under the id of the attempt that will end the wait.
         path: Packed block hashes of its (first) prompt.
         safe_blocks: How much of that the chosen worker has.
-        gated: Whether no decode worker has room that could end what the chosen worker begins.
-        paced: Whether it waits until a link has room for its KV.
+        waits_for_decode: Whether no decode worker has room that could end what the chosen worker begins.
+        waits_for_link: Whether it waits until a link has room for its KV.
     """
 
     waiting: Waiting
     path: bytes = b""
     safe_blocks: int = 0
-    gated: bool = False
-    paced: bool = False
+    waits_for_decode: bool = False
+    waits_for_link: bool = False
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
+class QueueEntry(msgspec.Struct, frozen=True, gc=False):
     """What a request that may have to wait brings along.
 
     Attributes:
@@ -135,7 +135,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     again: bool = False
 
 
-class Order(msgspec.Struct, frozen=True):
+class QueueOrder(msgspec.Struct, frozen=True):
     """How requests take turns.
 
     Attributes:
@@ -171,7 +171,7 @@ class DecisionRules(msgspec.Struct, frozen=True):
     block_tokens: int
     block_bytes: int
     expected_output_tokens: int
-    order: Order | None = None
+    order: QueueOrder | None = None
     prefill_policy: Policy | None = None
 
 
@@ -184,7 +184,7 @@ class Decider:
         feedback: Knows the bytes of a token.
         replica: Who decides.
         next_attempt_id: Makes ids that are unique in the log.
-        matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
+        decode_selector: Finds the decode workers of requests that are split; None: with what the others say.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
         limits: What some workers of a model can hold and others exceed, rising; None: all hold the same.
 
@@ -205,7 +205,7 @@ class Decider:
         *,
         replica: str,
         next_attempt_id: Callable[[], str],
-        matchmaker: Matchmaker | None = None,
+        decode_selector: DecodeSelector | None = None,
         offloading: Offloading | None = None,
         limits: Callable[[str | None], Sequence[int]] | None = None,
     ) -> None:
@@ -216,12 +216,12 @@ class Decider:
         self._next_attempt_id = next_attempt_id
         self.use(rules)
         admission = rules.order.admission if rules.order else Admission(AdmissionRules(), fleet)
-        self._matchmaker = matchmaker or Matchmaker(fleet, admission, feedback.decode_fit)
+        self._decode_selector = decode_selector or DecodeSelector(fleet, admission, feedback.decode_fit)
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
         self.placed_count = 0
-        self.shadow: Witness | None = None
+        self.shadow: ShadowObserver | None = None
 
-    def rehearsing(self, witness: Witness, policy: Policy | None = None) -> "Decider":
+    def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "Decider":
         """One that decides as this one would now, but counts and remembers for itself alone.
 
         Args:
@@ -235,7 +235,7 @@ class Decider:
             self._feedback,
             replica=self._replica,
             next_attempt_id=str,
-            matchmaker=self._matchmaker,
+            decode_selector=self._decode_selector,
             offloading=self.offloading.rehearsing(),
             limits=self._limits,
         )
@@ -286,10 +286,10 @@ class Decider:
         slots: Slots,
         now_us: int,
         now_s: float,
-        claim: Claim | None = None,
+        entry: QueueEntry | None = None,
         bucket: int = ANY_BUCKET,
         pairing: Pairing | None = None,
-    ) -> Decision | Hold | Shed:
+    ) -> Decision | Queued | Shed:
         """Choose a worker, or a prefill and a decode worker, and say whether it is the request's turn there.
 
         Args:
@@ -298,7 +298,7 @@ class Decider:
             slots: Who may take it, not empty.
             now_us: Log time.
             now_s: Monotonic seconds, at which it will have been sent.
-            claim: What it brings along if it may have to wait; None: it never does.
+            entry: What it brings along if it may have to wait; None: it never does.
             bucket: As `bucket_of` says.
             pairing: Who needs a partner, of those who may take it; None if nobody does.
         """
@@ -317,16 +317,16 @@ class Decider:
             self.placed_count,
         )
         order, queue = self._order, None
-        if claim is not None and order is not None:
+        if entry is not None and order is not None:
             tickets = fleet.tickets
             queue = QueueView(
                 tickets if tickets.count else None,
-                claim.lane,
+                entry.lane,
                 len(slots),
-                claim.arrived_us,
+                entry.arrived_us,
                 order.k,
                 order.admission.rules.backlog_target_s,
-                tickets.get(claim.ticket_id) if claim.ticket_id else None,
+                tickets.get(entry.ticket_id) if entry.ticket_id else None,
             )
         candidates = fleet.candidates(
             slots,
@@ -338,33 +338,33 @@ class Decider:
             bucket,
             queue,
         )
-        policy, look, kv = self.policy, None, UNKNOWN_KV
-        sides = verdict = None
+        policy, decode_view, kv = self.policy, None, UNKNOWN_KV
+        by_site = verdict = None
         if pairing is not None:
             policy, kv = self.prefill_policy, fleet.rules.kv_of(parsed.model)
-            look = self._matchmaker.look(pairing, view, kv, candidates)
+            decode_view = self._decode_selector.decode_view(pairing, view, kv, candidates)
             if policy.price is None:
-                slots = look.without_decode(slots)
-            candidates = fleet.among(candidates, slots, bucket, look.ships())
-            sides = look.sides(slots)
-            if sides is not None and candidates.queue is not None:
+                slots = decode_view.without_decode(slots)
+            candidates = fleet.among(candidates, slots, bucket, decode_view.ships())
+            by_site = decode_view.by_site(slots)
+            if by_site is not None and candidates.queue is not None:
                 # The sides of a link compare what waits by themselves (`_line`).
                 candidates = replace(candidates, queue=replace(candidates.queue, tickets=None))
         everyone = candidates
-        if look is None or sides is None:
+        if decode_view is None or by_site is None:
             first = place(view, candidates, policy)
         else:
-            failed = claim is not None and claim.again
-            line_of = partial(self._line, claim)
+            failed = entry is not None and entry.again
+            line_of = partial(self._line, entry)
             candidates, first, verdict = self.offloading.place(
-                view, everyone, sides, look, policy, kv, bucket, line_of, failed=failed
+                view, everyone, by_site, decode_view, policy, kv, bucket, line_of, failed=failed
             )
             slots = candidates.slots
-            if claim is not None and verdict is not None:
-                claim = replace(claim, lane=lane_by(claim.lane, verdict.way))
-        if self.shadow is not None and (claim is None or not (claim.ticket_id or claim.again)):
+            if entry is not None and verdict is not None:
+                entry = replace(entry, lane=lane_by(entry.lane, verdict.way))
+        if self.shadow is not None and (entry is None or not (entry.ticket_id or entry.again)):
             self.shadow.weighed(
-                Weighed(
+                ScoredRequest(
                     parsed.model or "",
                     view,
                     everyone,
@@ -372,8 +372,8 @@ class Decider:
                     policy,
                     first,
                     bucket,
-                    look,
-                    sides,
+                    decode_view,
+                    by_site,
                     verdict,
                 )
             )
@@ -382,62 +382,68 @@ class Decider:
                 return shed
             case Chosen() as chosen:
                 pass
-        if claim is not None and order is not None:
+        if entry is not None and order is not None:
             follows = self._follows(order, parsed, chosen, tokens_per_block, now_us)
             if (
                 follows
                 or fleet.tickets.count
                 or not order.admission.has_room(chosen.slot, now_us)
-                or (look is not None and not look.has_room(chosen.slot))
+                or (decode_view is not None and not decode_view.has_room(chosen.slot))
             ):
-                turn = self._turn(order, claim, view, candidates, look, chosen, policy, follows=follows)
+                turn = self._turn(
+                    order, entry, view, candidates, decode_view, chosen, policy, follows=follows
+                )
                 if (
                     verdict is not None
-                    and look is not None
-                    and sides is not None
+                    and decode_view is not None
+                    and by_site is not None
                     and isinstance(turn, Waiting)
-                    and claim.turn >= 0
-                    and order.admission.idle(look.open(np.array([claim.turn])), now_us)
+                    and entry.turn >= 0
+                    and order.admission.idle(decode_view.open(np.array([entry.turn])), now_us)
                 ):
                     waits_s = line_of(verdict.way, chosen, len(slots)).ahead_s + chosen.estimated_ttft_s
                     helped = self.offloading.helped(
-                        view, everyone, sides, look, policy, bucket, verdict, claim.turn, waits_s
+                        view, everyone, by_site, decode_view, policy, bucket, verdict, entry.turn, waits_s
                     )
                     if helped is not None and isinstance(helped.chosen, Chosen):
                         candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
             else:
                 turn = chosen
             if (
-                look is not None
-                and sides is not None
+                decode_view is not None
+                and by_site is not None
                 and isinstance(turn, Chosen)
                 and (
-                    self.offloading.waits(look, kv, view, turn, now_us)
-                    or self._passes_by(order, claim, look, turn, now_us)
+                    self.offloading.waits(decode_view, kv, view, turn, now_us)
+                    or self._passes_by(order, entry, decode_view, turn, now_us)
                 )
             ):
                 chosen = turn
-                turn = self._turn(order, claim, view, candidates, look, chosen, policy, follows=False)
-            if order.rejection is not None and not claim.again:
-                rejected = self._rejected(order.rejection, claim, view, slots, look, chosen, turn, now_us)
+                turn = self._turn(order, entry, view, candidates, decode_view, chosen, policy, follows=False)
+            if order.rejection is not None and not entry.again:
+                rejected = self._rejected(
+                    order.rejection, entry, view, slots, decode_view, chosen, turn, now_us
+                )
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                paced = look is not None and look.waits_for_link(chosen.slot)
-                gated = look is not None and not paced and not look.has_room(chosen.slot)
+                waits_for_link = decode_view is not None and decode_view.waits_for_link(chosen.slot)
+                waits_for_decode = (
+                    decode_view is not None and not waits_for_link and not decode_view.has_room(chosen.slot)
+                )
                 safe_blocks = round(chosen.safe_tokens / tokens_per_block)
-                return Hold(turn, parsed.paths[0], safe_blocks, gated, paced)
+                return Queued(turn, parsed.paths[0], safe_blocks, waits_for_decode, waits_for_link)
             chosen = turn
         partner = None
-        if look is not None and look.splits(chosen.slot):
-            partner = look.partner(chosen)
+        if decode_view is not None and decode_view.splits(chosen.slot):
+            partner = decode_view.partner(chosen)
             if partner is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
         self.placed_count += 1
         windowed = profile.needs_ends
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
         attempt = Attempt(
-            claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
+            entry.ticket_id if entry is not None and entry.ticket_id else self._next_attempt_id(),
             fleet.at_slot(chosen.slot).worker_id,
             chosen,
             now_us,
@@ -459,10 +465,10 @@ class Decider:
             whole(prompt_tokens + view.output_tokens, TOKENS_MAX),
             parsed.paths or NO_PROMPT,
             windowed,
-            claim.flow if claim is not None and fleet.tickets.count else "",
+            entry.flow if entry is not None and fleet.tickets.count else "",
             safe_blocks,
             -1
-            if look is None
+            if decode_view is None
             else chosen.uncached_tokens
             if verdict is None or verdict.uncached_local < 0
             else verdict.judged_tokens,
@@ -473,13 +479,13 @@ class Decider:
         if partner is None:
             return Decision(attempt, placed, offload=verdict)
         decode, shipping = self._other_half(attempt, placed, partner), None
-        if look is not None and sides is not None:
+        if decode_view is not None and by_site is not None:
             shipping = self.offloading.shipping(
-                decode.attempt.request_id, look, kv, view, chosen, partner.cached_tokens, now_us
+                decode.attempt.request_id, decode_view, kv, view, chosen, partner.cached_tokens, now_us
             )
         return Decision(attempt, placed, decode, shipping, verdict)
 
-    def _other_half(self, attempt: Attempt, placed: Placed, partner: Partner) -> Decision:
+    def _other_half(self, attempt: Attempt, placed: Placed, partner: DecodePartner) -> Decision:
         """What is to be said of the worker that ends a request.
 
         Args:
@@ -523,18 +529,18 @@ class Decider:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
         return parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, output_tokens
 
-    def _line(self, claim: Claim | None, link: str, chosen: Chosen, workers: int) -> Line:
+    def _line(self, entry: QueueEntry | None, link: str, chosen: Chosen, workers: int) -> Line:
         """What waits on one side of a link, before a request and behind it."""
         tickets, order = self._fleet.tickets, self._order
-        if claim is None or order is None or not tickets.count:
+        if entry is None or order is None or not tickets.count:
             return NO_LINE
-        key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
-        lane = lane_by(claim.lane, link)
+        key_us = entry.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
+        lane = lane_by(entry.lane, link)
         total = tickets.lane_totals().get(lane)
         if total is None:
             return NO_LINE
         ahead_us, behind = map(float, total.around(key_us))
-        own, work_us = tickets.get(claim.ticket_id), total.service_us
+        own, work_us = tickets.get(entry.ticket_id), total.service_us
         if own is not None and own.lane == lane:
             ahead_us, behind = without(own, 1.0, key_us, ahead_us, behind)
             work_us -= own.service_us
@@ -542,11 +548,11 @@ class Decider:
 
     def _turn(
         self,
-        order: Order,
-        claim: Claim,
+        order: QueueOrder,
+        entry: QueueEntry,
         view: RequestView,
         candidates: Candidates,
-        look: Look | None,
+        decode_view: DecodeView | None,
         chosen: Chosen,
         policy: Policy,
         *,
@@ -556,38 +562,38 @@ class Decider:
         now_us = candidates.now_us
         ahead = prospect(candidates, view.prompt_tokens, chosen.slot, policy.price)
         service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
-        key_us = min(claim.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
-        open_ = look is None or look.has_room(chosen.slot)
+        key_us = min(entry.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
+        open_ = decode_view is None or decode_view.has_room(chosen.slot)
         if (
             open_
             and not follows
             and order.admission.has_room(chosen.slot, now_us)
-            and (claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us))
+            and (entry.turn == chosen.slot or not self._overtakes(order, entry, chosen.slot, key_us, now_us))
         ):
             return chosen
-        offered = claim.turn >= 0 and claim.turn != chosen.slot
-        ticket = self._fleet.tickets.get(claim.ticket_id) if claim.ticket_id else None
+        offered = entry.turn >= 0 and entry.turn != chosen.slot
+        ticket = self._fleet.tickets.get(entry.ticket_id) if entry.ticket_id else None
         declined = offered or (ticket is not None and ticket.slot == chosen.slot)
         # What waits for a link waits for what is behind it: room elsewhere is nothing to it.
-        paced = look is not None and look.waits_for_link(chosen.slot)
-        prefers = claim.narrowed or paced or (open_ and (follows or ahead.affine or declined))
+        waits_for_link = decode_view is not None and decode_view.waits_for_link(chosen.slot)
+        prefers = entry.narrowed or waits_for_link or (open_ and (follows or ahead.affine or declined))
         return Waiting(
-            claim.ticket_id or self._next_attempt_id(),
+            entry.ticket_id or self._next_attempt_id(),
             now_us,
             self._replica,
-            claim.arrived_us,
+            entry.arrived_us,
             key_us,
-            claim.lane,
+            entry.lane,
             self._fleet.at_slot(chosen.slot).worker_id if prefers else "",
-            claim.flow,
+            entry.flow,
             service_us,
             chosen.uncached_tokens,
             whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),
-            look.link(chosen.slot) if look is not None and paced else "",
+            decode_view.link(chosen.slot) if decode_view is not None and waits_for_link else "",
         )
 
     def _follows(
-        self, order: Order, parsed: RequestFacts, chosen: Chosen, tokens_per_block: float, now_us: int
+        self, order: QueueOrder, parsed: RequestFacts, chosen: Chosen, tokens_per_block: float, now_us: int
     ) -> bool:
         """Whether a request had better wait for the first token of another on its worker."""
         loads, slot = self._fleet.loads, chosen.slot
@@ -612,10 +618,10 @@ class Decider:
     def _rejected(
         self,
         rejection: EarlyRejection,
-        claim: Claim,
+        entry: QueueEntry,
         view: RequestView,
         slots: Slots,
-        look: Look | None,
+        decode_view: DecodeView | None,
         chosen: Chosen,
         turn: Chosen | Waiting,
         now_us: int,
@@ -629,18 +635,18 @@ class Decider:
         outlook = Outlook(
             chosen.slot,
             slots,
-            claim.lane,
+            entry.lane,
             key_us,
             chosen.service_s,
             view.prompt_tokens,
-            (now_us - claim.arrived_us) / 1e6,
-            bool(claim.ticket_id),
+            (now_us - entry.arrived_us) / 1e6,
+            bool(entry.ticket_id),
         )
-        if look is not None:
+        if decode_view is not None:
             outlook = replace(
                 outlook,
-                decoders=look.decoders(chosen.slot),
-                room_s=look.wait_s(chosen.slot),
+                decoders=decode_view.decoders(chosen.slot),
+                room_s=decode_view.wait_s(chosen.slot),
                 transfer_s=chosen.transfer_s,
             )
         miss = rejection.judge(outlook, now_us)
@@ -649,31 +655,33 @@ class Decider:
         detail = f"{miss.what} of {miss.predicted_s:.3g} s predicted, {miss.promised_s:.3g} s promised"
         return Shed(SLO_UNREACHABLE, miss.retry_after_s, detail)
 
-    def _overtakes(self, order: Order, claim: Claim, slot: int, key_us: int, now_us: int) -> bool:
+    def _overtakes(self, order: QueueOrder, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
         """Whether somebody with a better key waits for the room that a worker has."""
         tickets, lanes = self._fleet.tickets, order.lanes.of(slot)
-        if not claim.ticket_id:
-            return tickets.ahead_of(slot, lanes, key_us, now_us, flow=claim.flow)
+        if not entry.ticket_id:
+            return tickets.ahead_of(slot, lanes, key_us, now_us, flow=entry.flow)
         best = tickets.best(slot, lanes, now_us)
-        return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
+        return best is not None and best.request_id != entry.ticket_id and best.key_us < key_us
 
-    def _passes_by(self, order: Order, claim: Claim, look: Look, chosen: Chosen, now_us: int) -> bool:
+    def _passes_by(
+        self, order: QueueOrder, entry: QueueEntry, decode_view: DecodeView, chosen: Chosen, now_us: int
+    ) -> bool:
         """Whether somebody with a better key waits for the link that a request would take.
 
         All replicas hear that a link has room in the same moment, and see the same order. The look knows
         then that there is none.
         """
-        link = look.link(chosen.slot)
+        link = decode_view.link(chosen.slot)
         if not link:
             return False
         best = self._fleet.tickets.first_for_link(link)
-        key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
+        key_us = entry.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
         if (
             best is None
-            or best.request_id == claim.ticket_id
+            or best.request_id == entry.ticket_id
             or best.key_us >= key_us
             or self.offloading.left_unused(link, best, now_us)
         ):
             return False
-        look.wait_for(link)
+        decode_view.wait_for(link)
         return True

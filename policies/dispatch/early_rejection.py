@@ -16,7 +16,7 @@ Those who come later and overtake are not counted: how many, nobody knows. So th
 Who has been let in is judged again as it waits, by ``waited + r·V + s`` only: what is left of the queue
 ahead is a guess, and nobody is sent away after a wait but for certain.
 
-A request that two workers share (`policies.disaggregation.matchmaking`) waits for the room of a decode worker
+A request that two workers share (`policies.disaggregation.decode_selection`) waits for the room of a decode worker
 if that takes longer than its turn, and what of the transfer the prefill does not overlap comes on top.
 
 **Time per output token**, by the load of the decode at the end of its prefill (`policies.estimates.decodes`),

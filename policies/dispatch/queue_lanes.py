@@ -10,7 +10,7 @@ the workers of that side serve it, so that short prompts do not stand behind lon
 worker of another side may take it when it stands idle (`Lanes.beyond`).
 
 In a fleet of prefill and decode workers a worker with room is not enough: what it begins, another must have
-room to decode (`policies.Matchmaker`). Only those for which this is so are worth looking at (`Lanes.open`).
+room to decode (`policies.DecodeSelector`). Only those for which this is so are worth looking at (`Lanes.open`).
 """
 
 import re
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.disaggregation.matchmaking import Matchmaker
+from policies.disaggregation.decode_selection import DecodeSelector
 from policies.fleet.pairing import Pairing
 from policies.pricing.views import Slots
 from policies.state.buckets import ANY_BUCKET
@@ -71,7 +71,7 @@ class Lanes:
     Args:
         slots_of: Who may take the requests of a lane now; the same array as long as that does not change.
         pairing_of: Who of them needs a partner, None if nobody does; likewise the same object.
-        matchmaker: Knows which partners have room.
+        decode_selector: Knows which partners have room.
 
     Attributes:
         slots: Everybody who serves one of them, or may when idle.
@@ -82,11 +82,11 @@ class Lanes:
         self,
         slots_of: Callable[[str], Slots],
         pairing_of: Callable[[str], Pairing | None] = lambda _: None,
-        matchmaker: Matchmaker | None = None,
+        decode_selector: DecodeSelector | None = None,
     ) -> None:
         self._slots_of = slots_of
         self._pairing_of = pairing_of
-        self._matchmaker = matchmaker
+        self._decode_selector = decode_selector
         self._known: dict[str, _Served] = {}
         self._of: dict[int, list[str]] = {}
         self._beyond: dict[int, list[str]] = {}
@@ -110,7 +110,7 @@ class Lanes:
 
         A decode worker is one of them while it decodes nothing: it is then as good as any.
         """
-        if not self.pairs or self._matchmaker is None:
+        if not self.pairs or self._decode_selector is None:
             return slots
         open_ = np.zeros(len(slots), dtype=np.bool_)
         for served in self._known.values():
@@ -118,17 +118,18 @@ class Lanes:
             for others in served.beyond:
                 mask |= np.isin(slots, others, assume_unique=True)
             if served.pairing is not None:
-                mask &= self._matchmaker.open(served.pairing, slots, now_us)
+                mask &= self._decode_selector.open(served.pairing, slots, now_us)
             open_ |= mask
         return slots if open_.all() else slots[open_]
 
     def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
         """The same of one, and of a request of so many tokens."""
-        if not self.pairs or self._matchmaker is None:
+        if not self.pairs or self._decode_selector is None:
             return True
         pairings = (self._known[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
         return any(
-            pairing is None or self._matchmaker.is_open(pairing, slot, now_us, tokens) for pairing in pairings
+            pairing is None or self._decode_selector.is_open(pairing, slot, now_us, tokens)
+            for pairing in pairings
         )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
@@ -136,8 +137,8 @@ class Lanes:
         pairing = self._pairing_of(lane)
         return (
             pairing is not None
-            and self._matchmaker is not None
-            and self._matchmaker.any_room(pairing, tokens, now_us)
+            and self._decode_selector is not None
+            and self._decode_selector.any_room(pairing, tokens, now_us)
         )
 
     def knows(self, lane: str) -> bool:
@@ -170,13 +171,13 @@ class Lanes:
     def _served(self, lane: str) -> _Served:
         slots, pairing = self._slots_of(lane), self._pairing_of(lane)
         whole, at, link = lane.rpartition("@")
-        if not at or "|" in link or pairing is None or self._matchmaker is None:
+        if not at or "|" in link or pairing is None or self._decode_selector is None:
             return _Served(slots, pairing)
-        sides = self._matchmaker.sides(pairing, slots)
-        if sides is None:
+        by_site = self._decode_selector.by_site(pairing, slots)
+        if by_site is None:
             return _Served(slots, pairing)
-        parts = {lane_by(whole, side.link): side.slots for side in sides.remote}
-        parts[lane_by(whole, "")] = sides.local
+        parts = {lane_by(whole, side.link): side.slots for side in by_site.remote}
+        parts[lane_by(whole, "")] = by_site.local
         own = parts.pop(lane, NO_SLOTS)
         return _Served(own, pairing, tuple(parts.values()))
 

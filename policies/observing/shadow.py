@@ -22,9 +22,9 @@ from typing import Protocol
 
 import msgspec
 
-from policies.disaggregation.matchmaking import Look
+from policies.disaggregation.candidate_sites import CandidatesBySite
+from policies.disaggregation.decode_selection import DecodeView
 from policies.disaggregation.offload import OffloadVerdict
-from policies.disaggregation.sides import Sides
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed
 from policies.scoring import Policy
@@ -43,7 +43,7 @@ _SAMPLE = 0x9C5F_3D1B_6E2A_8477
 """What a prompt is hashed against to see whether it is sampled: no worker's hash but by accident."""
 
 
-class Weighed(msgspec.Struct, frozen=True, eq=False):
+class ScoredRequest(msgspec.Struct, frozen=True, eq=False):
     """A request as it was weighed when it came.
 
     Attributes:
@@ -54,8 +54,8 @@ class Weighed(msgspec.Struct, frozen=True, eq=False):
         policy: By which it was weighed.
         first: What that policy chose, before anybody asked whose turn it is.
         bucket: Length bucket of the request.
-        look: At those who would decode it; None if one worker does all.
-        sides: The candidates by what their KV crosses; None if nothing crosses a link.
+        decode_view: At those who would decode it; None if one worker does all.
+        by_site: The candidates by what their KV crosses; None if nothing crosses a link.
         verdict: Why that side; None if there was no choice.
     """
 
@@ -66,15 +66,15 @@ class Weighed(msgspec.Struct, frozen=True, eq=False):
     policy: Policy
     first: Chosen | Shed
     bucket: int
-    look: Look | None = None
-    sides: Sides | None = None
+    decode_view: DecodeView | None = None
+    by_site: CandidatesBySite | None = None
     verdict: OffloadVerdict | None = None
 
 
-class Witness(Protocol):
+class ShadowObserver(Protocol):
     """Who is told how requests are weighed."""
 
-    def weighed(self, weighed: Weighed) -> None:
+    def weighed(self, weighed: ScoredRequest) -> None:
         """A request came and was weighed; called before anything changes. Must not raise."""
 
 
@@ -172,14 +172,14 @@ class Shadow:
         """Whether it is asked about a prompt."""
         return weights(key, _SAMPLE) < self._below
 
-    def weighed(self, weighed: Weighed) -> None:
+    def weighed(self, weighed: ScoredRequest) -> None:
         """Compare, if the request is sampled and the active policy chose anybody."""
         first, policy, view = weighed.first, self.policy, weighed.view
         if isinstance(first, Shed) or not self.samples(view.key):
             return
         candidates = weighed.candidates
-        if weighed.look is not None and policy.price is None:
-            slots = weighed.look.without_decode(candidates.slots)
+        if weighed.decode_view is not None and policy.price is None:
+            slots = weighed.decode_view.without_decode(candidates.slots)
             candidates = self._fleet.among(candidates, slots, weighed.bucket)
         second = place(view, candidates, policy)
         comparison = self._of(weighed.model)

@@ -198,7 +198,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ships(msgspec.Struct, frozen=True, gc=False):
-    """What it costs to split a request between two workers, or not to (`disaggregation.matchmaking`).
+    """What it costs to split a request between two workers, or not to (`disaggregation.decode_selection`).
 
     Candidates that would hand the request over alike, to the same decode workers over the same link, share a
     *route*, and so a price:

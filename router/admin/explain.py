@@ -21,11 +21,11 @@ from router.admin.parts import AdminParts
 from router.errors import ClientError
 from router.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain, rehearse
 from router.gateway import Gateway
+from router.gateway.body_outline import BodyOutline, Unusual
 from router.gateway.endpoints import Endpoint
-from router.gateway.hollow import Hollow, Unusual
-from router.gateway.lane import Lane, Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
+from router.gateway.step_runner import StepRunner, Steps
 from router.offsets import offset
 from router.tenants import Tenant
 
@@ -132,7 +132,7 @@ async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-async def _in_lane(lane: Lane, steps: Generator[None, None, T]) -> T:
+async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
     """Do work in steps, in turns with that of clients."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -181,17 +181,17 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
         if len(body) < LARGE_BODY_BYTES:
             question = _questions.decode(body)
             return question, bytes(question.request)
-        hollow = Hollow(body)
-        yield from hollow.cut()
-        question = _questions.decode(hollow.skeleton)
-        hollow.refuse(question.endpoint, question.tenant, question.policy, *question.policy_options)
+        outline = BodyOutline(body)
+        yield from outline.cut()
+        question = _questions.decode(outline.skeleton)
+        outline.refuse(question.endpoint, question.tenant, question.policy, *question.policy_options)
     except (msgspec.ValidationError, Unusual) as error:
         raise ClientError(f"The question makes no sense: {error}", code="invalid_value") from error
     except (ValueError, RecursionError) as error:
         raise ClientError(f"The body is not valid JSON: {error}", code="invalid_json") from error
     raw = memoryview(question.request)
-    start = offset(raw, hollow.skeleton)
-    return question, body[hollow.place(start) : hollow.place(start + len(raw))]
+    start = offset(raw, outline.skeleton)
+    return question, body[outline.place(start) : outline.place(start + len(raw))]
 
 
 def _policy(question: Question) -> Policy | None:

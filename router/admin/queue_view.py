@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import ANY_BUCKET, Expire, Ticket, WaitingRoom, class_of, model_and_bucket
+from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_bucket
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.errors import ClientError
@@ -157,7 +157,7 @@ def _listed(name: str, sums: dict[str, Sum], now_us: int) -> list[dict[str, Any]
     return listed
 
 
-def _lane(room: WaitingRoom, lane: str | None) -> dict[str, Any]:
+def _lane(room: RequestQueue, lane: str | None) -> dict[str, Any]:
     """What is known of a lane itself, but of all those that are not listed."""
     if lane is None:
         return {}

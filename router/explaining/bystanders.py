@@ -78,7 +78,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
                 known = _not_eligible(gateway, rehearsed, local)
             elif slot not in weighed_slots:
                 known = _not_for_this(gateway, rehearsed, local)
-            elif weighed is not None and weighed.sides is not None:
+            elif weighed is not None and weighed.by_site is not None:
                 known = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
             else:
                 known = (

@@ -91,9 +91,9 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
         limit: Most candidates, and most others, that are shown; > 0.
     """
     weighed = rehearsed.weighed
-    sides = [] if weighed is None else _priced_sides(gateway, weighed)
-    shown = [] if weighed is None else _shown(gateway, weighed, sides, rehearsed, limit)
-    slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in sides))
+    by_site = [] if weighed is None else _priced_sides(gateway, weighed)
+    shown = [] if weighed is None else _shown(gateway, weighed, by_site, rehearsed, limit)
+    slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in by_site))
     standing = bystanders(gateway, rehearsed, slots)
     named = list(islice(standing, limit))
     omitted = len(slots) - len(shown)
@@ -104,7 +104,7 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
         Verdict(gateway, rehearsed, next_best),
         shown,
         omitted,
-        _range(sides, shown) if omitted else None,
+        _range(by_site, shown) if omitted else None,
         partners,
         partners_omitted,
         named,
@@ -115,18 +115,18 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
 
 def _priced_sides(gateway: Gateway, weighed: Weighed) -> list[_Priced]:
     """The candidates of each side, the one that was chosen first."""
-    if weighed.sides is None or weighed.look is None:
+    if weighed.by_site is None or weighed.look is None:
         return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
-    parts = [("", weighed.sides.local), *((side.link, side.slots) for side in weighed.sides.remote)]
+    parts = [("", weighed.by_site.local), *((side.link, side.slots) for side in weighed.by_site.remote)]
     chosen = weighed.candidates.slots.item(0)
-    sides = [
+    by_site = [
         _priced(
             weighed.view, link, gateway.fleet.among(weighed.everyone, slots, weighed.bucket), weighed.policy
         )
         for link, slots in parts
         if len(slots)
     ]
-    return sorted(sides, key=lambda side: not (side.workers.slots == chosen).any())
+    return sorted(by_site, key=lambda side: not (side.workers.slots == chosen).any())
 
 
 def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy) -> _Priced:
@@ -140,14 +140,14 @@ def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy
 
 
 def _shown(
-    gateway: Gateway, weighed: Weighed, sides: list[_Priced], rehearsed: Rehearsed, limit: int
+    gateway: Gateway, weighed: Weighed, by_site: list[_Priced], rehearsed: Rehearsed, limit: int
 ) -> list[Candidate]:
     """The first candidates, the best of each side, and the one whose turn it is."""
     outcome = rehearsed.outcome
     turn = outcome.attempt.chosen.slot if isinstance(outcome, Decision) else -1
     shown: list[Candidate] = []
     before = 0
-    for number, side in enumerate(sides):
+    for number, side in enumerate(by_site):
         taken = max(limit - before, 1)
         rows = side.order[:taken].tolist()
         own = (side.workers.slots == turn).nonzero()[0].tolist()
@@ -210,11 +210,11 @@ def _candidate(gateway: Gateway, weighed: Weighed, side: _Priced, row: int, rank
     )
 
 
-def _range(sides: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
+def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
     """The least and the greatest finite cost of those that are not shown."""
     ranks = {candidate.rank for candidate in shown}
     before, left = 0, []
-    for side in sides:
+    for side in by_site:
         hidden = [place_of for place_of in range(len(side.order)) if 1 + before + place_of not in ranks]
         left.append(side.costs[side.order[hidden]])
         before += len(side.order)

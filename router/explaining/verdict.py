@@ -92,9 +92,9 @@ class Verdict:
         assert self._first is not None
         slot = self._first.slot
         whom = f"for {waiting.worker}" if waiting.worker else "for whoever of its lane has room first"
-        if hold.paced:
+        if hold.waits_for_link:
             reason, why = "link_full", f"the link {waiting.link} has no room for its KV now"
-        elif hold.gated:
+        elif hold.waits_for_decode:
             reason, why = "no_room_to_decode", "no decode worker has room for its KV"
         elif not gateway.placing.admission.has_room(slot, self._rehearsed.now_us):
             reason, why = "no_room", self._no_room(slot)

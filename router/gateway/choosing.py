@@ -8,7 +8,7 @@ There is no await between looking at the fleet and reserving, so nothing changes
 
 from collections.abc import Sequence
 
-from policies import Claim, Decider, Decision, Hold, Shed, lane_of
+from policies import Decider, Decision, Queued, QueueEntry, Shed, lane_of
 from router.gateway.gateway import Gateway
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.parsing import ParsedRequest
@@ -23,7 +23,7 @@ def choose(
     tried: Sequence[int] = (),
     ticket_id: str = "",
     turn: int = -1,
-) -> Decision | Hold | Shed:
+) -> Decision | Queued | Shed:
     """Choose a worker, and see whether it is this request's turn there.
 
     Args:
@@ -54,13 +54,13 @@ def choose(
     if record.tenant.salt:
         slots = keeping_apart(registry, slots, parsed.endpoint)
     slots = registry.ramped(slots, parsed.key, now_us)
-    claim = None
+    entry = None
     if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
         if not record.arrived_us:
             record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
         lane = lane_of(parsed.model, bucket)
-        claim = Claim(
+        entry = QueueEntry(
             record.arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
         )
     profile = gateway.placing.profile_of(parsed.model)
-    return decider.decide(parsed, profile, slots, now_us, now_s, claim, bucket, pairing)
+    return decider.decide(parsed, profile, slots, now_us, now_s, entry, bucket, pairing)

@@ -37,7 +37,7 @@ def edits_of(
         fields: What was decoded from the body.
         body: The body.
         tenant: Whose it is. Its salt goes in.
-        skeleton: What of the body is looked at (`router.gateway.hollow`); None for all of it.
+        skeleton: What of the body is looked at (`router.gateway.body_outline`); None for all of it.
         place: Where in the body a place of the skeleton is.
 
     Raises:

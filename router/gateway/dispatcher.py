@@ -1,7 +1,7 @@
 """One request on its way to whoever serves it: chosen, waited for, sent, and sent elsewhere if that failed.
 
     dispatch ── choose ──> send ──fails, budget left──> dispatch, without those who failed it
-                   └── no room ──> `WaitingRoom` ──its turn──> decide afresh
+                   └── no room ──> `RequestQueue` ──its turn──> decide afresh
 
 All of it runs in callbacks of the event loop, without an await.
 """
@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from policies import Decision, GiveUp, Hold, QueueRefusal, Redispatch, Shed, Unserved, redispatch
+from policies import Decision, GiveUp, Queued, QueueRefusal, Redispatch, Shed, Unserved, redispatch
 from router.errors import (
     HandoverFailed,
     NoWorker,
@@ -92,8 +92,8 @@ class Dispatcher(msgspec.Struct, eq=False):
         match choose(gateway, gateway.placing.decider, self.record, self.parsed, self.tried):
             case Decision() as decision:
                 self.sender.send(decision, self.parsed)
-            case Hold() as hold:
-                self._wait(hold)
+            case Queued() as queued:
+                self._wait(queued)
             case Shed() as shed:
                 raise error_of(shed)
             case never:
@@ -118,9 +118,9 @@ class Dispatcher(msgspec.Struct, eq=False):
             self.ticket_id = ""
             self.record.waited()
 
-    # From the waiting room (`policies.WaitingRoom`).
+    # From the waiting room (`policies.RequestQueue`).
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
+    def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
         """Choose a worker, and see whether it is this request's turn there."""
         try:
             decider = self.gateway.placing.decider
@@ -149,7 +149,7 @@ class Dispatcher(msgspec.Struct, eq=False):
 
     # Inside.
 
-    def _wait(self, hold: Hold) -> None:
+    def _wait(self, queued: Queued) -> None:
         """Wait for a worker that has room.
 
         Raises:
@@ -157,10 +157,10 @@ class Dispatcher(msgspec.Struct, eq=False):
         """
         gateway, record = self.gateway, self.record
         deadline_us = record.arrived_us + round(self.timeout_s * 1e6) if self.timeout_s else None
-        full = gateway.placing.room.begin(self, hold, deadline_us, again=record.attempts > 0)
+        full = gateway.placing.room.begin(self, queued, deadline_us, again=record.attempts > 0)
         if full is not None:
             raise error_of(full)
-        self.ticket_id = hold.waiting.request_id
+        self.ticket_id = queued.waiting.request_id
         record.phase = NEXT[record.phase][Step.QUEUE]
         record.waits_since_s = gateway.now_s()
 

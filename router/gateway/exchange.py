@@ -3,7 +3,7 @@
     begin ──parse──> dispatch ──send──> `WorkerAttempt` ──first body byte──> answering ──> done
       │               ^ │ ^                    │ failed, budget left             │
       └── parsing ────┘ │ └─── redispatch ─────┘                                 └ failed: stream ends with
-         (a large body, └─ waits in the `WaitingRoom`, if it is not its turn        its error
+         (a large body, └─ waits in the `RequestQueue`, if it is not its turn        its error
          in steps), or tokenizing (`router.tokenizing`, for models that have a tokenizer)
 
 Its states are those of `router.gateway.phase`. Whatever happens, every attempt's `Reservation` is released,
@@ -39,7 +39,6 @@ from router.gateway.edits import edited
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.gateway import Gateway
 from router.gateway.hops import hops_of
-from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
@@ -48,6 +47,7 @@ from router.gateway.ports import TokenizingPort
 from router.gateway.reader import ENDPOINTS
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
+from router.gateway.step_runner import Steps
 from router.handover import Pair
 from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer

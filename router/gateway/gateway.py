@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from router.fleet import Core
-from router.gateway.lane import Lane
 from router.gateway.placing import Placing
 from router.gateway.ports import TokenizingPort
 from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
+from router.gateway.step_runner import StepRunner
 from router.gateway.tracer import Tracer
 from router.handover import Handover
 from router.settings import Settings
@@ -99,7 +99,7 @@ class Gateway:
             tracer = Tracer(telemetry.trace_request, reader.hasher, self.placing.feedback, core.log.now_us)
         self.reports = Reports(settings, telemetry, tracer, core.log.now_us)
         self.metrics = telemetry.metrics
-        self.lane = Lane(loop.call_soon)
+        self.lane = StepRunner(loop.call_soon)
 
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on; what cannot change while it serves stays as it was.

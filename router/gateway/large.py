@@ -1,10 +1,10 @@
 """Large bodies, parsed in steps so that the event loop is never held for long.
 
-    cut (`router.gateway.hollow`) ──► decode the skeleton ──► fill and chain, piece by piece ──► ParsedRequest
+    cut (`router.gateway.body_outline`) ──► decode the skeleton ──► fill and chain, piece by piece ──► ParsedRequest
 
 The result is that of `Identifier.parse` for the same body. What is decoded at once is
 
-* the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB of them, and bounded (`hollow.too_complex`);
+* the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB of them, and bounded (`outline.too_complex`);
 * a tool's arguments given as an object, tools, and what has no shape that we know, 1 ms per MB or more;
 * a body of up to `UNUSUAL_BYTES_MAX` that has numbers where text or objects belong. No engine takes it, so it
   is rare, and refused if it is larger.
@@ -23,10 +23,10 @@ from router.gateway.bodies import (
     ResponsesBody,
     decode,
 )
+from router.gateway.body_outline import DEFAULT_SIZES, BodyOutline, Sizes, Unusual, packed_ids, too_complex
 from router.gateway.client_fields import edits_of
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
-from router.gateway.hollow import DEFAULT_SIZES, Hollow, Sizes, Unusual, packed_ids, too_complex
 from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
 from router.gateway.parsing import Identifier, ParsedRequest, invalid_json, parsed_request
 from router.tenants import ANONYMOUS, Tenant
@@ -63,30 +63,32 @@ def parse_in_steps(
     Raises:
         ClientError: As `Identifier.parse` does, or with code ``too_complex``.
     """
-    hollow = Hollow(body, sizes)
-    yield from hollow.cut()
+    outline = BodyOutline(body, sizes)
+    yield from outline.cut()
     try:
         fields: Any = decode(
             endpoint,
-            hollow.skeleton,
-            hollow.digest,
-            strictly=hollow.has_arrays,
+            outline.skeleton,
+            outline.digest,
+            strictly=outline.has_arrays,
             handover_allowed=identifier.handover_allowed,
         )
-        hollow.refuse(fields.cache_salt or None, bytes(getattr(fields, "extra_key", b"")).decode())
-        scope = tuple((yield from _filled(identifier.scope(endpoint, fields, tenant, hollow.digest), hollow)))
+        outline.refuse(fields.cache_salt or None, bytes(getattr(fields, "extra_key", b"")).decode())
+        scope = tuple(
+            (yield from _filled(identifier.scope(endpoint, fields, tenant, outline.digest), outline))
+        )
         ids_root = None
         if isinstance(fields, PassedThroughBody):
             key = identifier.hasher.body_key(scope, body)
             identity = Identity((), 0, 0, key, key)
         else:
             if identifier.finds_roots or isinstance(fields, CompletionBody | GenerateBody):
-                ids_root = _ids_root(identifier, endpoint, fields, tenant, hollow)
-            identity = yield from _identified(identifier, scope, fields, ids_root, hollow)
-        edits = edits_of(endpoint, fields, body, tenant, hollow.skeleton, hollow.place)
+                ids_root = _ids_root(identifier, endpoint, fields, tenant, outline)
+            identity = yield from _identified(identifier, scope, fields, ids_root, outline)
+        edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place)
         known = ids_root if identifier.finds_roots else None
         request = parsed_request(endpoint, fields, tenant, identity, edits, known)
-        hollow.refuse(request.model, request.session, request.lora, request.service_tier)
+        outline.refuse(request.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:
             raise too_complex() from None
@@ -96,12 +98,12 @@ def parse_in_steps(
     return request
 
 
-def _filled(parts: Iterable[bytes], hollow: Hollow) -> Generator[None, None, list[bytes]]:
+def _filled(parts: Iterable[bytes], outline: BodyOutline) -> Generator[None, None, list[bytes]]:
     """Each part with what was cut out of it."""
     filled = []
     for part in parts:
         pieces = []
-        for piece in hollow.filled((part,)):
+        for piece in outline.filled((part,)):
             pieces.append(piece)
             yield
         filled.append(b"".join(pieces))
@@ -109,13 +111,13 @@ def _filled(parts: Iterable[bytes], hollow: Hollow) -> Generator[None, None, lis
 
 
 def _identified(
-    identifier: Identifier, scope: tuple[bytes, ...], fields: Any, ids_root: int | None, hollow: Hollow
+    identifier: Identifier, scope: tuple[bytes, ...], fields: Any, ids_root: int | None, outline: BodyOutline
 ) -> Generator[None, None, Identity]:
     """What `PromptHasher.identify` makes of the prompts, piece by piece."""
     hasher = identifier.hasher
     paths: list[bytes] = []
     prompt_bytes = prompt_token_ids = key = prefix_key = 0
-    for index, (kind, pieces) in enumerate(_prompts(identifier, fields, hollow)):
+    for index, (kind, pieces) in enumerate(_prompts(identifier, fields, outline)):
         if index >= PROMPTS_MAX:
             raise too_complex()
         are_ids = kind == b"ids"
@@ -136,32 +138,34 @@ def _identified(
 
 
 def _ids_root(
-    identifier: Identifier, endpoint: Endpoint, fields: Any, tenant: Tenant, hollow: Hollow
+    identifier: Identifier, endpoint: Endpoint, fields: Any, tenant: Tenant, outline: BodyOutline
 ) -> int | None:
     """The root of token ids.
 
     Raises:
         Unusual: What engines keep them apart by is longer than any engine takes.
     """
-    hollow.refuse(bytes(fields.lora_path).decode())
+    outline.refuse(bytes(fields.lora_path).decode())
     return identifier.ids_root(endpoint, fields, tenant)
 
 
-def _prompts(identifier: Identifier, fields: Any, hollow: Hollow) -> Iterator[tuple[bytes, Iterable[bytes]]]:
+def _prompts(
+    identifier: Identifier, fields: Any, outline: BodyOutline
+) -> Iterator[tuple[bytes, Iterable[bytes]]]:
     """The kind of each prompt (`PromptHasher.root`), and its pieces."""
     if isinstance(fields, ChatBody | ResponsesBody):
         stream = identifier.conversation(fields)
         if stream:
-            yield b"chat", hollow.filled(stream)
+            yield b"chat", outline.filled(stream)
         return
     if isinstance(fields, GenerateBody) and fields.input_ids is not None:
-        hollow.refuse_arrays(fields.text)
+        outline.refuse_arrays(fields.text)
     for prompt in identifier.prompts(fields):
         if isinstance(prompt, bytes):
-            yield b"chat", hollow.filled((prompt[:1], prompt[1:]))  # a mark and a hash
+            yield b"chat", outline.filled((prompt[:1], prompt[1:]))  # a mark and a hash
         elif isinstance(prompt, list):
             yield b"ids", (packed_ids(prompt),)
-        elif (ids := hollow.token_ids(prompt)) is not None:
+        elif (ids := outline.token_ids(prompt)) is not None:
             yield b"ids", ids
         else:
-            yield b"text", hollow.filled((encode(prompt),))
+            yield b"text", outline.filled((encode(prompt),))

@@ -155,7 +155,7 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.sending.link_watch.begun(
                 shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
             )
-        gateway.sending.stalls.prefilling(self)
+        gateway.sending.stall_detector.prefilling(self)
         decision_s = gateway.now_s() - attempt.started_s
         gateway.metrics.decided(
             gateway.placing.decider.prefill_policy.name, attempt.chosen.reason, decision_s
@@ -174,7 +174,7 @@ class PairReservation(msgspec.Struct, eq=False):
         now_us = gateway.log.now_us()
         gateway.log.publish(Finished(attempt.request_id, now_us, now_us))
         self._pulled_from(now_us)
-        gateway.sending.stalls.decoding(self)
+        gateway.sending.stall_detector.decoding(self)
         self._relieved()
 
     def _pulled_from(self, now_us: int) -> None:
@@ -207,7 +207,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """The answer began: all that comes before it is over."""
         self.prefill_over()
         self.shipped()
-        self.gateway.sending.stalls.heard(self)
+        self.gateway.sending.stall_detector.heard(self)
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Reserve again what was lost because this replica was given up although it lives.
@@ -268,9 +268,9 @@ class PairReservation(msgspec.Struct, eq=False):
         self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
         if prefilled_us:
-            gateway.sending.stalls.heard(self)
+            gateway.sending.stall_detector.heard(self)
         else:
-            gateway.sending.stalls.forget(self)
+            gateway.sending.stall_detector.forget(self)
         gateway.sending.at_workers(-1)
         now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits

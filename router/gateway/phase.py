@@ -19,7 +19,7 @@ class Phase(IntEnum):
     READING = 0
     """It is parsed, tokenized, charged; nothing is decided."""
     QUEUED = 1
-    """It waits for its turn (`policies.WaitingRoom`)."""
+    """It waits for its turn (`policies.RequestQueue`)."""
     SENT = 2
     """It is at its workers, and its client has seen nothing."""
     BETWEEN = 3

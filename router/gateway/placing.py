@@ -1,7 +1,7 @@
 """Where requests go: who may take them, by which policy, in whose turn. One of each part per replica.
 
-Decider ── prices workers (`Feedback`, `Matchmaker`, `Offloading`), and asks whether it is a request's turn
-WaitingRoom ── keeps those whose turn it is not; Admission ── how much a worker is given
+Decider ── prices workers (`Feedback`, `DecodeSelector`, `Offloading`), and asks whether it is a request's turn
+RequestQueue ── keeps those whose turn it is not; Admission ── how much a worker is given
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from policies import (
     Admission,
     Decider,
     DecisionRules,
+    DecodeSelector,
     EarlyRejection,
     Feedback,
     Lanes,
-    Matchmaker,
     Offload,
     Offloading,
-    Order,
     Pairing,
+    QueueOrder,
+    RequestQueue,
     Shadow,
     Slots,
     WaitEnd,
     Waiting,
-    WaitingRoom,
     class_of,
     exceeded_tokens,
     make_policy,
@@ -73,10 +73,10 @@ class Placing:
         self._metrics = metrics
         self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(settings.admission, fleet)
-        self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
-        self._lanes = Lanes(self._slots_of, self._pairing_of, self._matchmaker)
+        self._decode_selector = DecodeSelector(fleet, self.admission, self.feedback.decode_fit)
+        self._lanes = Lanes(self._slots_of, self._pairing_of, self._decode_selector)
         fleet.tickets.watched = log.replica
-        self.room = WaitingRoom(
+        self.room = RequestQueue(
             log=log,
             fleet=fleet,
             admission=self.admission,
@@ -96,7 +96,7 @@ class Placing:
             self.feedback,
             replica=log.replica,
             next_attempt_id=self.next_attempt_id,
-            matchmaker=self._matchmaker,
+            decode_selector=self._decode_selector,
             offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
             limits=registry.limits,
         )
@@ -115,7 +115,7 @@ class Placing:
         self.feedback.bytes_per_token_default = placement.bytes_per_token
         self.room.use(room_rules(settings))
         self.admission.rules = settings.admission
-        self._matchmaker.policy = decode_worker_policy(placement)
+        self._decode_selector.policy = decode_worker_policy(placement)
         self.decider.use(self._rules(settings))
         self._watch(placement)
         self.decider.offloading.use(
@@ -147,10 +147,10 @@ class Placing:
             prefill_policy(placement),
         )
 
-    def _order(self, settings: Settings) -> Order:
+    def _order(self, settings: Settings) -> QueueOrder:
         """How requests take turns."""
         level = settings.admission
-        return Order(
+        return QueueOrder(
             self.admission,
             self._lanes,
             settings.queue.uncached_weight,

@@ -15,7 +15,7 @@ from router.gateway.inflight import Inflight, Timed
 from router.gateway.placing import Placing
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.rules import redispatch_rules
-from router.gateway.stalls import Stalls
+from router.gateway.stall_detector import StallDetector
 from router.handover import Handover
 from router.metric_families import REDISPATCHES
 from router.metrics import Metrics
@@ -44,7 +44,7 @@ class Sending:
         prefill_ends: Ends prefills of which no answer tells.
         redispatch_rules: What may be tried again.
         retry_budget: What that may cost.
-        stalls: Gives up legs of workers that stand still.
+        stall_detector: Gives up legs of workers that stand still.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Sending:
         self.prefill_ends = PrefillEnds(loop, now_s)
         self.link_watch = LinkWatch(core.fleet, core.log)
         self.retry_budget = RetryBudget(settings.reliability.retry_budget_ratio)
-        self.stalls = Stalls(
+        self.stall_detector = StallDetector(
             core.fleet,
             placing.feedback,
             handovers,
@@ -86,7 +86,7 @@ class Sending:
         self.exchanges.timeout_s = settings.server.request_timeout_s
         self.redispatch_rules = redispatch_rules(settings)
         self.retry_budget.ratio = reliability.retry_budget_ratio
-        self.stalls.use(reliability.stall_factor, reliability.stall_floor_s)
+        self.stall_detector.use(reliability.stall_factor, reliability.stall_floor_s)
         self._at_workers_max = settings.server.max_concurrent_requests
         self._queues = not settings.queue.disable_queue
         self.at_workers(0)

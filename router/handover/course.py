@@ -1,4 +1,4 @@
-"""The course of a request with two legs (`router.handover.legs`), and the only ways through it.
+"""The course of a request with two legs (`router.handover.pair_exchange`), and the only ways through it.
 
     SENT ───┬──> PREFILLED ──> SHIPPED ──> ANSWERING          each of them may also end: OVER
      ^ v    │         │           │

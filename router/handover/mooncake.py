@@ -23,7 +23,7 @@ from router.handover.bootstrap import bootstrap_of
 from router.handover.course import Course
 from router.handover.engine_ids import EngineIds, Rank
 from router.handover.fields import Piece
-from router.handover.legs import Legs
+from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
 from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
 
@@ -50,12 +50,12 @@ class MooncakeHandover:
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
-        legs = _TransferLegs(sink, self._engines, pair)
+        legs = _TransferExchange(sink, self._engines, pair)
         self._engines.ask(pair.prefill, legs.known)
         return legs
 
 
-class _TransferLegs(Legs):
+class _TransferExchange(PairExchange):
     """Both legs of one request, sent when the ids of the prefill engine are known."""
 
     __slots__ = ("_engines", "_pair")
@@ -72,7 +72,7 @@ class _TransferLegs(Legs):
         super().upstream_head(status, lines, length)
 
     def prefill_failed(self, error: UpstreamError) -> None:
-        """See `Legs`."""
+        """See `PairExchange`."""
         self._engines.forget(self._prefill_worker)
         super().prefill_failed(error)
 

@@ -22,7 +22,7 @@ import msgspec
 from router.errors import HandoverFailed
 from router.handover.course import Course
 from router.handover.fields import Body, Piece
-from router.handover.legs import Legs
+from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
 from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
 
@@ -69,10 +69,10 @@ class NixlHandover:
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
-        return _PullLegs(pair, sink, self.counts)
+        return _PullExchange(pair, sink, self.counts)
 
 
-class _PullLegs(Legs):
+class _PullExchange(PairExchange):
     """One leg after the other."""
 
     __slots__ = ("_body", "_counts", "_pair", "_parts", "_size")
@@ -90,7 +90,7 @@ class _PullLegs(Legs):
         self._send_prefill(pair, body.having(prefill_only(pair.parsed, body, _ASK)))
 
     def prefill_data(self, data: bytes) -> None:
-        """See `Legs`."""
+        """See `PairExchange`."""
         self._size += len(data)
         if self._size > ANSWER_BYTES_MAX:
             self._parts.clear()
@@ -99,7 +99,7 @@ class _PullLegs(Legs):
             self._parts.append(data)
 
     def prefilled(self, sink: PairSink) -> None:
-        """See `Legs`: now it is the decode leg's turn."""
+        """See `PairExchange`: now it is the decode leg's turn."""
         pair, body = self._pair, self._body
         assert pair is not None
         assert body is not None

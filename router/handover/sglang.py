@@ -38,7 +38,7 @@ import msgspec
 
 from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
 from router.handover.fields import Fields, Piece
-from router.handover.legs import Legs
+from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
 from router.proxy import UpstreamRequest, WorkerPool
 
@@ -116,12 +116,12 @@ class SglangHandover:
             prefill["routed_dp_rank"] = decode["disagg_prefill_dp_rank"] = rank
         if decode_ranks > 1:
             decode["routed_dp_rank"] = b"%d" % (room // prefill_ranks % decode_ranks)
-        legs = _RoomLegs(pair, sink, rid, self.counts)
+        legs = _RoomExchange(pair, sink, rid, self.counts)
         legs.begin(pair, body.having(prefill), body.having(decode))
         return legs
 
 
-class _RoomLegs(Legs):
+class _RoomExchange(PairExchange):
     """Both legs of one request, and how to abort them."""
 
     __slots__ = ("_counts", "_lines", "_pools", "_rids")
@@ -134,11 +134,11 @@ class _RoomLegs(Legs):
         self._rids = _rids(rid, pair.parsed)
 
     def prefilled(self, sink: PairSink) -> None:
-        """See `Legs`: SGLang answers when the KV has been sent."""
+        """See `PairExchange`: SGLang answers when the KV has been sent."""
         self._say_shipped(sink)
 
     def ended(self, leg: Leg) -> None:
-        """See `Legs`."""
+        """See `PairExchange`."""
         self._counts["aborted"] += 1
         for rid in self._rids:
             Abort(self._pools[leg], self._lines, rid)

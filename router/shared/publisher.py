@@ -7,11 +7,11 @@ since the last flush into one stream entry:
 
 The pause comes behind the flush and not before it: a lone operation goes at once, and many share a
 flush all the same. An operation waits half as long as with the pause in front, for as many flushes.
-While no sibling waits for them the pause is long (`router.shared.company`).
+While no sibling waits for them the pause is long (`router.shared.peer_presence`).
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
-Redis loses it (`router.shared.acknowledged`). The buffer is bounded in operations and
+Redis loses it (`router.shared.resend_buffer`). The buffer is bounded in operations and
 bytes; when Redis is gone for long the oldest are dropped and counted, and the snapshot that
 follows (`router.shared.snapshot`) tells the others what they said.
 """
@@ -22,11 +22,11 @@ import random
 import time
 from collections import deque
 
-from router.shared.acknowledged import Acknowledged
-from router.shared.company import Company
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
+from router.shared.peer_presence import PeerPresence
 from router.shared.ports import SharedListener
-from router.shared.problems import Problems
+from router.shared.resend_buffer import ResendBuffer
 from router.shared.server import RedisLink, RedisRefused
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class Publisher:
         writer: Names this process in the log; unique per start.
         keys: The namespace.
         listener: Told about flushes and drops.
-        problems: Where a refusal shows.
-        company: Knows whether anybody waits for what is published.
+        degraded_reasons: Where a refusal shows.
+        presence: Knows whether anybody waits for what is published.
         interval_s: Pause after a flush, in which operations are gathered for the next, in company.
         ops_max: Most operations held.
         bytes_max: Most bytes held.
@@ -57,8 +57,8 @@ class Publisher:
         writer: bytes,
         keys: Keys,
         listener: SharedListener,
-        problems: Problems,
-        company: Company,
+        degraded_reasons: DegradedReasons,
+        presence: PeerPresence,
         *,
         interval_s: float,
         ops_max: int,
@@ -67,14 +67,14 @@ class Publisher:
         self._writer = writer
         self._key = keys.log
         self._listener = listener
-        self._problems = problems
-        self._company = company
+        self._degraded_reasons = degraded_reasons
+        self._presence = presence
         self._interval_s = interval_s
         self._ops_max = ops_max
         self._bytes_max = bytes_max
         self._bodies: deque[bytes] = deque()
         self._bytes = 0
-        self._acknowledged = Acknowledged()
+        self._resend_buffer = ResendBuffer()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self._dropping = False
@@ -104,16 +104,16 @@ class Publisher:
             self._wake.clear()
             try:
                 await self.flush(link)
-                self._problems.clear("flush")
-                await asyncio.sleep(self._company.pause_s(self._interval_s))
+                self._degraded_reasons.clear("flush")
+                await asyncio.sleep(self._presence.pause_s(self._interval_s))
             except RedisRefused as error:
-                self._problems.set("flush", f"Redis refused the log entry: {error}")
+                self._degraded_reasons.set("flush", f"Redis refused the log entry: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 self._wake.set()
 
     def resend(self) -> None:
         """Append once more what Redis has acknowledged last, as far as there is room: it may be lost."""
-        bodies = self._acknowledged.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)
+        bodies = self._resend_buffer.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)
         self._bodies.extendleft(reversed(bodies))
         self._bytes += sum(map(len, bodies))
         if bodies:
@@ -147,7 +147,7 @@ class Publisher:
             raise
         ended_s = time.monotonic()
         self._dropping = False
-        self._acknowledged.keep(batch, size, ended_s)
+        self._resend_buffer.keep(batch, size, ended_s)
         self._listener.flushed(len(batch), len(entry), ended_s - started_s)
         return size
 

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 
 from policies import Left, Op, decode_ops
 from router.shared.clock import LogClock
-from router.shared.company import Company
 from router.shared.config import Warming
 from router.shared.keys import Keys
-from router.shared.pace import Pace
+from router.shared.peer_presence import PeerPresence
 from router.shared.ports import Fold, SharedListener, SkipReason
+from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import Snapshot, SnapshotStore
 from router.shared.streams import START, StreamId, parse_id, stream_id
@@ -91,9 +91,9 @@ class Reader:
         snapshots: Where a gap is mended from.
         listener: Told about everything.
         on_left: Called for every `Left` in the log.
-        pace: Told how late a read that found nothing came back; its problems show that Redis refuses
+        redis_latency: Told how late a read that found nothing came back; its problems show that Redis refuses
             to be read.
-        company: Told of entries of others; knows whether more are expected.
+        presence: Told of entries of others; knows whether more are expected.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Reader:
         listener: SharedListener,
         on_left: Callable[[Left], None],
         *,
-        pace: Pace,
-        company: Company,
+        redis_latency: RedisLatency,
+        presence: PeerPresence,
     ) -> None:
         self._writer, self._replica, self._keys = rules.writer, rules.replica, rules.keys
         self._gap_check_us = int(rules.margin_s * 1e6 / 2)
@@ -116,8 +116,8 @@ class Reader:
         self._snapshots = snapshots
         self._listener = listener
         self._on_left = on_left
-        self._pace, self._problems = pace, pace.problems
-        self._company = company
+        self._redis_latency, self._degraded_reasons = redis_latency, redis_latency.degraded_reasons
+        self._presence = presence
         self._target = START
         # The first id of the log when the snapshot was last read: what was before it is not missing.
         self._floor = START
@@ -192,9 +192,9 @@ class Reader:
         while True:
             try:
                 await self._read(blocking, commands, bulk)
-                self._problems.clear("read")
+                self._degraded_reasons.clear("read")
             except RedisRefused as error:
-                self._problems.set("read", f"Redis refused to be read: {error}")
+                self._degraded_reasons.set("read", f"Redis refused to be read: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
 
     async def _read(self, blocking: RedisLink, commands: RedisLink, bulk: RedisLink) -> None:
@@ -204,7 +204,7 @@ class Reader:
             *("STREAMS", self._keys.log, stream_id(self.position)),
         )
         if not reply:
-            self._pace.measured(started_s, time.monotonic(), self._block_s)
+            self._redis_latency.measured(started_s, time.monotonic(), self._block_s)
             self.lag_s = 0.0
             return
         entries = reply[0][1]
@@ -215,7 +215,7 @@ class Reader:
             return
         await self._apply_entries(entries, bulk)
         if len(entries) < READ_ENTRIES_MAX:
-            await asyncio.sleep(self._company.pause_s(READ_INTERVAL_S))
+            await asyncio.sleep(self._presence.pause_s(READ_INTERVAL_S))
 
     async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:
         slice_ends_s = time.monotonic() + SLICE_S
@@ -223,7 +223,7 @@ class Reader:
             position = parse_id(entry_id)
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if fields.get(b"r") != self._writer:
-                self._company.heard()
+                self._presence.heard()
                 if b"s" in fields:
                     await self._reload(bulk, position, missed=False)
                     self.marks += 1

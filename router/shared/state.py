@@ -33,16 +33,16 @@ import msgspec
 from policies import Left, Op, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.clock import LogClock
-from router.shared.company import Company
 from router.shared.config import LogStatus, SharedConfig
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
-from router.shared.pace import Pace
+from router.shared.peer_presence import PeerPresence
 from router.shared.ports import Fold, NoListener, SharedListener
-from router.shared.problems import Problems
 from router.shared.publisher import Publisher
 from router.shared.reader import Reader, ReaderRules
+from router.shared.redis_latency import RedisLatency
 from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import SnapshotStore
 from router.shared.vitals import Vitals, decoded
@@ -104,8 +104,8 @@ class SharedState:
         self._keys = keys = Keys(config.namespace)
         # A replica that starts again under its old id must read what it wrote in its former life.
         self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
-        self._problems = Problems(self._listener)
-        self._pace = Pace(self._problems)
+        self._degraded_reasons = DegradedReasons(self._listener)
+        self._redis_latency = RedisLatency(self._degraded_reasons)
         self._heartbeat = Heartbeat(
             config.replica,
             keys,
@@ -114,13 +114,13 @@ class SharedState:
             ttl_s=config.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
         )
-        company = Company(lambda: self._heartbeat.alone)
+        presence = PeerPresence(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
             self._writer,
             keys,
             self._listener,
-            self._problems,
-            company,
+            self._degraded_reasons,
+            presence,
             interval_s=config.flush_interval_s,
             ops_max=config.buffer_ops_max,
             bytes_max=config.buffer_bytes_max,
@@ -135,8 +135,8 @@ class SharedState:
             snapshots,
             self._listener,
             self._on_left,
-            pace=self._pace,
-            company=company,
+            redis_latency=self._redis_latency,
+            presence=presence,
         )
         self._keeper = SnapshotKeeper(config, clock, fold, snapshots, self._reader, self._publisher)
         self._started_us: int | None = None
@@ -149,7 +149,7 @@ class SharedState:
         name = f"cacheway-{config.replica}"
         # For short commands, blocking reads, and large values.
         self._commands = RedisLink(
-            config.url, COMMAND_TIMEOUT_S, home=keys.log, name=name, measured=self._pace.measured
+            config.url, COMMAND_TIMEOUT_S, home=keys.log, name=name, measured=self._redis_latency.measured
         )
         self._blocking = RedisLink(config.url, BLOCK_S + COMMAND_TIMEOUT_S, home=keys.log, name=name)
         self._bulk = RedisLink(config.url, BULK_TIMEOUT_S, home=keys.log, name=name)
@@ -160,7 +160,7 @@ class SharedState:
         at_us = self._keeper.at_us
         return LogStatus(
             connected=self._connected,
-            degraded_reason=self._problems.reason,
+            degraded_reason=self._degraded_reasons.reason,
             lag_s=self._reader.lag_s,
             snapshot_age_s=None if at_us is None else max(0.0, (self._clock.now_us() - at_us) / 1e6),
             buffered_ops=len(self._publisher),
@@ -244,7 +244,7 @@ class SharedState:
             await self._goodbye()
 
     def _lost(self, reason: str) -> None:
-        self._problems.set("connection", reason)
+        self._degraded_reasons.set("connection", reason)
         self._heartbeat.interrupted()
 
     async def _session(self) -> None:
@@ -260,7 +260,7 @@ class SharedState:
             await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
             self._keeper.connected()
-            self._problems.clear("connection")
+            self._degraded_reasons.clear("connection")
             failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             async with asyncio.TaskGroup() as group:
                 loops = (
@@ -308,7 +308,7 @@ class SharedState:
             overdue = max(commands.silence_s, blocking.silence_s - BLOCK_S) > SILENCE_S
             looks = looks + 1 if overdue else 0
             if looks > 1:
-                self._pace.overdue(SILENCE_S)
+                self._redis_latency.overdue(SILENCE_S)
             await asyncio.sleep(WATCH_S)
 
     async def _server_loop(self, *links: RedisLink) -> None:
@@ -316,7 +316,7 @@ class SharedState:
 
         In a failover one link may find the old primary and another the new one: then what is written here is
         not read by those who read there. And an old primary that was only paused takes writes until told.
-        Both must end well before `router.shared.acknowledged.KEPT_S`: what it acknowledged is lost.
+        Both must end well before `router.shared.resend_buffer.KEPT_S`: what it acknowledged is lost.
         """
         while True:
             await asyncio.sleep(SERVER_INTERVAL_S)
@@ -378,10 +378,10 @@ class SharedState:
     async def _beat(self, link: RedisLink) -> None:
         try:
             await self._heartbeat.beat(link)
-            self._problems.clear("heartbeat")
+            self._degraded_reasons.clear("heartbeat")
         except RedisRefused as error:
-            self._problems.set("heartbeat", f"Redis refused the heartbeat: {error}")
-        if any(map(self._problems.has, ("heartbeat", "flush", "read"))):
+            self._degraded_reasons.set("heartbeat", f"Redis refused the heartbeat: {error}")
+        if any(map(self._degraded_reasons.has, ("heartbeat", "flush", "read"))):
             with contextlib.suppress(RedisRefused):
                 await self._heartbeat.remove_foreign(link)
 
@@ -411,16 +411,16 @@ class SharedState:
         while True:
             try:
                 await self._snapshot_tick(commands, bulk)
-                self._problems.clear("snapshot")
+                self._degraded_reasons.clear("snapshot")
             except RedisRefused as error:
-                self._problems.set("snapshot", f"Redis refused the snapshot: {error}")
+                self._degraded_reasons.set("snapshot", f"Redis refused the snapshot: {error}")
             except StateError:
                 raise
             except Exception as error:
                 # A mistake of ours: replicas share on without new snapshots, and it shows.
-                if not self._problems.has("snapshot"):
+                if not self._degraded_reasons.has("snapshot"):
                     logger.exception("no snapshot can be written", extra={"event": "snapshot.failed"})
-                self._problems.set("snapshot", f"no snapshot can be written: {type(error).__name__}")
+                self._degraded_reasons.set("snapshot", f"no snapshot can be written: {type(error).__name__}")
             await asyncio.sleep(SNAPSHOT_TICK_S * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
 
     async def _snapshot_tick(self, commands: RedisLink, bulk: RedisLink) -> None:

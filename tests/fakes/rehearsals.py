@@ -4,7 +4,7 @@ from typing import Any
 
 from fakes.gateway import Bench
 
-from policies import Decision, Hold, Shed
+from policies import Decision, Queued, Shed
 from radix import chain_bytes
 from router.errors import RouterError
 from router.explaining.explanation import Explanation, explain
@@ -75,7 +75,7 @@ class Real:
             gateway, b"", "", gateway.now_s(), 0, parsed=parsed, tenant=tenant, flow=flow
         )
 
-    def outcome(self) -> Decision | Hold | Shed | RouterError:
+    def outcome(self) -> Decision | Queued | Shed | RouterError:
         try:
             return choose(self._gateway, self._gateway.placing.decider, self._record, self._parsed)
         except RouterError as error:
@@ -90,13 +90,13 @@ def explained(bench: Bench, parsed: ParsedRequest, limit: int = 50, **how: Any) 
     return found
 
 
-def said(outcome: Decision | Hold | Shed | RouterError) -> tuple[str, ...]:
+def said(outcome: Decision | Queued | Shed | RouterError) -> tuple[str, ...]:
     """What an explanation must say of what was really done."""
     match outcome:
         case Decision(attempt=attempt, decode=decode):
             other = "" if decode is None else decode.attempt.worker_id
             return "place", attempt.worker_id, other, attempt.chosen.reason
-        case Hold(waiting=waiting):
+        case Queued(waiting=waiting):
             return "wait", waiting.worker, "", ""
         case Shed(reason=reason):
             return "reject", "", "", reason

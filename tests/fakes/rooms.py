@@ -1,6 +1,6 @@
 """Waiting rooms of several replicas over one fleet of workers, in virtual time and with a late log.
 
-All that decides is real: `FleetState`, `Decider`, `Admission`, `Lanes`, `WaitingRoom`, `Matchmaker`. Workers
+All that decides is real: `FleetState`, `Decider`, `Admission`, `Lanes`, `RequestQueue`, `DecodeSelector`. Workers
 prefill one request after the other, each for as long as was predicted, and decode nothing. Decode workers, if
 there are any, have each request for the same time.
 """
@@ -20,28 +20,29 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Claim,
     Decider,
     Decision,
     DecisionRules,
     DecodeFit,
+    DecodeSelector,
     EarlyRejection,
     Feedback,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
-    Hold,
     Lanes,
     Left,
-    Matchmaker,
     Op,
     OpLog,
     OpRefused,
-    Order,
     Pairing,
     Partners,
+    Queued,
+    QueueEntry,
+    QueueOrder,
     QueueRefusal,
+    RequestQueue,
     RoomRules,
     ServiceLevel,
     Shed,
@@ -49,7 +50,6 @@ from policies import (
     Unserved,
     WaitEnd,
     Waiting,
-    WaitingRoom,
     WorkerPut,
     encode_op,
     lane_of,
@@ -97,7 +97,7 @@ class Worker:
 
 
 class Request:
-    """One request at its replica (`policies.dispatch.waiting_room.Waiter`)."""
+    """One request at its replica (`policies.dispatch.request_queue.Waiter`)."""
 
     def __init__(self, replica: "Replica", parsed: BareRequest, flow: str) -> None:
         self.replica = replica
@@ -122,27 +122,27 @@ class Request:
         match self.decide("", -1):
             case Decision() as decision:
                 self.dispatched(decision)
-            case Hold(waiting=op) as hold:
+            case Queued(waiting=op) as queued:
                 self.service_us = op.service_us
                 self.ticket_id = op.request_id
-                full = self.replica.room.begin(self, hold)
+                full = self.replica.room.begin(self, queued)
                 if full is not None:
                     self.refused(full)
             case Shed() as shed:
                 assert self.replica.stage.level is not None
                 self.refused(shed)
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
+    def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
         self.asked += 1
         replica = self.replica
         slots = replica.slots_of(lane_of(self.parsed.model))
         if not len(slots):
             return Unserved(LookupError("nobody"))
         lane = lane_of(self.parsed.model)
-        claim = Claim(self.arrived_us, lane, self.flow, ticket_id, turn)
+        entry = QueueEntry(self.arrived_us, lane, self.flow, ticket_id, turn)
         now_us, pairing = replica.now_us(), replica.pairing_of(lane)
         return replica.decider.decide(
-            self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, claim, pairing=pairing
+            self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, entry, pairing=pairing
         )
 
     def dispatched(self, decision: Decision) -> None:
@@ -196,9 +196,9 @@ class Replica:
         self._pairings: dict[str, Pairing] = {}
         self._revision = -1
         self.admission = Admission(admission, self.fleet)
-        self.matchmaker = Matchmaker(self.fleet, self.admission, lambda _: DecodeFit())
-        self.lanes = Lanes(self.slots_of, self.pairing_of, self.matchmaker)
-        self.room = WaitingRoom(
+        self.decode_selector = DecodeSelector(self.fleet, self.admission, lambda _: DecodeFit())
+        self.lanes = Lanes(self.slots_of, self.pairing_of, self.decode_selector)
+        self.room = RequestQueue(
             log=OpLog(name, self.publish, self.now_us),
             fleet=self.fleet,
             admission=self.admission,
@@ -215,7 +215,7 @@ class Replica:
                 BLOCK_TOKENS,
                 BLOCK_BYTES,
                 0,
-                order=Order(
+                order=QueueOrder(
                     self.admission,
                     self.lanes,
                     k,
@@ -228,7 +228,7 @@ class Replica:
             Feedback(self.fleet, OpLog(name, self.publish, self.now_us), bytes_per_token=4.0),
             replica=name,
             next_attempt_id=map(f"{name}-{{:x}}".format, itertools.count()).__next__,
-            matchmaker=self.matchmaker,
+            decode_selector=self.decode_selector,
         )
 
     def now_us(self) -> int:

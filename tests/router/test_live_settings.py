@@ -357,7 +357,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
     """All that a process goes by, as far as settings say it."""
     gateway, registry, fleet = process.gateway, process.registry, process.fleet
     placing, decider = gateway.placing, gateway.placing.decider
-    order, decode_policy = decider._order, placing._matchmaker.policy
+    order, decode_policy = decider._order, placing._decode_selector.policy
     local = registry.all()[0]
     assert local.breaker is None or local.breaker.rules == registry.circuits._rules
     return {
@@ -373,7 +373,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "redispatch": (gateway.sending.redispatch_rules, gateway.sending.retry_budget.ratio),
         "exchanges": gateway.sending.exchanges.timeout_s,
         "feedback": gateway.placing.feedback.bytes_per_token_default,
-        "stalls": (gateway.sending.stalls._factor, gateway.sending.stalls._floor_s),
+        "stalls": (gateway.sending.stall_detector._factor, gateway.sending.stall_detector._floor_s),
         "classes": (gateway.reader.priorities.named(b"1"), gateway.reader.priorities.named(b"0")),
         "room": gateway.placing.room._rules,
         "admission": gateway.placing.admission.rules,

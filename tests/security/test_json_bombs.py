@@ -14,9 +14,9 @@ from fakes.attacker import Attacker, post
 from fakes.running import Fleet
 
 from router.gateway.endpoints import Endpoint
-from router.gateway.lane import Steps
 from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier
+from router.gateway.step_runner import Steps
 
 SIZE = 4_000_000
 

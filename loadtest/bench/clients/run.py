@@ -9,7 +9,7 @@ from loadtest.bench.clients.client import Client, Load, ReportUnreadable
 from loadtest.bench.clients.comparison import Comparison
 from loadtest.bench.clients.engine_view import EngineTokens
 from loadtest.bench.clients.gateway_view import GatewayView
-from router.tether import TetheredProcess
+from router.child_process import ChildProcess
 
 LOG_LINES = 15
 STOP_TIMEOUT_S = 5.0
@@ -60,7 +60,7 @@ async def _ended(client: Client, command: Sequence[str], log: Path, timeout_s: f
         output.write(f"$ {' '.join(command)}\n".encode())
         output.flush()
         try:
-            process = await TetheredProcess.start(
+            process = await ChildProcess.start(
                 *command, log=output, environment={**os.environ, **client.variables}
             )
         except OSError as error:

@@ -8,7 +8,7 @@ another, runs workloads, and writes one JSON line for each repetition:
                  │   └───> a router        on another, with all its children
                  └─ a JSON line for each repetition ──> `Repetition`
 
-bench.py ends all that it started when it gets SIGTERM, and `TetheredProcess` sends it that even if we
+bench.py ends all that it started when it gets SIGTERM, and `ChildProcess` sends it that even if we
 are killed.
 """
 
@@ -30,7 +30,7 @@ from loadtest.bench.peers.descendants import descendants_ended
 from loadtest.bench.peers.field import CACHEWAY, PEERS, Peer
 from loadtest.bench.peers.machine import cacheway_version, nginx_version, package_version
 from loadtest.bench.peers.results import Repetition
-from router.tether import TetheredProcess
+from router.child_process import ChildProcess
 
 ENGINE_PORTS = (9001, 9002, 9003, 9004)
 ROUTER_PORT = 9100
@@ -175,7 +175,7 @@ class Kit:
             command += ["--cmd", f"{CACHEWAY}={shlex.join(cacheway_command())}"]
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("wb") as log, lines.open("rb") as written:
-                process = await TetheredProcess.start(*command, log=log, environment=self._environment())
+                process = await ChildProcess.start(*command, log=log, environment=self._environment())
                 try:
                     ended = False
                     while not ended:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from loadtest.chaos.cast import DECODE, PLAIN, PREFILL, REPLICAS, Cast, standing
-from loadtest.chaos.mischief import ALL, GROUPS, MISCHIEF, Mischief
+from loadtest.chaos.mischief import ALL, GROUPS, MISCHIEF, FaultInjector
 from loadtest.chaos.tcp_proxy import TcpProxy
 from loadtest.engine import EmulatedEngine, EngineSettings
 
@@ -33,7 +33,7 @@ async def cast(tmp_path: Path) -> AsyncIterator[Cast]:
     await made.control.aclose()
 
 
-def mischief(name: str) -> Mischief:
+def mischief(name: str) -> FaultInjector:
     return BY_NAME[name]
 
 

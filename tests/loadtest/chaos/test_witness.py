@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from loadtest.chaos.witness import Witness
+from loadtest.chaos.witness import Observer
 
 
 def test_each_id_is_counted_by_role_and_told_once(tmp_path: Path) -> None:
     plain, prefill = tmp_path / "e1.journal", tmp_path / "p1.journal"
-    witness = Witness({plain: "plain", prefill: "prefill"})
+    witness = Observer({plain: "plain", prefill: "prefill"})
     assert witness.look() == {}
     plain.write_bytes(b"a\nb\na\nhal")
     prefill.write_bytes(b"b\n")

@@ -14,7 +14,6 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Claim,
     Decider,
     Decision,
     DecisionRules,
@@ -22,7 +21,6 @@ from policies import (
     Finished,
     Fitted,
     FleetRules,
-    Hold,
     KvBytes,
     Lanes,
     LinkMeasured,
@@ -33,9 +31,11 @@ from policies import (
     OffloadReason,
     OffloadRules,
     OpLog,
-    Order,
     Pairing,
     Partners,
+    Queued,
+    QueueEntry,
+    QueueOrder,
     Shed,
     Shipped,
     Shipping,
@@ -51,7 +51,7 @@ SECOND = 1_000_000
 LINK = "far>here"
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
-CLAIM = Claim(NOW_US, "m|", "normal/")
+CLAIM = QueueEntry(NOW_US, "m|", "normal/")
 GB = 1_000_000_000
 TOKENS = 4096
 
@@ -93,7 +93,7 @@ class Setup:
         self.offloading = Offloading(
             fleet, Offload(fleet.links), replica="r1", threshold_tokens=threshold_tokens, remote=remote
         )
-        order = Order(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
+        order = QueueOrder(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
         self.decider = Decider(
             fleet,
             DecisionRules(make_policy("min_ttft"), 256, 1024, 100, order=order if queue else None),
@@ -104,16 +104,16 @@ class Setup:
         )
 
     def decide(
-        self, claim: Claim | None = CLAIM, now_us: int = NOW_US, **changes: Any
-    ) -> Decision | Hold | Shed:
+        self, entry: QueueEntry | None = CLAIM, now_us: int = NOW_US, **changes: Any
+    ) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            parsed, FULL_ATTENTION, self.slots, now_us, 5.0, claim, pairing=self.pairing
+            parsed, FULL_ATTENTION, self.slots, now_us, 5.0, entry, pairing=self.pairing
         )
 
-    def place(self, claim: Claim | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
+    def place(self, entry: QueueEntry | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
         """Decide, and say so."""
-        decision = self.decide(claim, now_us, **changes)
+        decision = self.decide(entry, now_us, **changes)
         assert isinstance(decision, Decision)
         self.publish(decision.placed)
         if decision.decode is not None:
@@ -197,19 +197,19 @@ def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None
     setup = Setup("prefill", "prefill:far", "decode", protocol="nixl")
     setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
     setup.full(3.0)
-    hold = setup.decide()
-    assert isinstance(hold, Hold)
-    assert (hold.waiting.worker, hold.gated) == ("w1", False)
+    queued = setup.decide()
+    assert isinstance(queued, Queued)
+    assert (queued.waiting.worker, queued.waits_for_decode) == ("w1", False)
     assert not setup.offloading.counts
-    setup.publish(hold.waiting)
-    turn = Claim(NOW_US, "m|", "normal/", hold.waiting.request_id, turn=1)
+    setup.publish(queued.waiting)
+    turn = QueueEntry(NOW_US, "m|", "normal/", queued.waiting.request_id, turn=1)
     again = setup.decide(turn)
-    assert isinstance(again, Hold)
+    assert isinstance(again, Queued)
     assert again.waiting.worker == "w1"
     setup.publish(Shipped("full", NOW_US))
     decision = setup.place(turn)
     assert decision.attempt.worker_id == "w1"
-    assert decision.attempt.request_id == hold.waiting.request_id
+    assert decision.attempt.request_id == queued.waiting.request_id
     assert setup.offloading.counts == {OffloadReason.ABOVE_THRESHOLD: 1}
 
 
@@ -219,11 +219,11 @@ def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None
     setup = Setup(*SITES)
     first = Waiting("first", NOW_US, replica, 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK)
     setup.publish(first)
-    hold = setup.decide()
-    assert isinstance(hold, Hold)
-    assert (hold.waiting.link, hold.paced) == (LINK, True)
+    queued = setup.decide()
+    assert isinstance(queued, Queued)
+    assert (queued.waiting.link, queued.waits_for_link) == (LINK, True)
     for ms in (100, 200):
-        assert isinstance(setup.decide(now_us=NOW_US + ms * 1_000), Hold)
+        assert isinstance(setup.decide(now_us=NOW_US + ms * 1_000), Queued)
     assert isinstance(setup.decide(now_us=NOW_US + 300_000), Decision) == (replica == "r2")
     setup.publish(Finished("first", NOW_US))
     assert isinstance(setup.decide(), Decision)
@@ -254,7 +254,7 @@ def test_nothing_crosses_a_link_that_is_down() -> None:
 
 
 def test_who_has_failed_before_is_prefilled_locally() -> None:
-    decision = Setup(*SITES).place(Claim(NOW_US, "m|", "normal/", again=True))
+    decision = Setup(*SITES).place(QueueEntry(NOW_US, "m|", "normal/", again=True))
     assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.FAILED_REMOTE)
 
 
@@ -337,9 +337,9 @@ def patient(**changes: Any) -> Setup:
     return setup
 
 
-def held(setup: Setup, claim: Claim = CLAIM, now_us: int = NOW_US, **changes: Any) -> Hold:
-    decided = setup.decide(claim, now_us, **changes)
-    assert isinstance(decided, Hold)
+def held(setup: Setup, entry: QueueEntry = CLAIM, now_us: int = NOW_US, **changes: Any) -> Queued:
+    decided = setup.decide(entry, now_us, **changes)
+    assert isinstance(decided, Queued)
     return decided
 
 
@@ -401,5 +401,5 @@ def test_what_waits_on_a_side_is_part_of_its_price() -> None:
     waiting = held(setup, now_us=later_us, **long(1)).waiting
     assert waiting.lane == "m|@far>here"
     setup.publish(waiting)
-    claim = msgspec.structs.replace(CLAIM, arrived_us=later_us)
-    assert reason(setup.place(claim, later_us, **long(2))) is OffloadReason.REMOTE_BUSY
+    entry = msgspec.structs.replace(CLAIM, arrived_us=later_us)
+    assert reason(setup.place(entry, later_us, **long(2))) is OffloadReason.REMOTE_BUSY

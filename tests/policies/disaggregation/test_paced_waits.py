@@ -8,15 +8,15 @@ from policies import (
     AdmissionRules,
     Decision,
     FleetRules,
-    Hold,
     Lanes,
     OpLog,
     Placed,
+    Queued,
     QueueRefusal,
+    RequestQueue,
     RoomRules,
     Shed,
     Waiting,
-    WaitingRoom,
     WorkerPut,
 )
 
@@ -31,7 +31,7 @@ class Stage:
         fleet, slots = self.shared.fleet, np.array([0])
         self.full = True
         self.asked = 0
-        self.room = WaitingRoom(
+        self.room = RequestQueue(
             log=OpLog("r1", self.shared.publish, self.time.clock.now_us),
             fleet=fleet,
             admission=Admission(AdmissionRules(), fleet),
@@ -42,27 +42,27 @@ class Stage:
             ended=lambda *_: None,
         )
 
-    def hold(self, name: str) -> Hold:
+    def queued(self, name: str) -> Queued:
         now_us = self.time.clock.now_us()
         op = Waiting(name, now_us, "r1", now_us, now_us, "m|", "far", "normal/", 1_000, 100, 200)
-        return Hold(op, paced=True)
+        return Queued(op, waits_for_link=True)
 
     def enter(self, count: int) -> None:
         for number in range(count):
-            self.room.begin(Request(self, f"r{number}"), self.hold(f"r{number}"))
+            self.room.begin(Request(self, f"r{number}"), self.queued(f"r{number}"))
 
 
 class Request:
-    """One that waits (`policies.dispatch.waiting_room.Waiter`)."""
+    """One that waits (`policies.dispatch.request_queue.Waiter`)."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self._stage = stage
         self._name = name
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+    def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed:
         self._stage.asked += 1
         if self._stage.full:
-            return self._stage.hold(ticket_id)
+            return self._stage.queued(ticket_id)
         now_us = self._stage.time.clock.now_us()
         # Of a decision the room looks at nothing.
         return Decision(None, Placed(ticket_id, now_us, "far", "r1", 0, 0, 0))  # type: ignore[arg-type]

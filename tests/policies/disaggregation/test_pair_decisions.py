@@ -12,24 +12,24 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Claim,
     Decider,
     Decision,
     DecisionRules,
     DecodeFit,
+    DecodeSelector,
     EarlyRejection,
     Feedback,
     Finished,
     FirstToken,
-    Hold,
     Lanes,
-    Matchmaker,
     Op,
     OpLog,
-    Order,
     Pairing,
     Partners,
     Placed,
+    Queued,
+    QueueEntry,
+    QueueOrder,
     ServiceLevel,
     Shed,
     Slots,
@@ -41,7 +41,7 @@ NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 CONTEXT_TOKENS = 4096 + 100
-CLAIM = Claim(NOW_US, "m|", "normal/")
+CLAIM = QueueEntry(NOW_US, "m|", "normal/")
 
 
 class Setup:
@@ -75,7 +75,7 @@ class Setup:
         fleet = self.shared.fleet
         self.fit = DecodeFit()
         admission = Admission(AdmissionRules(**rules), fleet)
-        matchmaker = Matchmaker(fleet, admission, lambda _: self.fit)
+        decode_selector = DecodeSelector(fleet, admission, lambda _: self.fit)
         rejection = None if level is None else EarlyRejection(level, fleet, lambda _: self.fit)
         self.decider = Decider(
             fleet,
@@ -84,28 +84,28 @@ class Setup:
                 256,
                 1024,
                 100,
-                order=Order(admission, Lanes(lambda _: self.slots), 4.0, rejection=rejection),
+                order=QueueOrder(admission, Lanes(lambda _: self.slots), 4.0, rejection=rejection),
                 prefill_policy=make_policy(prefill_policy) if prefill_policy else None,
             ),
             Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
             next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
-            matchmaker=matchmaker,
+            decode_selector=decode_selector,
         )
 
     def publish(self, *ops: Op) -> None:
         for op in ops:
             self.shared.publish(op)
 
-    def decide(self, claim: Claim | None = CLAIM, **changes: Any) -> Decision | Hold | Shed:
+    def decide(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, claim, pairing=self.pairing
+            parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry, pairing=self.pairing
         )
 
-    def place(self, claim: Claim | None = CLAIM, **changes: Any) -> Decision:
+    def place(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision:
         """Decide, and say so."""
-        decision = self.decide(claim, **changes)
+        decision = self.decide(entry, **changes)
         assert isinstance(decision, Decision)
         self.publish(decision.placed)
         if decision.decode is not None:
@@ -165,8 +165,8 @@ def test_no_more_is_sent_than_decode_workers_can_hold() -> None:
     first = setup.place()
     setup.place()
     held = setup.decide()
-    assert isinstance(held, Hold)
-    assert held.gated
+    assert isinstance(held, Queued)
+    assert held.waits_for_decode
     assert held.waiting.worker == ""
     assert first.decode is not None
     setup.publish(Finished(first.decode.placed.request_id, NOW_US + 1))
@@ -181,7 +181,7 @@ def test_a_request_that_never_fits_is_sent_to_an_empty_worker() -> None:
 def test_who_never_waits_goes_to_a_full_worker() -> None:
     setup = Setup("prefill", "decode")
     for _ in range(3):
-        assert setup.place(claim=None).decode is not None
+        assert setup.place(entry=None).decode is not None
 
 
 def test_the_slow_loop_counts_what_is_left_to_prefill_where_prefill_and_decode_are_apart() -> None:
@@ -225,8 +225,8 @@ def test_a_decode_worker_without_room_takes_nothing_whole() -> None:
         FirstToken("full", NOW_US),
     )
     held = setup.decide()
-    assert isinstance(held, Hold)
-    assert held.gated
+    assert isinstance(held, Queued)
+    assert held.waits_for_decode
     assert held.waiting.worker == ""
 
 
@@ -248,7 +248,7 @@ def test_where_workers_only_prefill_another_policy_may_choose() -> None:
             backlog_target_s_max=100.0,
         )
         setup.publish(Placed("p", NOW_US, "w0", "r2", 0, 0, 0, (PATH,)), Finished("p", NOW_US, NOW_US))
-        assert {setup.place(claim=None).placed.worker for _ in range(2)} == workers
+        assert {setup.place(entry=None).placed.worker for _ in range(2)} == workers
 
 
 def test_while_pairs_lack_room_a_plain_worker_that_is_idle_takes_the_request() -> None:
@@ -269,7 +269,7 @@ def test_a_request_waits_for_a_pair_beside_an_idle_plain_worker_that_costs_more(
         setup.publish(Placed(f"r{number}", NOW_US, "w0", "r2", 0, 0, 1), FirstToken(f"r{number}", NOW_US))
     setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 5_400))
     held = setup.decide()
-    assert isinstance(held, Hold)
+    assert isinstance(held, Queued)
     assert held.waiting.worker == ""
     setup.publish(Finished("full", NOW_US + 1))
     decision = setup.place()
@@ -280,11 +280,11 @@ def test_a_request_that_waits_goes_to_whoever_offers_room_only_if_it_can_be_deco
     setup = Setup("prefill", "prefill", "decode")
     setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 9_000))
     held = setup.decide()
-    assert isinstance(held, Hold)
+    assert isinstance(held, Queued)
     setup.publish(held.waiting)
     for turn in (-1, 0, 1):
         again = setup.decide(msgspec.structs.replace(CLAIM, ticket_id=held.waiting.request_id, turn=turn))
-        assert isinstance(again, Hold)
+        assert isinstance(again, Queued)
     setup.publish(Finished("full", NOW_US + 1))
     again = setup.decide(msgspec.structs.replace(CLAIM, ticket_id=held.waiting.request_id))
     assert isinstance(again, Decision)

@@ -16,19 +16,19 @@ from policies import (
     AdmissionRules,
     BareRequest,
     BytesPerToken,
-    Claim,
     Decider,
     Decision,
     DecisionRules,
     EarlyRejection,
     Feedback,
     FirstToken,
-    Hold,
     Lanes,
     OpLog,
-    Order,
     Placed,
     Policy,
+    Queued,
+    QueueEntry,
+    QueueOrder,
     ServiceLevel,
     Shed,
     WorkerPut,
@@ -221,7 +221,7 @@ class Ordered(Setup):
                 256,
                 1024,
                 100,
-                order=Order(
+                order=QueueOrder(
                     admission,
                     Lanes(lambda _: slots),
                     4.0,
@@ -236,10 +236,10 @@ class Ordered(Setup):
 
     def ask(
         self, parsed: BareRequest = TEXT, *, ticket_id: str = "", waited_s: float = 0.0, again: bool = False
-    ) -> Decision | Hold | Shed:
+    ) -> Decision | Queued | Shed:
         now_us = NOW_US + 1
-        claim = Claim(now_us - round(waited_s * 1e6), "m|", "normal/", ticket_id, again=again)
-        return self.decider.decide(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, claim)
+        entry = QueueEntry(now_us - round(waited_s * 1e6), "m|", "normal/", ticket_id, again=again)
+        return self.decider.decide(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, entry)
 
     def go(self, parsed: BareRequest = TEXT) -> Placed:
         decided = self.ask(parsed)
@@ -253,10 +253,10 @@ def test_a_follower_waits_for_its_leader_and_goes_with_its_first_token() -> None
     setup = Ordered()
     leader = setup.go()
     held = setup.ask()
-    assert isinstance(held, Hold)
+    assert isinstance(held, Queued)
     assert held.waiting.worker == "a:80"
     still = setup.ask(ticket_id=held.waiting.request_id)
-    assert isinstance(still, Hold)
+    assert isinstance(still, Queued)
     setup.shared.publish(FirstToken(leader.request_id, NOW_US + 1))
     went = setup.ask(ticket_id=held.waiting.request_id)
     assert isinstance(went, Decision)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import AdmissionRules, Finished, Placed
-from policies.dispatch.waiting_room import LOOK_S
+from policies.dispatch.request_queue import LOOK_S
 
 CAPACITY_TOKENS, USABLE_TOKENS = 10_000, 9_500
 """What a decode worker holds, and the 95 percent of it that are used: two or three long prompts."""
@@ -16,7 +16,7 @@ CAPACITY_TOKENS, USABLE_TOKENS = 10_000, 9_500
 RUNNING_MAX = 4
 
 ASKED_MAX_PER_S = 4
-"""How often a request decides afresh that cannot go (`policies.dispatch.waiting_room.ASKED_S`)."""
+"""How often a request decides afresh that cannot go (`policies.dispatch.request_queue.ASKED_S`)."""
 
 arrivals = st.lists(
     st.tuples(

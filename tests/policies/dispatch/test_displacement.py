@@ -100,14 +100,14 @@ def naive(waiting: Iterable[Ticket], flow: str, service_us: int) -> set[str]:
         work[ticket.flow] += ticket.service_us
     limit = (work[flow] + service_us) / weight_of(flow)
 
-    def claim(ticket: Ticket) -> tuple[float, float] | None:
+    def entry(ticket: Ticket) -> tuple[float, float] | None:
         rank = weight_of(class_of(ticket.flow)) - weight_of(class_of(flow))
         ratio = work[ticket.flow] / weight_of(ticket.flow)
         if rank < 0 or (class_of(ticket.flow) == class_of(flow) and ratio > limit):
             return -rank, ratio
         return None
 
-    claims = {ticket: found for ticket in waiting if ticket.replica == "r1" and (found := claim(ticket))}
+    claims = {ticket: found for ticket in waiting if ticket.replica == "r1" and (found := entry(ticket))}
     worst = [ticket for ticket, found in claims.items() if found == max(claims.values())]
     return {
         ticket.request_id

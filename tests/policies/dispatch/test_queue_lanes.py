@@ -8,15 +8,15 @@ from policies import (
     ANY_BUCKET,
     Admission,
     AdmissionRules,
+    CandidatesBySite,
     DecodeFit,
+    DecodeSelector,
     FleetState,
     Lanes,
-    Matchmaker,
     Pairing,
     Partners,
     Placed,
-    Side,
-    Sides,
+    SiteCandidates,
     Slots,
     WorkerPut,
     beyond,
@@ -69,8 +69,8 @@ def test_only_whose_partners_have_room_are_worth_a_look() -> None:
     slots = {"a|": np.arange(2), "b|": np.arange(1)}
     pairing = Pairing(slots["a|"], np.array([ALONE, 0]), (Partners("sglang", np.array([2])),))
     pairings = {"a|": pairing}
-    matchmaker = Matchmaker(fleet, Admission(AdmissionRules(), fleet), lambda _: DecodeFit())
-    lanes = Lanes(slots.__getitem__, pairings.get, matchmaker)
+    decode_selector = DecodeSelector(fleet, Admission(AdmissionRules(), fleet), lambda _: DecodeFit())
+    lanes = Lanes(slots.__getitem__, pairings.get, decode_selector)
     lanes.follow(["b|"])
     assert not lanes.pairs
     assert lanes.open(slots["b|"], now_us) is slots["b|"]
@@ -103,13 +103,16 @@ class Sited:
     """Of the workers 0 to 4 the first two are local, 2 and 3 behind one link, 4 behind another."""
 
     def __init__(self) -> None:
-        self.parted: Sides | None = Sides(
+        self.parted: CandidatesBySite | None = CandidatesBySite(
             EVERY,
             np.array([0, 1]),
-            (Side("far", "far>here", np.array([2, 3])), Side("n|ear", "n|ear>here", np.array([4]))),
+            (
+                SiteCandidates("far", "far>here", np.array([2, 3])),
+                SiteCandidates("n|ear", "n|ear>here", np.array([4])),
+            ),
         )
 
-    def sides(self, pairing: Pairing, slots: Slots) -> Sides | None:
+    def by_site(self, pairing: Pairing, slots: Slots) -> CandidatesBySite | None:
         assert pairing is PAIRING
         assert slots is EVERY
         return self.parted

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import FULL_ATTENTION, Expired, QueueView, RoomRules, lane_of
-from policies.dispatch.waiting_room import ASKED_MAX, DECLINED_MAX, LOOK_S
+from policies.dispatch.request_queue import ASKED_MAX, DECLINED_MAX, LOOK_S
 from policies.scoring.expected_cost import expected_cost
 
 K = 4.0

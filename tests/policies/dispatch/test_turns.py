@@ -15,17 +15,17 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Claim,
     Decider,
     Decision,
     DecisionRules,
     Feedback,
-    Hold,
     Insert,
     Lanes,
     OpLog,
-    Order,
     Placed,
+    Queued,
+    QueueEntry,
+    QueueOrder,
     Shed,
     Waiting,
     WorkerPut,
@@ -37,7 +37,7 @@ PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 
 BUSY, ROOM, IDLE = 1_000_000, 400_000, 0
-CLAIM = Claim(NOW_US, "m|", "normal/")
+CLAIM = QueueEntry(NOW_US, "m|", "normal/")
 
 
 class Setup:
@@ -61,7 +61,7 @@ class Setup:
                 256,
                 1024,
                 100,
-                order=Order(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
+                order=QueueOrder(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
             ),
             Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
@@ -82,22 +82,22 @@ class Setup:
     def caches(self, worker: str) -> None:
         self.shared.publish(Insert(worker, PATH, NOW_US, True))
 
-    def decide(self, claim: Claim | None = CLAIM, **changes: Any) -> Decision | Hold | Shed:
+    def decide(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        return self.decider.decide(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, claim)
+        return self.decider.decide(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry)
 
-    def goes(self, claim: Claim | None = CLAIM) -> str:
-        decided = self.decide(claim)
+    def goes(self, entry: QueueEntry | None = CLAIM) -> str:
+        decided = self.decide(entry)
         assert isinstance(decided, Decision)
         return decided.placed.worker
 
-    def held(self, claim: Claim = CLAIM) -> Waiting:
-        decided = self.decide(claim)
-        assert isinstance(decided, Hold)
+    def held(self, entry: QueueEntry = CLAIM) -> Waiting:
+        decided = self.decide(entry)
+        assert isinstance(decided, Queued)
         return decided.waiting
 
 
-def claim(**changes: Any) -> Claim:
+def entry(**changes: Any) -> QueueEntry:
     return msgspec.structs.replace(CLAIM, **changes)
 
 
@@ -130,13 +130,13 @@ def test_whose_turn_it_is_goes_whoever_waits() -> None:
     """The room has looked: the better one's replica did not come for it."""
     setup = Setup(BUSY, ROOM)
     setup.waits("better", 0)
-    assert setup.goes(claim(turn=1)) == "w1"
+    assert setup.goes(entry(turn=1)) == "w1"
 
 
 def test_its_own_ticket_is_in_nobodys_way() -> None:
     setup = Setup(BUSY, ROOM)
     setup.waits("mine", 0, replica="r1")
-    decided = setup.decide(claim(ticket_id="mine"))
+    decided = setup.decide(entry(ticket_id="mine"))
     assert isinstance(decided, Decision)
     assert decided.placed.request_id == decided.attempt.request_id == "mine"
 
@@ -170,7 +170,7 @@ def test_at_the_caps_of_its_worker_it_waits_for_that_if_starting_elsewhere_costs
 def test_an_idle_worker_is_declined_by_whom_its_busy_worker_serves_sooner() -> None:
     setup = Setup(220_000, IDLE, backlog_target_s=0.1)
     setup.caches("w0")
-    assert setup.held(claim(turn=1)).worker == "w0"
+    assert setup.held(entry(turn=1)).worker == "w0"
 
 
 @pytest.mark.parametrize(("service_us", "waits"), [(50_000, True), (200_000, False)])
@@ -182,9 +182,9 @@ def test_those_who_go_first_at_its_worker_count_in_the_price_of_waiting_there(
     setup.caches("w0")
     setup.waits("better", 0, "w0", service_us=service_us)
     if waits:
-        assert setup.held(claim(turn=1)).worker == "w0"
+        assert setup.held(entry(turn=1)).worker == "w0"
     else:
-        assert setup.goes(claim(turn=1)) == "w1"
+        assert setup.goes(entry(turn=1)) == "w1"
 
 
 def test_one_that_waits_here_has_the_idle_worker_first() -> None:
@@ -193,14 +193,14 @@ def test_one_that_waits_here_has_the_idle_worker_first() -> None:
     setup.shared.publish(Placed("more", NOW_US, "w0", "r2", 1, 1, 1))
     setup.waits("better", 0, "w1", replica="r1")
     assert setup.held().worker == ""
-    assert setup.goes(claim(turn=1)) == "w1"
+    assert setup.goes(entry(turn=1)) == "w1"
 
 
 def test_an_idle_worker_is_left_to_the_best_of_all_replicas() -> None:
     setup = Setup(BUSY, IDLE)
     setup.waits("better", 0, replica="r2")
     setup.held()
-    assert setup.goes(claim(turn=1)) == "w1"  # the other replica has left it unused
+    assert setup.goes(entry(turn=1)) == "w1"  # the other replica has left it unused
 
 
 # 3. Another worker's room.
@@ -210,14 +210,14 @@ def test_who_is_offered_a_room_takes_it_if_it_costs_least_there() -> None:
     """Less is in the other engine, but another request goes first there."""
     setup = Setup(ROOM, ROOM - 100_000)
     setup.waits("better", 0, "w1", service_us=200_000)
-    assert setup.goes(claim(turn=0)) == "w0"
+    assert setup.goes(entry(turn=0)) == "w0"
 
 
 def test_who_is_offered_a_room_declines_it_if_another_worker_costs_less() -> None:
     """It waits for that one, whose room another request has first, and says so."""
     setup = Setup(ROOM, ROOM - 100_000)
     setup.waits("better", 0, "w1")
-    assert setup.held(claim(turn=0)).worker == "w1"
+    assert setup.held(entry(turn=0)).worker == "w1"
     assert setup.held().worker == ""
 
 
@@ -226,15 +226,15 @@ def test_who_has_its_cache_elsewhere_declines_and_waits_there() -> None:
     setup.caches("w1")
     path = PATH + b"".join(number.to_bytes(8, "little") for number in range(101, 133))
     longer = {"paths": (path,), "prompt_bytes": 3 * 16384}
-    declined = setup.decide(claim(turn=0), **longer)
-    assert isinstance(declined, Hold)
+    declined = setup.decide(entry(turn=0), **longer)
+    assert isinstance(declined, Queued)
     assert declined.waiting.worker == "w1"
     assert declined.safe_blocks == 16
     assert declined.path == path
     setup.shared.publish(declined.waiting)
     setup.lanes.follow(["m|"])
-    still = setup.decide(claim(ticket_id=declined.waiting.request_id), **longer)
-    assert isinstance(still, Hold)
+    still = setup.decide(entry(ticket_id=declined.waiting.request_id), **longer)
+    assert isinstance(still, Queued)
     assert still.waiting.worker == "w1"
     behind_it = setup.decide(**longer)
     assert isinstance(behind_it, Decision)
@@ -255,17 +255,17 @@ def test_who_prefers_its_busy_worker_to_an_idle_one_waits_for_that() -> None:
 
 
 def test_who_may_not_go_to_all_of_its_lane_waits_for_a_worker_that_it_may_go_to() -> None:
-    assert Setup(BUSY, BUSY).held(claim(narrowed=True)).worker in ("w0", "w1")
+    assert Setup(BUSY, BUSY).held(entry(narrowed=True)).worker in ("w0", "w1")
 
 
 def test_a_ticket_says_all_that_the_order_needs() -> None:
-    op = Setup(BUSY).held(Claim(NOW_US - 7, "m|", "low/acme"))
+    op = Setup(BUSY).held(QueueEntry(NOW_US - 7, "m|", "low/acme"))
     assert (op.request_id, op.at_us, op.replica, op.arrived_us) == ("a0", NOW_US, "r1", NOW_US - 7)
     assert (op.lane, op.flow, op.uncached_tokens, op.context_tokens) == ("m|", "low/acme", 4096, 4196)
 
 
 def test_a_request_that_waits_already_keeps_its_ticket() -> None:
-    assert Setup(BUSY).held(claim(ticket_id="mine")).request_id == "mine"
+    assert Setup(BUSY).held(entry(ticket_id="mine")).request_id == "mine"
 
 
 # Who never waits, and who pays.

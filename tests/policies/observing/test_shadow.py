@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from policies import ANY_BUCKET, Candidates, FleetState, Policy, RequestView, Shed, make_policy, place
-from policies.observing.shadow import MODELS_MAX, NEWEST, OTHERS, Comparison, Judged, Shadow, Weighed
+from policies.observing.shadow import MODELS_MAX, NEWEST, OTHERS, Comparison, Judged, ScoredRequest, Shadow
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
@@ -14,9 +14,9 @@ MakeCandidates = Callable[..., Candidates]
 ACTIVE = make_policy("expected_cost")
 
 
-def weighed(view: RequestView, workers: Candidates, model: str = "m") -> Weighed:
+def weighed(view: RequestView, workers: Candidates, model: str = "m") -> ScoredRequest:
     first = place(view, workers, ACTIVE)
-    return Weighed(model, view, workers, workers, ACTIVE, first, ANY_BUCKET)
+    return ScoredRequest(model, view, workers, workers, ACTIVE, first, ANY_BUCKET)
 
 
 def shadow(policy: str, ratio: float = 1.0, told: Callable[[Judged | None], None] = lambda _: None) -> Shadow:
@@ -76,7 +76,7 @@ def test_a_request_that_nobody_takes_is_nothing_to_compare(
 ) -> None:
     workers, watching = make_candidates(backlog_s=[0]), shadow("least_load")
     watching.weighed(
-        Weighed("m", make_request(4000), workers, workers, ACTIVE, Shed("no_worker", 1.0), ANY_BUCKET)
+        ScoredRequest("m", make_request(4000), workers, workers, ACTIVE, Shed("no_worker", 1.0), ANY_BUCKET)
     )
     assert not watching.models
 

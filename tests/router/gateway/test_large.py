@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import ClientError
+from router.gateway.body_outline import DEFAULT_SIZES, Sizes
 from router.gateway.endpoints import Endpoint
-from router.gateway.hollow import DEFAULT_SIZES, Sizes
 from router.gateway.large import UNUSUAL_BYTES_MAX, Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.tenants import Tenant
@@ -16,7 +16,7 @@ identifier = Identifier("test", block_tokens=4, block_bytes=16)
 
 TENANT = Tenant("t", salt="salt", namespace=b"salt")
 
-TINY = Sizes(slice_bytes=7, text_bytes=16, hole_bytes_min=24)
+TINY = Sizes(slice_bytes=7, text_bytes=16, long_value_bytes_min=24)
 """Nearly every string is cut out, and every slice ends within something."""
 
 texts = st.text(

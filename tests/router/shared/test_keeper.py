@@ -9,10 +9,10 @@ import pytest
 
 from policies import Finished, encode_op
 from router.shared import LogClock, NoListener, SharedConfig
-from router.shared.company import Company
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
-from router.shared.problems import Problems
+from router.shared.peer_presence import PeerPresence
 from router.shared.publisher import Publisher
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
@@ -65,8 +65,8 @@ def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> 
         writer,
         keys,
         NoListener(),
-        Problems(NoListener()),
-        Company(lambda: True),
+        DegradedReasons(NoListener()),
+        PeerPresence(lambda: True),
         interval_s=0.0,
         ops_max=2,
         bytes_max=1000,

@@ -9,10 +9,10 @@ import pytest
 from redis.asyncio import Redis
 
 from policies import Finished, Placed, decode_ops, encode_op, encode_ops
-from router.shared.company import Company
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
+from router.shared.peer_presence import PeerPresence
 from router.shared.ports import NoListener
-from router.shared.problems import Problems
 from router.shared.publisher import ENTRY_BYTES_MAX, Publisher, array_header
 from router.shared.server import RedisLink, RedisLost
 
@@ -23,8 +23,8 @@ def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Pu
         b"me/1",
         Keys(namespace),
         listener,
-        Problems(listener),
-        Company(lambda: False),
+        DegradedReasons(listener),
+        PeerPresence(lambda: False),
         interval_s=0.001,
         ops_max=ops_max,
         bytes_max=bytes_max,

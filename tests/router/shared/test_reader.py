@@ -8,13 +8,13 @@ import pytest
 
 from policies import Finished, Left, Op, encode_ops
 from router.shared.clock import LogClock
-from router.shared.company import LEISURE_S, Company
 from router.shared.config import Warming
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
-from router.shared.pace import Pace
+from router.shared.peer_presence import LEISURE_S, PeerPresence
 from router.shared.ports import NoListener
-from router.shared.problems import Problems
 from router.shared.reader import Reader, ReaderRules
+from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
 from router.shared.streams import START, parse_id
@@ -68,11 +68,11 @@ class Bench:
         self.keys = Keys(namespace)
         self.fold = Listed()
         self.lefts: list[Left] = []
-        self.problems = Problems(NoListener())
+        self.degraded_reasons = DegradedReasons(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
         self.listener = NoListener()
         self.alone = True
-        self.company = Company(lambda: self.alone)
+        self.presence = PeerPresence(lambda: self.alone)
         self.reader = Reader(
             ReaderRules(ME, "me", self.keys, 10.0, 0.05),
             self.fold,
@@ -80,8 +80,8 @@ class Bench:
             self.store,
             self.listener,
             self.lefts.append,
-            pace=Pace(self.problems),
-            company=self.company,
+            redis_latency=RedisLatency(self.degraded_reasons),
+            presence=self.presence,
         )
 
     async def append(self, writer: bytes, *ops: Op) -> bytes:
@@ -130,10 +130,10 @@ async def test_who_reads_an_entry_of_another_replica_is_not_alone(bench: Bench) 
     await bench.locate()
     await bench.append(ME, Finished("mine", 1))
     await bench.read_until(lambda: bench.reader.entries == 1)
-    assert bench.company.pause_s(0.004) == LEISURE_S
+    assert bench.presence.pause_s(0.004) == LEISURE_S
     await bench.append(OTHER, Finished("theirs", 2))
     await bench.read_until(lambda: bench.fold.ops)
-    assert bench.company.pause_s(0.004) == 0.004
+    assert bench.presence.pause_s(0.004) == 0.004
 
 
 async def test_an_empty_log_is_read_to_its_end_at_once(bench: Bench) -> None:
@@ -236,7 +236,7 @@ async def test_redis_that_refuses_to_be_read_is_a_problem_until_it_lets_us(
 ) -> None:
     await bench.locate()
     await bench.link.call("SET", bench.keys.log, "not a stream")
-    await bench.read_until(lambda: bench.problems.reason)
-    assert "WRONGTYPE" in str(bench.problems.reason)
+    await bench.read_until(lambda: bench.degraded_reasons.reason)
+    assert "WRONGTYPE" in str(bench.degraded_reasons.reason)
     await bench.link.call("DEL", bench.keys.log)
-    await bench.read_until(lambda: bench.problems.reason is None)
+    await bench.read_until(lambda: bench.degraded_reasons.reason is None)

@@ -43,7 +43,7 @@ from router.gateway.conversation import (
     loads,
     opaque,
 )
-from router.gateway.lane import Steps
+from router.gateway.step_runner import Steps
 
 DIGEST_BYTES = 16
 
@@ -91,19 +91,19 @@ class Sizes:
             that numpy needs for any slice begin to show.
         text_bytes: Of a string or an array, decoded in one call: little enough to stay in the processor's
             cache.
-        hole_bytes_min: Strings up to this length stay where they are: to cut one out costs as much as to
+        long_value_bytes_min: Strings up to this length stay where they are: to cut one out costs as much as to
             decode it. More than any name of a field that we look at.
     """
 
     slice_bytes: int = 256 * 1024
     text_bytes: int = 32 * 1024
-    hole_bytes_min: int = 2 * 1024
+    long_value_bytes_min: int = 2 * 1024
 
 
 DEFAULT_SIZES = Sizes()
 
 
-class Hole(msgspec.Struct, frozen=True, gc=False):
+class LongValue(msgspec.Struct, frozen=True, gc=False):
     """What was cut out: ``body[start:end]``, a string without its quotes or an array with its brackets."""
 
     start: int
@@ -111,7 +111,7 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
     is_array: bool
 
 
-class Hollow:
+class BodyOutline:
     """A body, its skeleton and its holes.
 
     Attributes:
@@ -123,14 +123,14 @@ class Hollow:
         self.skeleton = b""
         self._body = body
         self._sizes = sizes
-        self._holes: list[Hole] = []
+        self._long_values: list[LongValue] = []
         self._hashed: dict[bytes, bytes] = {}
         self._kept: list[bytes] = []
         self._kept_to = 0
 
     def cut(self) -> Steps:
         """Find the holes. Of a body that is not JSON, something that is not JSON either is left."""
-        body, long = self._body, self._sizes.hole_bytes_min
+        body, long = self._body, self._sizes.long_value_bytes_min
         opened: list[int] = []  # the quote that opened the string we are in
         closed = position = 0  # where the string before ended, and how far we are
         while position < len(body):
@@ -143,7 +143,7 @@ class Hollow:
                 if index % 2 == 0:
                     yield from self._cut_arrays(start, end)
                 elif not body.startswith(_BILLING, start + 1):
-                    self._cut_out(Hole(start + 1, end, is_array=False))
+                    self._cut_out(LongValue(start + 1, end, is_array=False))
             in_string = len(edges) % 2 == 0
             opened = [int(edges[-1])] if in_string else []
             closed = int(edges[-2] if in_string else edges[-1])
@@ -165,7 +165,7 @@ class Hollow:
         skeleton = self.skeleton
         if len(skeleton) > SKELETON_BYTES_MAX:
             raise too_complex()
-        reader = Hollow(skeleton, self._sizes)
+        reader = BodyOutline(skeleton, self._sizes)
         containers = quotes_before = position = 0
         while position < len(skeleton):
             start = position
@@ -204,29 +204,29 @@ class Hollow:
             values = np.frombuffer(self._body, np.uint8, min(step_bytes, end - position), position)
             brackets = np.flatnonzero((values == _OPEN) | (values == _CLOSE)) + position
             brackets = np.concatenate((np.array(opened, np.intp), brackets))
-            for index in np.flatnonzero(np.diff(brackets) > self._sizes.hole_bytes_min).tolist():
+            for index in np.flatnonzero(np.diff(brackets) > self._sizes.long_value_bytes_min).tolist():
                 first, last = int(brackets[index]), int(brackets[index + 1])
                 is_array = self._body[first] == _OPEN and self._body[last] == _CLOSE
                 if is_array and self._body.find(b"{", first, last) < 0:
-                    self._cut_out(Hole(first, last + 1, is_array=True))
+                    self._cut_out(LongValue(first, last + 1, is_array=True))
             opened = brackets[-1:].tolist()
             yield
 
-    def _cut_out(self, hole: Hole) -> None:
-        index = len(self._holes)
+    def _cut_out(self, long_value: LongValue) -> None:
+        index = len(self._long_values)
         name = _name(index)
         self._hashed[opaque(name)] = name
-        self._kept += (self._body[self._kept_to : hole.start], _placeholder(index, hole))
-        self._kept_to = hole.end
-        self._holes.append(hole)
+        self._kept += (self._body[self._kept_to : long_value.start], _placeholder(index, long_value))
+        self._kept_to = long_value.end
+        self._long_values.append(long_value)
 
     def place(self, position: int) -> int:
         """Where in the body something of the skeleton is that is in no placeholder."""
         moved = 0
-        for index, hole in enumerate(self._holes):
-            if position <= hole.start - moved:
+        for index, long_value in enumerate(self._long_values):
+            if position <= long_value.start - moved:
                 break
-            moved += hole.end - hole.start - len(_placeholder(index, hole))
+            moved += long_value.end - long_value.start - len(_placeholder(index, long_value))
         return position + moved
 
     # What was cut out
@@ -234,7 +234,7 @@ class Hollow:
     @property
     def has_arrays(self) -> bool:
         """Whether arrays of numbers were cut out: in the skeleton they are strings."""
-        return any(hole.is_array for hole in self._holes)
+        return any(long_value.is_array for long_value in self._long_values)
 
     def refuse(self, *values: str | None) -> None:
         """Check that these values are all there.
@@ -252,8 +252,8 @@ class Hollow:
             Unusual: If it is.
         """
         for value in text if isinstance(text, list) else [text]:
-            hole = self._hole(value) if isinstance(value, str) else None
-            if hole is not None and hole.is_array:
+            long_value = self._long_value(value) if isinstance(value, str) else None
+            if long_value is not None and long_value.is_array:
                 raise Unusual
 
     def filled(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -296,51 +296,53 @@ class Hollow:
         """
         match = _PLACEHOLDER_BYTES.fullmatch(piece)
         if match is not None:
-            hole = self._holes[int(match[1])]
+            long_value = self._long_values[int(match[1])]
             if is_content:
-                hole = msgspec.structs.replace(hole, start=hole.start + self._data_head_bytes(hole))
-            yield from self._text(hole, encode)
+                long_value = msgspec.structs.replace(
+                    long_value, start=long_value.start + self._data_head_bytes(long_value)
+                )
+            yield from self._text(long_value, encode)
             return
         if canonical_json(loads(piece)) != piece or _PLACEHOLDER_KEY.search(piece):
             raise Unusual  # written in some other way, or its keys are in another order without its holes
         start = 0
         for match in _PLACEHOLDER_BYTES.finditer(piece):
-            hole = self._holes[int(match[1])]
-            if hole.is_array:
-                if hole.end - hole.start > ARRAY_BYTES_MAX:
+            long_value = self._long_values[int(match[1])]
+            if long_value.is_array:
+                if long_value.end - long_value.start > ARRAY_BYTES_MAX:
                     raise Unusual
                 yield piece[start : match.start() - 1]
-                yield orjson.dumps(orjson.loads(self._body[hole.start : hole.end]))
+                yield orjson.dumps(orjson.loads(self._body[long_value.start : long_value.end]))
                 start = match.end() + 1
             else:
                 yield piece[start : match.start()]
-                yield from self._text(hole, _canonical_text)
+                yield from self._text(long_value, _canonical_text)
                 start = match.end()
         yield piece[start:]
 
-    def _text(self, hole: Hole, written: Callable[[str], bytes]) -> Iterator[bytes]:
+    def _text(self, long_value: LongValue, written: Callable[[str], bytes]) -> Iterator[bytes]:
         """A string, as it is written.
 
         Raises:
             ValueError: It is not JSON.
             Unusual: It is an array, where text belongs.
         """
-        if hole.is_array:
+        if long_value.is_array:
             raise Unusual
-        start = hole.start
-        while start < hole.end:
-            end = self._safe_end(start, hole.end)
+        start = long_value.start
+        while start < long_value.end:
+            end = self._safe_end(start, long_value.end)
             raw = self._body[start:end]
             yield raw if _is_plain(raw) else written(loads(b'"%b"' % raw))
             start = end
 
-    def _data_head_bytes(self, hole: Hole) -> int:
+    def _data_head_bytes(self, long_value: LongValue) -> int:
         """Length of the head of a data URL, 0 if it is none in base64.
 
         Raises:
             Unusual: The head is written in a way that only decoding it tells.
         """
-        raw = self._body[hole.start : min(hole.start + 2 * DATA_HEAD_MAX, hole.end)]
+        raw = self._body[long_value.start : min(long_value.start + 2 * DATA_HEAD_MAX, long_value.end)]
         if not raw.startswith(DATA_HEAD.encode()):
             return 0
         head, end, _ = raw.partition(DATA_HEAD_END.encode())
@@ -355,11 +357,11 @@ class Hollow:
         Raises:
             Unusual: While iterating, if they are no token ids.
         """
-        hole = self._hole(prompt)
-        return self._token_ids(hole) if hole is not None and hole.is_array else None
+        long_value = self._long_value(prompt)
+        return self._token_ids(long_value) if long_value is not None and long_value.is_array else None
 
-    def _token_ids(self, hole: Hole) -> Iterator[bytes]:
-        start, last = hole.start + 1, hole.end - 1
+    def _token_ids(self, long_value: LongValue) -> Iterator[bytes]:
+        start, last = long_value.start + 1, long_value.end - 1
         while start < last:
             end = self._body.find(b",", start + self._sizes.text_bytes, last)
             if end < 0:
@@ -380,9 +382,9 @@ class Hollow:
             self._hashed[known_as] = canonical
         return known_as
 
-    def _hole(self, value: str) -> Hole | None:
+    def _long_value(self, value: str) -> LongValue | None:
         match = _PLACEHOLDER.fullmatch(value) if value.startswith(_MARK) else None
-        return None if match is None else self._holes[int(match[1])]
+        return None if match is None else self._long_values[int(match[1])]
 
     def _safe_end(self, start: int, end: int) -> int:
         """Where a slice of a string may end: within no character, escape or pair of surrogates."""
@@ -417,8 +419,8 @@ def _name(index: int) -> bytes:
     return _MARK_BYTES + b"%d;" % index
 
 
-def _placeholder(index: int, hole: Hole) -> bytes:
-    return b'"%b"' % _name(index) if hole.is_array else _name(index)
+def _placeholder(index: int, long_value: LongValue) -> bytes:
+    return b'"%b"' % _name(index) if long_value.is_array else _name(index)
 
 
 def packed_ids(ids: list[int]) -> bytes:

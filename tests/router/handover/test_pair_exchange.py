@@ -18,13 +18,13 @@ from router.errors import (
 )
 from router.fleet import Health
 from router.handover import Leg
-from router.handover.legs import ANSWER_TAIL_BYTES, Legs
+from router.handover.pair_exchange import ANSWER_TAIL_BYTES, PairExchange
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"stream":true}'
 DECODED = ["prefilled", "shipped", "head", "end"]
 
 
-class BothLegs(Legs):
+class BothLegs(PairExchange):
     """Sends both at once, and notes which one it ended."""
 
     linger_s = 0.001
@@ -543,7 +543,7 @@ async def test_an_answer_that_comes_whole_may_take_its_time_but_a_first_token_ma
     assert (sent.prefill.patient, sent.decode.patient) == (False, False)
     whole = FakePool(), FakePool()
 
-    class Whole(Legs):
+    class Whole(PairExchange):
         pass
 
     at = pair(worker("p", whole[0]), worker("d", whole[1]), BODY.replace(b"true", b"false"))

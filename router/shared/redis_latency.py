@@ -13,7 +13,7 @@ A stall of this process makes everything late that was under way, once. So a rou
 if it began after the last one that counted had ended.
 """
 
-from router.shared.problems import Problems
+from router.shared.degraded_reasons import DegradedReasons
 
 # Between what a busy host adds (tens of milliseconds) and the 100 ms at which a burst of requests
 # with one prefix is spread over replicas that do not know of each other's placements.
@@ -23,18 +23,18 @@ SLOW_IN_A_ROW = 2
 FAST_IN_A_ROW = 3
 
 
-class Pace:
+class RedisLatency:
     """Judges round trips.
 
     Args:
-        problems: Where it shows that Redis is slow.
+        degraded_reasons: Where it shows that Redis is slow.
 
     Attributes:
-        problems: As given.
+        degraded_reasons: As given.
     """
 
-    def __init__(self, problems: Problems) -> None:
-        self.problems = problems
+    def __init__(self, degraded_reasons: DegradedReasons) -> None:
+        self.degraded_reasons = degraded_reasons
         self._slow = False
         self._against = 0
         self._counted_until_s = 0.0
@@ -57,7 +57,7 @@ class Pace:
             self._against = 0
         if self._slow and self._against == FAST_IN_A_ROW:
             self._slow, self._against = False, 0
-            self.problems.clear("pace")
+            self.degraded_reasons.clear("pace")
         elif not self._slow and self._against == SLOW_IN_A_ROW:
             self._slowed(f"Redis answers late: after {took_s * 1000:.0f} ms")
 
@@ -68,4 +68,4 @@ class Pace:
 
     def _slowed(self, reason: str) -> None:
         self._slow, self._against = True, 0
-        self.problems.set("pace", reason)
+        self.degraded_reasons.set("pace", reason)

@@ -1,7 +1,7 @@
 """Degraded while any loop has a reason; the listener hears every change and nothing twice."""
 
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.ports import NoListener
-from router.shared.problems import Problems
 
 
 class Heard(NoListener):
@@ -14,20 +14,20 @@ class Heard(NoListener):
 
 def test_it_is_degraded_until_the_last_reason_is_gone() -> None:
     heard = Heard()
-    problems = Problems(heard)
-    problems.set("flush", "out of memory")
-    problems.set("heartbeat", "out of memory too")
-    problems.clear("flush")
-    assert str(problems.reason) == "out of memory too"
-    problems.clear("heartbeat")
-    assert problems.reason is None
+    degraded_reasons = DegradedReasons(heard)
+    degraded_reasons.set("flush", "out of memory")
+    degraded_reasons.set("heartbeat", "out of memory too")
+    degraded_reasons.clear("flush")
+    assert str(degraded_reasons.reason) == "out of memory too"
+    degraded_reasons.clear("heartbeat")
+    assert degraded_reasons.reason is None
     assert heard.reasons == ["out of memory", "out of memory too", None]
 
 
 def test_saying_the_same_again_is_no_news() -> None:
     heard = Heard()
-    problems = Problems(heard)
-    problems.set("flush", "no")
-    problems.set("flush", "no")
-    problems.clear("read")
+    degraded_reasons = DegradedReasons(heard)
+    degraded_reasons.set("flush", "no")
+    degraded_reasons.set("flush", "no")
+    degraded_reasons.clear("read")
     assert heard.reasons == ["no"]

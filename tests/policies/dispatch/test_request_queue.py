@@ -25,7 +25,7 @@ from policies import (
     WaitEnd,
     Waiting,
 )
-from policies.dispatch.waiting_room import LOOK_S, MOVED_MAX
+from policies.dispatch.request_queue import LOOK_S, MOVED_MAX
 
 arrivals = st.lists(
     st.tuples(

@@ -1,24 +1,24 @@
 """Slow after two late answers in a row, well again after three, and one stall counts once."""
 
-from router.shared.pace import Pace
+from router.shared.degraded_reasons import DegradedReasons
 from router.shared.ports import NoListener
-from router.shared.problems import Problems
+from router.shared.redis_latency import RedisLatency
 
 
 class Answers:
     """Round trips, one after another."""
 
     def __init__(self) -> None:
-        self.problems = Problems(NoListener())
-        self.pace = Pace(self.problems)
+        self.degraded_reasons = DegradedReasons(NoListener())
+        self.redis_latency = RedisLatency(self.degraded_reasons)
         self.at_s = 100.0
 
     def take(self, *took_s: float, expected_s: float = 0.0) -> bool:
         """Measure some; whether Redis is slow now."""
         for one_s in took_s:
-            self.pace.measured(self.at_s, self.at_s + one_s, expected_s)
+            self.redis_latency.measured(self.at_s, self.at_s + one_s, expected_s)
             self.at_s += one_s
-        return self.problems.reason is not None
+        return self.degraded_reasons.reason is not None
 
 
 def test_two_late_answers_in_a_row_are_slow_and_say_how_late() -> None:
@@ -26,7 +26,7 @@ def test_two_late_answers_in_a_row_are_slow_and_say_how_late() -> None:
     assert not answers.take(0.1, 0.001, 0.1, 0.001)
     assert not answers.take(0.1)
     assert answers.take(0.11)
-    assert answers.problems.reason == "Redis answers late: after 110 ms"
+    assert answers.degraded_reasons.reason == "Redis answers late: after 110 ms"
 
 
 def test_it_is_well_again_after_three_answers_that_are_clearly_in_time() -> None:
@@ -46,8 +46,8 @@ def test_a_blocking_read_is_late_by_what_exceeds_its_block() -> None:
 
 def test_an_answer_that_is_overdue_is_slow_until_answers_are_in_time_again() -> None:
     answers = Answers()
-    answers.pace.overdue(0.25)
-    assert answers.problems.reason == "Redis has not answered for 0.25 s"
+    answers.redis_latency.overdue(0.25)
+    assert answers.degraded_reasons.reason == "Redis has not answered for 0.25 s"
     assert answers.take(0.3, 0.001, 0.001)
     assert not answers.take(0.001)
 
@@ -55,7 +55,7 @@ def test_an_answer_that_is_overdue_is_slow_until_answers_are_in_time_again() -> 
 def test_one_stall_counts_once_however_much_was_under_way() -> None:
     answers = Answers()
     for sent_s in (100.0, 100.1, 100.2):
-        answers.pace.measured(sent_s, 100.5)
-    assert answers.problems.reason is None
-    answers.pace.measured(100.5, 100.7)
-    assert answers.problems.reason is not None
+        answers.redis_latency.measured(sent_s, 100.5)
+    assert answers.degraded_reasons.reason is None
+    answers.redis_latency.measured(100.5, 100.7)
+    assert answers.degraded_reasons.reason is not None

@@ -23,7 +23,7 @@ from typing import BinaryIO, Self
 _LAUNCH = 'exec 3<&0; { read -r _ <&3 || kill -%d "$$"; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 
-class TetheredProcess:
+class ChildProcess:
     """A running child; make it with `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int) -> None:

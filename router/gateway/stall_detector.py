@@ -80,7 +80,7 @@ class _Watched(msgspec.Struct, eq=False):
     oldest_s: float = 0.0
 
 
-class Stalls:
+class StallDetector:
     """The legs of this replica that are waited for.
 
     Args:
@@ -123,7 +123,7 @@ class Stalls:
         return len(self._watched)
 
     def use(self, factor: float, floor_s: float) -> None:
-        """Judge what is sent from now on by these (see `Stalls`)."""
+        """Judge what is sent from now on by these (see `StallDetector`)."""
         self._factor, self._floor_s = factor, floor_s
 
     # What reservations tell.

@@ -1,6 +1,6 @@
 """Alone is who sees no heartbeat and has heard nobody for a while."""
 
-from router.shared.company import HEARD_S, LEISURE_S, Company
+from router.shared.peer_presence import HEARD_S, LEISURE_S, PeerPresence
 
 
 class Clock:
@@ -12,27 +12,27 @@ class Clock:
 
 
 def test_who_is_alone_from_the_start_takes_its_time() -> None:
-    assert Company(lambda: True, Clock()).pause_s(0.003) == LEISURE_S
+    assert PeerPresence(lambda: True, Clock()).pause_s(0.003) == LEISURE_S
 
 
 def test_a_heartbeat_ends_the_leisure_and_its_end_brings_it_back() -> None:
     beats: set[str] = set()
-    company = Company(lambda: not beats, Clock())
+    presence = PeerPresence(lambda: not beats, Clock())
     beats.add("sibling")
-    assert company.pause_s(0.003) == 0.003
+    assert presence.pause_s(0.003) == 0.003
     beats.clear()
-    assert company.pause_s(0.003) == LEISURE_S
+    assert presence.pause_s(0.003) == LEISURE_S
 
 
 def test_an_entry_of_another_replica_ends_the_leisure_for_as_long_as_its_heartbeat_takes() -> None:
     clock = Clock()
-    company = Company(lambda: True, clock)
-    company.heard()
+    presence = PeerPresence(lambda: True, clock)
+    presence.heard()
     clock.s += HEARD_S - 0.01
-    assert company.pause_s(0.003) == 0.003
+    assert presence.pause_s(0.003) == 0.003
     clock.s += 0.02
-    assert company.pause_s(0.003) == LEISURE_S
+    assert presence.pause_s(0.003) == LEISURE_S
 
 
 def test_a_pause_that_is_longer_anyway_stays_as_configured() -> None:
-    assert Company(lambda: True, Clock()).pause_s(0.2) == 0.2
+    assert PeerPresence(lambda: True, Clock()).pause_s(0.2) == 0.2

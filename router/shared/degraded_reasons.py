@@ -7,7 +7,7 @@ from router.shared.ports import SharedListener
 logger = logging.getLogger(__name__)
 
 
-class Problems:
+class DegradedReasons:
     """Reasons by the name of the loop that met them; degraded while there is any."""
 
     def __init__(self, listener: SharedListener) -> None:

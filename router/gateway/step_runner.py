@@ -17,7 +17,7 @@ Steps = Generator[None, None, None]
 """Work in steps: each `next` does a little of it."""
 
 
-class Lane:
+class StepRunner:
     """Does work in steps, in order of arrival.
 
     Args:

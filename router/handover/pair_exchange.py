@@ -79,7 +79,7 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
-class Legs:
+class PairExchange:
     """A request with two legs; the `router.handover.ports.PairedRequest`, and the sink of its decode leg.
 
     A protocol's own class sends the legs and says what happens in between.
@@ -412,11 +412,11 @@ class Legs:
 
 
 class PrefillSink:
-    """Where the prefill leg's answer goes: to `Legs`, or on to the client if it is an error."""
+    """Where the prefill leg's answer goes: to `PairExchange`, or on to the client if it is an error."""
 
     __slots__ = ("_legs", "_passing")
 
-    def __init__(self, legs: Legs) -> None:
+    def __init__(self, legs: PairExchange) -> None:
         self._legs = legs
         self._passing: PairSink | None = None
 

@@ -32,7 +32,7 @@ chosen then. The best one waits for as much room as it needs, and nobody smaller
 that each of them takes it would wait for ever. An empty decode worker takes any request, so none stands idle.
 
 **Links.** Who waits until a link has room for its KV (`policies.disaggregation.offloading`) waits for one
-worker behind it, which may stand idle meanwhile. So it is asked again after `PACED_US` only, and lets others
+worker behind it, which may stand idle meanwhile. So it is asked again after `WAITING_FOR_LINK_US` only, and lets others
 pass.
 
 **Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
@@ -55,7 +55,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from policies.dispatch.decision import SLO_UNREACHABLE, Decision, Hold
+from policies.dispatch.decision import SLO_UNREACHABLE, Decision, Queued
 from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
@@ -91,7 +91,7 @@ DECLINED_MAX = 64
 """So many may decline in one look, and so many idle workers in ``ask_s``; what room is left then is offered
 again later. Of so many it is remembered."""
 
-GATED_MAX = 2
+WAITING_FOR_DECODE_MAX = 2
 """Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
 
 ROUNDED = 1.0
@@ -101,7 +101,7 @@ UNMOVED_MAX = 16
 """Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
 them for whom nobody goes, and the next one begins behind them."""
 
-PACED_US, PACED_EACH_US = 20_000, 2_000
+WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US = 20_000, 2_000
 """Who waits for a link is asked again after so long, times those who do: 500 a second, a tenth of a core."""
 
 GRACE_S, GRACE_LAGS = 0.05, 4.0
@@ -193,8 +193,8 @@ Refusal = QueueFull | Displaced | Expired | Unserved | Unpublished | Shed
 class Waiter(Protocol):
     """A request that waits."""
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
-        """Decide afresh (`policies.dispatch.decision.Claim`)."""
+    def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
+        """Decide afresh (`policies.dispatch.decision.QueueEntry`)."""
 
     def dispatched(self, decision: Decision) -> None:
         """Reserve and go: the wait is over. Publishes the decision before it returns."""
@@ -248,7 +248,7 @@ class _Place(msgspec.Struct, gc=False, eq=False):
     deadline_us: int
 
 
-class WaitingRoom:
+class RequestQueue:
     """The requests that wait in one replica.
 
     Args:
@@ -292,9 +292,9 @@ class WaitingRoom:
         self._left_to: dict[int | str, dict[str, tuple[str, int]]] = {}
         """Slot with room, or gated lane: of the replicas that it was left to, their best ticket for it, and
         since when."""
-        self._gated: set[str] = set()
+        self._waiting_for_decode: set[str] = set()
         """Lanes in which somebody here lacks only the room to be decoded."""
-        self._paced: dict[str, int] = {}
+        self._waiting_for_link: dict[str, int] = {}
         """Tickets of those that wait for a link, and until when they are not offered a room."""
         self._resting: dict[str, int] = {}
         """Tickets that declined an idle worker, and until when they are offered none."""
@@ -319,13 +319,13 @@ class WaitingRoom:
     # What requests do.
 
     def begin(
-        self, waiter: Waiter, hold: Hold, deadline_us: int | None = None, *, again: bool = False
+        self, waiter: Waiter, queued: Queued, deadline_us: int | None = None, *, again: bool = False
     ) -> QueueFull | None:
         """Begin to wait.
 
         Args:
             waiter: The request.
-            hold: What was decided of it.
+            queued: What was decided of it.
             deadline_us: Log time of the request's own deadline, if it has one.
             again: Whether it was let in before, and a worker failed it: then it is not turned away.
 
@@ -335,22 +335,22 @@ class WaitingRoom:
         Raises:
             OpRefused: Its ticket cannot be published: it does not wait.
         """
-        op = hold.waiting
+        op = queued.waiting
         full = None if again else self._make_room(op)
         if full is not None:
             return full
         latest_us = op.at_us + round(self._rules.timeout_s * 1e6)
         place = _Place(
-            waiter, op, hold.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
+            waiter, op, queued.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
         )
         self._publish(op)
         self._places[op.request_id] = place
         self._round.append(op.request_id)
-        self._starts.add(op.request_id, hold.path)
+        self._starts.add(op.request_id, queued.path)
         heappush(self._deadlines, (place.deadline_us, op.request_id))
-        if hold.gated:
-            self._gated.add(op.lane)
-        if hold.paced:
+        if queued.waits_for_decode:
+            self._waiting_for_decode.add(op.lane)
+        if queued.waits_for_link:
             self._pace(op.request_id, op.at_us)
         if not self._lanes.knows(op.lane):
             self._lanes.follow(self._fleet.tickets.lane_totals())
@@ -412,7 +412,7 @@ class WaitingRoom:
         slots = sorted(relieved)
         relieved.clear()
         now_us = self._now_us()
-        self._serve_gated(now_us)
+        self._serve_waiting_for_decode(now_us)
         self._serve(slots, now_us)
 
     def _look_at_all(self) -> None:
@@ -425,19 +425,19 @@ class WaitingRoom:
                 self._timer = self._call_later(self._rules.look_s, self._look_at_all)
             else:
                 self._left_to.clear()
-                self._gated.clear()
+                self._waiting_for_decode.clear()
 
     def _look_once(self, now_us: int) -> None:
         self._expire(now_us)
         if self._places:
             self._lanes.follow(self._fleet.tickets.lane_totals())
-            self._serve_gated(now_us)
+            self._serve_waiting_for_decode(now_us)
             slots = self._admission.with_room(self._lanes.slots, now_us)
             if self._lanes.pairs:
                 slots = np.roll(self._lanes.open(slots, now_us), -self._turned)
             slots = slots.tolist()
             if self._left_to:
-                keys = (*slots, *self._gated)
+                keys = (*slots, *self._waiting_for_decode)
                 self._left_to = {key: left for key in keys if (left := self._left_to.get(key))}
             self._serve(slots, now_us)
             self._ask_followers(now_us)
@@ -446,7 +446,7 @@ class WaitingRoom:
     def _serve(self, slots: list[int], now_us: int) -> None:
         """Let those go for whom workers have room."""
         moved, unmoved = 0, 0
-        declined = {ticket_id for ticket_id, until_us in self._paced.items() if now_us < until_us}
+        declined = {ticket_id for ticket_id, until_us in self._waiting_for_link.items() if now_us < until_us}
         admission, lanes = self._admission, self._lanes
         for slot in slots:
             before = moved
@@ -489,9 +489,9 @@ class WaitingRoom:
         ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
         return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
 
-    def _serve_gated(self, now_us: int) -> None:
+    def _serve_waiting_for_decode(self, now_us: int) -> None:
         """Let those go that lacked only the room to be decoded."""
-        for lane in sorted(self._gated):
+        for lane in sorted(self._waiting_for_decode):
             self._serve_lane(lane, now_us)
 
     def _serve_lane(self, lane: str, now_us: int) -> None:
@@ -504,13 +504,13 @@ class WaitingRoom:
             ticket = tickets.get(ticket_id)
             if ticket is None:
                 if best_of(now_us, replica=self._replica) is None:
-                    self._gated.discard(lane)
+                    self._waiting_for_decode.discard(lane)
                 return
             if not lanes.can_decode(lane, ticket.context_tokens - ROUNDED, now_us):
                 return
-            self._gated.discard(lane)
+            self._waiting_for_decode.discard(lane)
             if self._ask(ticket_id, -1, now_us):
-                self._gated.add(lane)
+                self._waiting_for_decode.add(lane)
                 self.overdue += overdue
                 moved += 1
                 if moved >= MOVED_MAX:
@@ -519,7 +519,7 @@ class WaitingRoom:
                     return
             else:
                 declined.add(ticket_id)
-                if lane not in self._gated or len(declined) >= GATED_MAX:
+                if lane not in self._waiting_for_decode or len(declined) >= WAITING_FOR_DECODE_MAX:
                     return
 
     def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
@@ -527,7 +527,7 @@ class WaitingRoom:
 
         The request is empty if there is none.
         """
-        if len(declined) > DECLINED_MAX + len(self._paced):
+        if len(declined) > DECLINED_MAX + len(self._waiting_for_link):
             return "", False
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
         best_of: BestOf = partial(tickets.best, slot, lanes)
@@ -613,13 +613,18 @@ class WaitingRoom:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Hold(waiting=op, safe_blocks=safe_blocks, gated=gated, paced=paced):
-                self._paced.pop(ticket_id, None)
-                if paced:
+            case Queued(
+                waiting=op,
+                safe_blocks=safe_blocks,
+                waits_for_decode=waits_for_decode,
+                waits_for_link=waits_for_link,
+            ):
+                self._waiting_for_link.pop(ticket_id, None)
+                if waits_for_link:
                     self._pace(ticket_id, now_us)
                 place.safe_blocks = safe_blocks
-                if gated:
-                    self._gated.add(op.lane)
+                if waits_for_decode:
+                    self._waiting_for_decode.add(op.lane)
                 if self._differs(place.op, op):
                     try:
                         self._say(place, op)
@@ -638,7 +643,9 @@ class WaitingRoom:
 
     def _pace(self, ticket_id: str, now_us: int) -> None:
         """A request waits for a link: it is asked again soon, the later the more there are."""
-        self._paced[ticket_id] = now_us + max(PACED_US, PACED_EACH_US * len(self._paced))
+        self._waiting_for_link[ticket_id] = now_us + max(
+            WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US * len(self._waiting_for_link)
+        )
 
     @staticmethod
     def _differs(said: Waiting, op: Waiting) -> bool:
@@ -698,7 +705,7 @@ class WaitingRoom:
 
     def _forget(self, place: _Place, how: WaitEnd) -> None:
         del self._places[place.op.request_id]
-        self._paced.pop(place.op.request_id, None)
+        self._waiting_for_link.pop(place.op.request_id, None)
         self._resting.pop(place.op.request_id, None)
         self._starts.discard(place.op.request_id)
         self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)

@@ -21,7 +21,7 @@ uses it. Whether it fits, and when, the link is asked for the pair that was chos
 (`policies.state.links.Links.quote`).
 
 **One look.** A request looks at the decode workers once, at each pool as columns, when it is first asked for
-(`Look`). What does not change with every request is kept (`policies.disaggregation.decode_pools`).
+(`DecodeView`). What does not change with every request is kept (`policies.disaggregation.decode_pools`).
 """
 
 from collections.abc import Callable, Mapping
@@ -32,8 +32,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_pools import DecodePool, DecodePools, decode_pools
-from policies.disaggregation.sides import Sides
 from policies.estimates.costs import Floats
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import KvBytes
@@ -86,7 +86,7 @@ def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})
     return make_policy(name, options)
 
 
-class Partner(msgspec.Struct, frozen=True, gc=False):
+class DecodePartner(msgspec.Struct, frozen=True, gc=False):
     """The decode worker of a request.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
 _NOBODY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
 
 
-class Matchmaker:
+class DecodeSelector:
     """Finds decode workers.
 
     Args:
@@ -151,7 +151,9 @@ class Matchmaker:
         self._kept: dict[int, DecodePools] = {}
         self._others: dict[int, tuple[Slots, Slots]] = {}
 
-    def look(self, pairing: Pairing, request: RequestView, kv: KvBytes, candidates: Candidates) -> "Look":
+    def decode_view(
+        self, pairing: Pairing, request: RequestView, kv: KvBytes, candidates: Candidates
+    ) -> "DecodeView":
         """Look at the decode workers for a request.
 
         Args:
@@ -160,10 +162,10 @@ class Matchmaker:
             kv: What the KV of its model weighs.
             candidates: What is cached where, and when it is.
         """
-        return Look(self, self.pools(pairing), request, kv, candidates)
+        return DecodeView(self, self.pools(pairing), request, kv, candidates)
 
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
-        """Which of some candidates could begin a request, if only a short one (`Look.open`)."""
+        """Which of some candidates could begin a request, if only a short one (`DecodeView.open`)."""
         pools = self.pools(pairing)
         return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
 
@@ -179,9 +181,9 @@ class Matchmaker:
         """Whether some decode worker has room for a request of so many tokens."""
         return any(self._has_room(pool.slots, tokens, now_us) for pool in self.pools(pairing).pools)
 
-    def sides(self, pairing: Pairing, slots: Slots) -> Sides | None:
+    def by_site(self, pairing: Pairing, slots: Slots) -> CandidatesBySite | None:
         """Candidates by what their KV crosses; the same again. None if nothing crosses a link."""
-        return self.pools(pairing).sites.sides(slots)
+        return self.pools(pairing).sites.by_site(slots)
 
     def opened(self, pools: DecodePools, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
         """The same as `open`, where it is known which pools have room."""
@@ -213,28 +215,28 @@ class Matchmaker:
         return bool(self.admission.lacking(slots, tokens, now_us).min(initial=1.0) == 0.0)
 
 
-class Look:
+class DecodeView:
     """What one request finds.
 
     Args:
-        matchmaker: Who looks.
+        decode_selector: Who looks.
         pools: At whom.
         request: For whom.
         kv: What the KV of its model weighs.
         candidates: What is cached where, and when it is.
     """
 
-    __slots__ = ("_candidates", "_full", "_kv", "_matchmaker", "_pools", "_request", "_seen")
+    __slots__ = ("_candidates", "_decode_selector", "_full", "_kv", "_pools", "_request", "_seen")
 
     def __init__(
         self,
-        matchmaker: Matchmaker,
+        decode_selector: DecodeSelector,
         pools: DecodePools,
         request: RequestView,
         kv: KvBytes,
         candidates: Candidates,
     ) -> None:
-        self._matchmaker = matchmaker
+        self._decode_selector = decode_selector
         self._pools = pools
         self._request = request
         self._kv = kv
@@ -291,12 +293,12 @@ class Look:
         if not pools.decodes.item(slot):
             return True
         tokens = self._request.prompt_tokens + self._request.output_tokens
-        lacking = self._matchmaker.admission.lacking(np.array([slot]), tokens, self._candidates.now_us)
+        lacking = self._decode_selector.admission.lacking(np.array([slot]), tokens, self._candidates.now_us)
         return lacking.item(0) == 0.0
 
     def without_decode(self, slots: Slots) -> Slots:
         """Of some candidates, those that are no decode workers; all of them if there are no others."""
-        return self._matchmaker.without_decode(self._pools, slots)
+        return self._decode_selector.without_decode(self._pools, slots)
 
     def open(self, slots: Slots) -> Slots:
         """Of some candidates, those whom idle time is no reason to leave alone.
@@ -306,15 +308,15 @@ class Look:
         """
         pools = self._pools
         rooms = [self._open(number) for number in range(len(pools.pools))]
-        return slots[self._matchmaker.opened(pools, slots, rooms)]
+        return slots[self._decode_selector.opened(pools, slots, rooms)]
 
-    def partner(self, chosen: Chosen) -> Partner | None:
+    def partner(self, chosen: Chosen) -> DecodePartner | None:
         """The decode worker that ends what a prefill worker begins; None if the policy considers nobody."""
         pool, columns, exposed_s, costs = self._priced(chosen)
         row = cheapest_row(self._request.key, pool.worker_hash, costs)
         return None if row is None else _partner(pool, columns, exposed_s, row)
 
-    def partners(self, chosen: Chosen) -> list[tuple[float, Partner]]:
+    def partners(self, chosen: Chosen) -> list[tuple[float, DecodePartner]]:
         """All that `partner` chooses from, with what each costs, in its order; +inf is not considered."""
         pool, columns, exposed_s, costs = self._priced(chosen)
         first = cheapest_row(self._request.key, pool.worker_hash, costs)
@@ -332,7 +334,7 @@ class Look:
             overlap_s = pool.hand_over.overlap_ratio * chosen.service_s
             exposed_s = base_s + np.maximum(send_s - overlap_s, 0.0)
             costs = costs + exposed_s
-        policy = self._matchmaker.policy
+        policy = self._decode_selector.policy
         if policy is not None:
             rows = (costs < inf).nonzero()[0]
             costs = np.full(len(costs), inf)
@@ -341,9 +343,9 @@ class Look:
 
     # Links.
 
-    def sides(self, slots: Slots) -> Sides | None:
+    def by_site(self, slots: Slots) -> CandidatesBySite | None:
         """Some candidates by what their KV crosses; None if nothing crosses a link."""
-        return self._pools.sites.sides(slots)
+        return self._pools.sites.by_site(slots)
 
     def link(self, slot: int) -> str:
         """The link that the KV of the candidate in a slot crosses; empty for none."""
@@ -375,7 +377,7 @@ class Look:
 
     def _transfer(self, pool: DecodePool, cached_tokens: Floats | float) -> tuple[float, Floats | float]:
         """Round trip, and time on the link to decode workers that hold so much."""
-        links, prompt_tokens = self._matchmaker.fleet.links, self._request.prompt_tokens
+        links, prompt_tokens = self._decode_selector.fleet.links, self._request.prompt_tokens
         cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._candidates.now_us)
         if not cap_bytes_per_s:
             return 0.0, 0.0
@@ -389,7 +391,7 @@ class Look:
     def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:
         """Some rows of a pool as the policies of the peers see workers."""
         seen = self._candidates
-        slow, _ = self._matchmaker.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
+        slow, _ = self._decode_selector.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
         if len(rows) < len(pool.slots):
             slow = slow.only(rows)
         matches = self._kept_matches(pool)
@@ -405,18 +407,23 @@ class Look:
         return columns
 
     def _look_at(self, pool: DecodePool) -> _Columns:
-        matchmaker, request, seen, slots = self._matchmaker, self._request, self._candidates, pool.slots
+        decode_selector, request, seen, slots = (
+            self._decode_selector,
+            self._request,
+            self._candidates,
+            pool.slots,
+        )
         if not len(slots):
             return _NOBODY
         tokens = request.prompt_tokens + request.output_tokens
-        lacking = matchmaker.admission.lacking(slots, tokens, seen.now_us)
+        lacking = decode_selector.admission.lacking(slots, tokens, seen.now_us)
         requests, held = seen.loads.inflight_requests[slots], seen.loads.inflight_tokens[slots]
         # With this request: (requests + 1 + (held + tokens)/r) / (1 + mean/r), in whole weights of r tokens.
         batch = requests * CONTEXT_TOKENS + held + (CONTEXT_TOKENS + tokens)
         batch *= (requests.sum() + len(slots)) / batch.sum()
         wait_s, tpot_s = lacking, batch
         for name, rows in pool.classes:
-            fit = matchmaker.decode_fit(name)
+            fit = decode_selector.decode_fit(name)
             base_s, slope_s = fit.line_s if fit.known else (TPOT_BASE_S, TPOT_REQUEST_S)
             slope_s = max(slope_s, SLOPE_MIN * base_s)
             part: slice | NDArray[np.intp] = slice(None) if len(rows) == len(slots) else rows
@@ -437,9 +444,9 @@ class Look:
         return held if pool.keeps.all() else np.where(pool.keeps, held, 0.0).astype(np.float64)
 
 
-def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> Partner:
+def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> DecodePartner:
     """One row of a pool."""
-    return Partner(
+    return DecodePartner(
         pool.slots.item(row),
         columns.wait_s.item(row),
         _at(exposed_s, row),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from policies import LinkRules, Links, Sides, SiteMap
+from policies import CandidatesBySite, LinkRules, Links, SiteMap
 
 LINKS = Links({"far>here": LinkRules(1e9), "far>there": LinkRules(2e9), "near>here": LinkRules(1e9)})
 SLOTS = np.arange(4)
@@ -16,9 +16,9 @@ def site_map(*ways: tuple[str, str | None], links: Links = LINKS) -> SiteMap:
     return sites
 
 
-def parted(sides: Sides | None) -> tuple[list[int], list[tuple[str, str, list[int]]]]:
-    assert sides is not None
-    return sides.local.tolist(), [(side.site, side.link, side.slots.tolist()) for side in sides.remote]
+def parted(by_site: CandidatesBySite | None) -> tuple[list[int], list[tuple[str, str, list[int]]]]:
+    assert by_site is not None
+    return by_site.local.tolist(), [(side.site, side.link, side.slots.tolist()) for side in by_site.remote]
 
 
 def test_a_site_reaches_its_own_decode_workers_else_those_behind_the_widest_link() -> None:
@@ -37,7 +37,7 @@ def test_of_two_links_as_wide_the_first_by_name_is_taken() -> None:
 
 def test_candidates_are_parted_by_what_their_kv_crosses() -> None:
     sites = site_map(("here", ""), ("far", "far>here"), ("near", "near>here"), ("far", "far>here"))
-    assert parted(sites.sides(SLOTS)) == (
+    assert parted(sites.by_site(SLOTS)) == (
         [0],
         [("far", "far>here", [1, 3]), ("near", "near>here", [2])],
     )
@@ -46,30 +46,30 @@ def test_candidates_are_parted_by_what_their_kv_crosses() -> None:
 
 def test_who_reaches_nobody_is_on_neither_side() -> None:
     sites = site_map(("here", ""), ("island", None), ("near", "near>here"))
-    assert parted(sites.sides(SLOTS)) == ([0, 3], [("near", "near>here", [2])])
-    assert parted(sites.sides(SLOTS[1:2])) == ([], [])
+    assert parted(sites.by_site(SLOTS)) == ([0, 3], [("near", "near>here", [2])])
+    assert parted(sites.by_site(SLOTS[1:2])) == ([], [])
     assert sites.link(1) == ""
 
 
 def test_local_candidates_have_no_sides() -> None:
     sites = site_map(("here", ""), ("here", ""), ("far", "far>here"))
     local = SLOTS[:2]
-    assert sites.sides(local) is None
-    assert sites.sides(local) is None
-    assert sites.sides(SLOTS) is not None
+    assert sites.by_site(local) is None
+    assert sites.by_site(local) is None
+    assert sites.by_site(SLOTS) is not None
 
 
 def test_without_links_sites_mean_nothing() -> None:
     sites = site_map(links=Links())
     assert sites.way("far", ["here"]) == ""
-    assert sites.sides(SLOTS) is None
+    assert sites.by_site(SLOTS) is None
 
 
 def test_the_same_list_is_parted_once_and_few_lists_are_kept() -> None:
     sites = site_map(("here", ""), ("far", "far>here"))
-    kept = sites.sides(SLOTS)
-    assert sites.sides(SLOTS) is kept
+    kept = sites.by_site(SLOTS)
+    assert sites.by_site(SLOTS) is kept
     others = [SLOTS[:2].copy() for _ in range(200)]
     for other in others:
-        assert parted(sites.sides(other)) == ([0], [("far", "far>here", [1])])
+        assert parted(sites.by_site(other)) == ([0], [("far", "far>here", [1])])
     assert len(sites._kept) <= 100

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from fakes.running import until
 
-from router.tether import TetheredProcess
+from router.child_process import ChildProcess
 
 READY = "print('ready', flush=True); time.sleep(600)"
 
 
-async def started(tmp_path: Path, program: str, **options: object) -> TetheredProcess:
+async def started(tmp_path: Path, program: str, **options: object) -> ChildProcess:
     """A child that has written ``ready``."""
     path = tmp_path / "log"
     with path.open("wb") as log:
-        child = await TetheredProcess.start(
+        child = await ChildProcess.start(
             *(sys.executable, "-c", f"import os, signal, sys, time\n{program}"),
             log=log,
             **options,  # type: ignore[arg-type]

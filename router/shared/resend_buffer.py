@@ -14,7 +14,7 @@ KEPT_S = 5.0
 KEPT_BYTES_MAX = 8 << 20
 
 
-class Acknowledged:
+class ResendBuffer:
     """The newest acknowledged batches of encoded operations, bounded by age and bytes."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from router.gateway.lane import TURN_S, Lane, Steps
+from router.gateway.step_runner import TURN_S, StepRunner, Steps
 
 
 class Loop:
@@ -30,7 +30,7 @@ def endless() -> Steps:
 
 def test_work_is_done_in_order_of_arrival_and_not_before_add_returns() -> None:
     loop, done = Loop(), list[str]()
-    lane = Lane(loop.calls.append)
+    lane = StepRunner(loop.calls.append)
 
     lane.add(work(done, "a", 2))
     lane.add(work(done, "b", 1))
@@ -46,7 +46,7 @@ def test_work_is_done_in_order_of_arrival_and_not_before_add_returns() -> None:
 
 def test_the_loop_has_its_turn_although_work_goes_on() -> None:
     loop = Loop()
-    lane = Lane(loop.calls.append)
+    lane = StepRunner(loop.calls.append)
     lane.add(endless())
 
     assert [loop.turn() for _ in range(3)] == [True, True, True]
@@ -56,7 +56,7 @@ def test_the_loop_has_its_turn_although_work_goes_on() -> None:
 
 def test_closed_work_is_skipped_whether_it_has_begun_or_not() -> None:
     loop, done = Loop(), list[str]()
-    lane = Lane(loop.calls.append)
+    lane = StepRunner(loop.calls.append)
     begun, waiting = endless(), work(done, "never", 3)
     lane.add(begun)
     lane.add(waiting)
@@ -73,7 +73,7 @@ def test_closed_work_is_skipped_whether_it_has_begun_or_not() -> None:
 
 def test_work_may_add_work() -> None:
     loop, done = Loop(), list[str]()
-    lane = Lane(loop.calls.append)
+    lane = StepRunner(loop.calls.append)
 
     def more() -> Steps:
         lane.add(work(done, "added", 0))

@@ -4,26 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.gateway.body_outline import BodyOutline, Sizes, Unusual, packed_ids
 from router.gateway.conversation import encode
-from router.gateway.hollow import Hollow, Sizes, Unusual, packed_ids
 
-SMALL = Sizes(slice_bytes=64, text_bytes=16, hole_bytes_min=32)
+SMALL = Sizes(slice_bytes=64, text_bytes=16, long_value_bytes_min=32)
 
 
-def hollow(body: bytes, sizes: Sizes = SMALL) -> Hollow:
-    found = Hollow(body, sizes)
+def outline(body: bytes, sizes: Sizes = SMALL) -> BodyOutline:
+    found = BodyOutline(body, sizes)
     for _ in found.cut():
         pass
     return found
 
 
-def filled(found: Hollow, *pieces: bytes) -> bytes:
+def filled(found: BodyOutline, *pieces: bytes) -> bytes:
     return b"".join(found.filled(pieces))
 
 
 def test_what_is_long_is_cut_out_and_what_is_short_stays() -> None:
     long, short = "x" * 33, "y" * 20
-    found = hollow(json.dumps({"long": long, "short": short, "ids": [7] * 20}).encode())
+    found = outline(json.dumps({"long": long, "short": short, "ids": [7] * 20}).encode())
 
     skeleton = json.loads(found.skeleton)
 
@@ -38,7 +38,7 @@ def test_what_is_long_is_cut_out_and_what_is_short_stays() -> None:
 def test_strings_are_found_whatever_is_in_them(texts: list[str], ascii_only: bool, slice_bytes: int) -> None:
     """Quotes and brackets within strings end nothing, in whatever slice they come."""
     body = json.dumps(texts, ensure_ascii=ascii_only).encode()
-    found = hollow(body, Sizes(slice_bytes, 16, 32))
+    found = outline(body, Sizes(slice_bytes, 16, 32))
 
     skeleton = json.loads(found.skeleton)
 
@@ -54,14 +54,14 @@ def test_a_string_is_read_the_same_wherever_it_is_sliced(text: str, ascii_only: 
     joined = text.encode("utf-16", "surrogatepass").decode(
         "utf-16", "surrogatepass" if ascii_only else "replace"
     )
-    found = hollow(json.dumps(joined, ensure_ascii=ascii_only).encode())
+    found = outline(json.dumps(joined, ensure_ascii=ascii_only).encode())
 
     assert filled(found, json.loads(found.skeleton).encode()) == encode(joined)
 
 
 def test_a_client_cannot_write_a_placeholder() -> None:
     """It would have to know a random number of 64 bits, which differs in every process."""
-    found = hollow(json.dumps(["x" * 100]).encode())
+    found = outline(json.dumps(["x" * 100]).encode())
 
     (placeholder,) = json.loads(found.skeleton)
 
@@ -69,28 +69,28 @@ def test_a_client_cannot_write_a_placeholder() -> None:
 
 
 def test_numbers_where_text_belongs_are_not_read_as_text() -> None:
-    found = hollow(json.dumps({"text": [1] * 40}).encode())
+    found = outline(json.dumps({"text": [1] * 40}).encode())
     with pytest.raises(Unusual):
         filled(found, json.loads(found.skeleton)["text"].encode())
 
 
 @pytest.mark.parametrize("ids", [b"[1.5%b]", b"[true%b]", b"[4294967296%b]", b"[-1%b]", b"[null%b]"])
 def test_an_array_of_something_else_is_no_token_ids(ids: bytes) -> None:
-    found = hollow(ids % (b",1" * 40))
+    found = outline(ids % (b",1" * 40))
     with pytest.raises(Unusual):
         list(found.token_ids(json.loads(found.skeleton)) or ())
 
 
 @pytest.mark.parametrize("raw", [b"\n" * 50, b"\\x" * 50, b"\xff" * 50, b"\\ud83" * 20])
 def test_a_long_string_that_is_not_json_is_refused(raw: bytes) -> None:
-    found = hollow(b'"%b"' % raw)
+    found = outline(b'"%b"' % raw)
     with pytest.raises(ValueError):
         filled(found, json.loads(found.skeleton).encode())
 
 
 def test_canonical_json_gets_back_what_is_missing_in_it() -> None:
     value = {"b": 'quote " and \n newline' * 9, "a": [1, 2, 3] * 20, "c": "x" * 50}
-    found = hollow(json.dumps(value).encode())
+    found = outline(json.dumps(value).encode())
     canonical = json.dumps(json.loads(found.skeleton), sort_keys=True, separators=(",", ":")).encode()
 
     restored = filled(found, canonical)
@@ -100,9 +100,9 @@ def test_canonical_json_gets_back_what_is_missing_in_it() -> None:
 
 def test_what_was_hashed_with_something_missing_is_hashed_again_with_it() -> None:
     value = {"data": "x" * 500}
-    found, other = (hollow(json.dumps(v).encode()) for v in (value, {"data": "y" * 500}))
+    found, other = (outline(json.dumps(v).encode()) for v in (value, {"data": "y" * 500}))
 
     digests = [filled(f, f.digest(f.skeleton.replace(b" ", b""))) for f in (found, other)]
 
     assert digests[0] != digests[1]
-    assert digests[0] == hollow(b"{}").digest(json.dumps(value, separators=(",", ":")).encode())
+    assert digests[0] == outline(b"{}").digest(json.dumps(value, separators=(",", ":")).encode())

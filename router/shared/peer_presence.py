@@ -24,7 +24,7 @@ LEISURE_S = 0.05
 HEARD_S = 1.0
 
 
-class Company:
+class PeerPresence:
     """Knows whether anybody else reads and writes the log.
 
     Args:

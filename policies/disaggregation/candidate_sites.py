@@ -19,7 +19,7 @@ KEPT_MAX = 100
 """Lists of candidates whose sides are kept."""
 
 
-class Side(msgspec.Struct, frozen=True, eq=False):
+class SiteCandidates(msgspec.Struct, frozen=True, eq=False):
     """Workers behind one link.
 
     Attributes:
@@ -33,7 +33,7 @@ class Side(msgspec.Struct, frozen=True, eq=False):
     slots: Slots
 
 
-class Sides(msgspec.Struct, frozen=True, eq=False):
+class CandidatesBySite(msgspec.Struct, frozen=True, eq=False):
     """Some candidates, by what their KV crosses.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sides(msgspec.Struct, frozen=True, eq=False):
 
     every: Slots
     local: Slots
-    remote: tuple[Side, ...]
+    remote: tuple[SiteCandidates, ...]
 
 
 class SiteMap:
@@ -59,7 +59,7 @@ class SiteMap:
         self._links = links
         self._sites: list[tuple[str, str]] = [("", "")]
         self._numbers = np.zeros(rows, dtype=np.intp)
-        self._kept: dict[int, Sides] = {}
+        self._kept: dict[int, CandidatesBySite] = {}
 
     def way(self, site: str, decode_sites: list[str]) -> str | None:
         """What leads from a site to the decode workers: the widest link, empty if they are there, or None."""
@@ -83,7 +83,7 @@ class SiteMap:
         number: int = self._numbers.item(slot)
         return "" if number == UNREACHABLE else self._sites[number][1]
 
-    def sides(self, slots: Slots) -> Sides | None:
+    def by_site(self, slots: Slots) -> CandidatesBySite | None:
         """Part some candidates; None if the KV of all of them stays in its site.
 
         Args:
@@ -98,13 +98,13 @@ class SiteMap:
             kept = self._kept[id(slots)] = self._part(slots)
         return None if kept.local is slots else kept
 
-    def _part(self, slots: Slots) -> Sides:
+    def _part(self, slots: Slots) -> CandidatesBySite:
         numbers: NDArray[np.intp] = self._numbers[slots]
         if not numbers.any():
-            return Sides(slots, slots, ())
+            return CandidatesBySite(slots, slots, ())
         remote = [
-            Side(*self._sites[number], slots[numbers == number])
+            SiteCandidates(*self._sites[number], slots[numbers == number])
             for number in range(1, len(self._sites))
             if (numbers == number).any()
         ]
-        return Sides(slots, slots[numbers == LOCAL], tuple(remote))
+        return CandidatesBySite(slots, slots[numbers == LOCAL], tuple(remote))

@@ -17,16 +17,16 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
+    DecodePartner,
+    DecodeSelector,
+    DecodeView,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
     KvBytes,
     LinkRules,
-    Look,
-    Matchmaker,
     Pairing,
-    Partner,
     Partners,
     Placed,
     Policy,
@@ -38,7 +38,7 @@ from policies import (
     make_policy,
     place,
 )
-from policies.disaggregation.matchmaking import CONTEXT_TOKENS, DECODE_S, TPOT_BASE_S, TPOT_REQUEST_S
+from policies.disaggregation.decode_selection import CONTEXT_TOKENS, DECODE_S, TPOT_BASE_S, TPOT_REQUEST_S
 from radix import chain_bytes, root_hash
 
 NOW_US = 1_000_000_000
@@ -78,7 +78,7 @@ class Stage:
         self.pairing = Pairing(self.slots, groups, (Partners(protocol, decode),))
         self.fit = DecodeFit()
         self.admission = Admission(AdmissionRules(), self.fleet)
-        self.matchmaker = Matchmaker(self.fleet, self.admission, lambda _: self.fit, policy)
+        self.decode_selector = DecodeSelector(self.fleet, self.admission, lambda _: self.fit, policy)
         self._count = 0
 
     def load(self, slot: int, requests: int = 1, tokens: int = 100, *, decoding: bool = True) -> None:
@@ -94,9 +94,9 @@ class Stage:
         self.fleet.apply(Placed(f"h{slot}", NOW_US, f"w{slot}", "r", 0, 0, 0, (path,)))
         self.fleet.apply(Finished(f"h{slot}", NOW_US, NOW_US))
 
-    def look(
+    def decode_view(
         self, request: RequestView = REQUEST, path: bytes = b"", kv: KvBytes = UNKNOWN_KV
-    ) -> tuple[Look, Chosen]:
+    ) -> tuple[DecodeView, Chosen]:
         candidates = self.fleet.candidates(
             self.slots,
             (path,) if path else (),
@@ -105,17 +105,17 @@ class Stage:
             TOKENS_PER_BLOCK,
             NOW_US,
         )
-        look = self.matchmaker.look(self.pairing, request, kv, candidates)
-        chosen = place(request, self.fleet.among(candidates, self.slots, ships=look.ships()), POLICY)
+        decode_view = self.decode_selector.decode_view(self.pairing, request, kv, candidates)
+        chosen = place(request, self.fleet.among(candidates, self.slots, ships=decode_view.ships()), POLICY)
         assert isinstance(chosen, Chosen)
-        return look, chosen
+        return decode_view, chosen
 
     def chosen(self, *arguments: Any) -> Chosen:
-        return self.look(*arguments)[1]
+        return self.decode_view(*arguments)[1]
 
-    def partner(self, *arguments: Any) -> Partner:
-        look, chosen = self.look(*arguments)
-        partner = look.partner(chosen)
+    def partner(self, *arguments: Any) -> DecodePartner:
+        decode_view, chosen = self.decode_view(*arguments)
+        partner = decode_view.partner(chosen)
         assert partner is not None
         return partner
 
@@ -165,13 +165,13 @@ def test_where_all_are_full_the_first_to_have_room_is_chosen_and_waited_for() ->
     stage = Stage("prefill", "decode", "decode")
     stage.load(1, tokens=9_000)
     stage.load(2, tokens=8_500)
-    look, chosen = stage.look()
-    partner = look.partner(chosen)
+    decode_view, chosen = stage.decode_view()
+    partner = decode_view.partner(chosen)
     assert partner is not None
-    assert not look.has_room(0)
+    assert not decode_view.has_room(0)
     assert partner.slot == 2
     assert partner.wait_s == pytest.approx(DECODE_S * 100 / 8_500)
-    assert look.wait_s(0) == chosen.queue_s == partner.wait_s
+    assert decode_view.wait_s(0) == chosen.queue_s == partner.wait_s
 
 
 def test_the_price_of_a_token_is_what_was_learned() -> None:
@@ -224,8 +224,8 @@ def test_a_policy_of_the_peers_decides_by_its_own_rule() -> None:
     stage = Stage("prefill", "decode", "decode", policy=decode_policy("round_robin"))
     assert {stage.partner(RequestView(7, 7, 1000.0, 100.0, turn)).slot for turn in range(4)} == {1, 2}
     nobody = Policy("nobody", lambda _, candidates: np.full(len(candidates), np.inf), uses_cache=False)
-    look, chosen = Stage("prefill", "decode", policy=nobody).look()
-    assert look.partner(chosen) is None
+    decode_view, chosen = Stage("prefill", "decode", policy=nobody).decode_view()
+    assert decode_view.partner(chosen) is None
 
 
 def test_decode_policies_are_known_by_name() -> None:
@@ -313,25 +313,25 @@ def test_decode_workers_of_sglang_take_nothing_whole() -> None:
 def test_a_whole_request_needs_the_room_of_a_decode_worker_too() -> None:
     stage = Stage("prefill", "decode", protocol="nixl")
     stage.load(1, tokens=9_000)
-    look, _ = stage.look()
-    assert not look.has_room(1)
-    assert look.open(stage.slots).tolist() == []
+    decode_view, _ = stage.decode_view()
+    assert not decode_view.has_room(1)
+    assert decode_view.open(stage.slots).tolist() == []
     stage = Stage("prefill", "decode", protocol="nixl")
-    look, _ = stage.look()
-    assert look.has_room(1)
-    assert look.open(stage.slots).tolist() == [0, 1]
+    decode_view, _ = stage.decode_view()
+    assert decode_view.has_room(1)
+    assert decode_view.open(stage.slots).tolist() == [0, 1]
     stage.load(1)
-    assert stage.look()[0].open(stage.slots).tolist() == [0]
+    assert stage.decode_view()[0].open(stage.slots).tolist() == [0]
 
 
 def test_policies_that_do_not_count_in_seconds_leave_decode_workers_to_their_work() -> None:
     stage = Stage("prefill", "decode", protocol="nixl")
-    look, _ = stage.look()
-    others = look.without_decode(stage.slots)
+    decode_view, _ = stage.decode_view()
+    others = decode_view.without_decode(stage.slots)
     assert others.tolist() == [0]
-    assert look.without_decode(stage.slots) is others
+    assert decode_view.without_decode(stage.slots) is others
     only = np.array([1])
-    assert look.without_decode(only) is only
+    assert decode_view.without_decode(only) is only
 
 
 # What crosses a link.
@@ -351,8 +351,8 @@ def test_a_transfer_costs_what_the_prefill_does_not_overlap(protocol: str, trans
     """1,000 tokens weigh 1 MB, 2 s at half of 1 MB/s; SGLang sends half of it during 1 s of prefill."""
     stage = far_stage(protocol)
     stage.load(1, requests=5)
-    look, chosen = stage.look(REQUEST, b"", KV)
-    partner = look.partner(chosen)
+    decode_view, chosen = stage.decode_view(REQUEST, b"", KV)
+    partner = decode_view.partner(chosen)
     assert partner is not None
     assert chosen.slot == 0
     assert chosen.transfer_s == pytest.approx(transfer_s)
@@ -378,37 +378,37 @@ def test_only_what_the_decode_worker_lacks_is_sent() -> None:
 
 def test_whoever_could_begin_a_short_request_is_open() -> None:
     stage = Stage("plain", "prefill", "decode", "decode")
-    open_ = stage.matchmaker.open
+    open_ = stage.decode_selector.open
     assert open_(stage.pairing, stage.slots, NOW_US).tolist() == [True, True]
     stage.load(2, tokens=9_600)
-    assert stage.matchmaker.is_open(stage.pairing, 1, NOW_US)
+    assert stage.decode_selector.is_open(stage.pairing, 1, NOW_US)
     stage.load(3, tokens=9_600)
     assert open_(stage.pairing, stage.slots, NOW_US).tolist() == [True, False]
-    assert not stage.matchmaker.is_open(stage.pairing, 1, NOW_US)
-    assert stage.matchmaker.is_open(stage.pairing, 0, NOW_US)
+    assert not stage.decode_selector.is_open(stage.pairing, 1, NOW_US)
+    assert stage.decode_selector.is_open(stage.pairing, 0, NOW_US)
 
 
 def test_a_decode_worker_is_open_while_it_decodes_nothing() -> None:
     stage = Stage("prefill", "decode", protocol="nixl")
-    assert stage.matchmaker.is_open(stage.pairing, 1, NOW_US)
+    assert stage.decode_selector.is_open(stage.pairing, 1, NOW_US)
     stage.load(1)
-    assert not stage.matchmaker.is_open(stage.pairing, 1, NOW_US)
-    assert stage.matchmaker.open(stage.pairing, stage.slots, NOW_US).tolist() == [True, False]
+    assert not stage.decode_selector.is_open(stage.pairing, 1, NOW_US)
+    assert stage.decode_selector.open(stage.pairing, stage.slots, NOW_US).tolist() == [True, False]
 
 
 def test_room_is_asked_for_by_length() -> None:
     stage = Stage("prefill", "decode")
     stage.load(1, tokens=9_000)
-    assert stage.matchmaker.any_room(stage.pairing, 500.0, NOW_US)
-    assert not stage.matchmaker.any_room(stage.pairing, 501.0, NOW_US)
+    assert stage.decode_selector.any_room(stage.pairing, 500.0, NOW_US)
+    assert not stage.decode_selector.any_room(stage.pairing, 501.0, NOW_US)
 
 
 def test_what_is_kept_of_a_list_follows_the_workers() -> None:
     stage = Stage("prefill", "decode")
-    pools = stage.matchmaker.pools(stage.pairing)
-    assert stage.matchmaker.pools(stage.pairing) is pools
+    pools = stage.decode_selector.pools(stage.pairing)
+    assert stage.decode_selector.pools(stage.pairing) is pools
     stage.fleet.apply(WorkerPut("w1", 2, "r", "http://w1", "decode", labels={"worker_class": "other"}))
-    assert stage.matchmaker.pools(stage.pairing).pools[0].classes[0][0] == "other"
+    assert stage.decode_selector.pools(stage.pairing).pools[0].classes[0][0] == "other"
     for _ in range(200):
-        stage.matchmaker.pools(Pairing(stage.slots, stage.pairing.groups, stage.pairing.partners))
-    assert len(stage.matchmaker._kept) <= 100
+        stage.decode_selector.pools(Pairing(stage.slots, stage.pairing.groups, stage.pairing.partners))
+    assert len(stage.decode_selector._kept) <= 100
