@@ -98,7 +98,6 @@ from policies.fleet.pairing import (
     Pairing,
     Partners,
 )
-from policies.observing.savings import Entry, SavingsWindow, Served
 from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow, ShadowObserver
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.timing import Timing
@@ -220,7 +219,6 @@ __all__ = [
     "EarlyRatio",
     "EarlyRejection",
     "EndGone",
-    "Entry",
     "Expire",
     "Expired",
     "Fairness",
@@ -295,9 +293,7 @@ __all__ = [
     "RoleStep",
     "RoleVerdict",
     "RoomRules",
-    "SavingsWindow",
     "ScoredRequest",
-    "Served",
     "ServiceFit",
     "ServiceLevel",
     "ServiceModel",

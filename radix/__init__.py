@@ -58,7 +58,6 @@ from radix.bounds import (
     whole,
 )
 from radix.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
-from radix.inspection import Inspection, inspect_tree
 from radix.match import Match
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
 from radix.residency import Residency
@@ -105,7 +104,6 @@ __all__ = [
     "EngineEvent",
     "Forget",
     "Insert",
-    "Inspection",
     "KvBytes",
     "Labels",
     "LogTime",
@@ -140,7 +138,6 @@ __all__ = [
     "check_path",
     "check_steps",
     "finished",
-    "inspect_tree",
     "is_base_url",
     "is_name",
     "parsed_whole",

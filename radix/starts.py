@@ -14,14 +14,12 @@ class SharedStart(msgspec.Struct, frozen=True):
         holders: Slots of those who hold its first block, in rising order.
         whole_holders: How many of them hold all of it.
         branches: In how many ways they go on; 0 if none goes on.
-        last_used_us: Log time when somebody last used it.
     """
 
     blocks: int
     holders: list[int]
     whole_holders: int
     branches: int
-    last_used_us: int
 
 
 def shared_start(tree: PrefixTree, first_hash: int) -> SharedStart | None:
@@ -30,8 +28,7 @@ def shared_start(tree: PrefixTree, first_hash: int) -> SharedStart | None:
     if node is None:
         return None
     holders = list(bits(node.holders))
-    last_used_us = max(tree.holdings[slot].used.get(node, 0) for slot in holders)
     while node.children is not None and len(node.children) == 1:
         (node,) = node.children.values()
     branches = 0 if node.children is None else len(node.children)
-    return SharedStart(node.end, holders, node.holders.bit_count(), branches, last_used_us)
+    return SharedStart(node.end, holders, node.holders.bit_count(), branches)

@@ -6,7 +6,7 @@
 
 The parts of a process are in `router.process`; here they meet, in the order in which they need each other:
 
-    log ──> workers, tenants ──> gateway ──> roles, discovery, cache events ──> settings ──> views ──> ports
+    log ──> workers, tenants ──> gateway ──> roles, discovery, cache events ──> settings ──> admin API
 
 The process serves at once: what it does not know yet (the shared state, a worker's health) arrives
 while it runs. Only the first round of health checks is waited for, briefly, so that the first
@@ -25,7 +25,8 @@ from types import MappingProxyType
 from fastapi import FastAPI
 
 from policies import FleetState
-from router.admin import make_api, make_data_api
+from router.admin import AdminParts, FleetSights, make_admin_api, make_api, make_data_api
+from router.console import EventStream, Pulse
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import RolePlanner, watch_links
@@ -46,9 +47,9 @@ from router.process.loops import Loop, Loops
 from router.process.starting import first_probes, opened_trace, replica_id, warn_of_unpriced_links
 from router.process.tenant_side import TenantSide
 from router.process.troubles import troubles
-from router.process.views import Views
 from router.process.worker_side import WorkerSide
 from router.rules import fleet_rules, planner_rules
+from router.samples import Samples
 from router.secret_files import SecretWatch
 from router.settings import Settings
 from router.shared import LogClock, LogPort, SharedConfig, SharedState
@@ -56,7 +57,7 @@ from router.sources import Loaded, Origin
 from router.tenants import Keyring
 from router.tokenizing import opened_tokenizing
 from router.tracing import opened_spans
-from router.vital_signs import SignPorts, VitalSigns
+from router.vital_signs import VitalSigns
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,14 @@ class GatewayProcess:
             destinations=self.workers.destinations,
         )
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
-        self._vital_signs = VitalSigns(self._sign_ports(settings))
+        self._vital_signs = VitalSigns(
+            version("cacheway"),
+            settings,
+            self.gateway,
+            self._loop_lag,
+            self.degraded,
+            lambda: self.shared.wrote_snapshot,
+        )
         self.clients = ClientSide(settings, self.metrics, files)
         self.ending = self.clients.ending
         self.live = LiveSettings(
@@ -151,15 +159,8 @@ class GatewayProcess:
         )
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = self._secret_watches(settings)
-        views = Views(self.gateway, self.live, self.workers, self.tenants, self.shared, self.ending)
-        self.pulse, self.console = views.pulse, views.console
-        self._tell_metrics(views)
-        ports = views.ports(self.degraded, self.roles, self.discovery, self.kv_events)
-        if admin_listener is None:
-            self.api = make_api(ports, self._lifespan)
-        else:
-            self.api = make_data_api(ports, self._lifespan)
-            self.clients.listen_for_admins(ports, admin_listener)
+        self._tell_metrics()
+        self.api = self._make_api(admin_listener)
         door = self.gateway.reader.door
         self.protocol = self.clients.protocol(
             starting(self.gateway, self.encoding),
@@ -229,21 +230,29 @@ class GatewayProcess:
             requests_max=files.requests_max,
         )
 
-    def _sign_ports(self, settings: Settings) -> SignPorts:
-        """Where vital signs come from."""
-        return SignPorts(
+    def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:
+        """What operators see of the process and may do to it; the API of the data port is returned."""
+        parts = AdminParts(
             version=version("cacheway"),
-            address=f"{settings.server.host}:{settings.server.port}",
-            admin_address=_admin_address(settings),
-            status=lambda: self.shared.status,
-            wrote_snapshot=lambda: self.shared.wrote_snapshot,
+            gateway=self.gateway,
+            live=self.live,
+            client=self.workers.client,
+            roles=self.roles,
+            kv_events=self.kv_events,
+            discovery=self.discovery,
+            keys=self.tenants.keys,
+            tokens=self.tenants.tokens,
+            ending=self.ending,
+            vitals=self.shared.replicas_vitals,
             degraded=self.degraded,
-            registry=self.registry,
-            inflight=lambda: self.gateway.sending.inflight,
-            waiting=lambda: len(self.gateway.placing.room),
-            metrics=self.metrics,
-            loop_lag=self._loop_lag,
         )
+        sights = FleetSights(parts)
+        self.pulse = Pulse(sights)
+        self.console = EventStream(sights, self.pulse, lambda: self.ending.begun)
+        if admin_listener is None:
+            return make_api(parts, self.console, self._lifespan)
+        self.clients.listen_for_admins(make_admin_api(parts, self.console), admin_listener)
+        return make_data_api(parts, self._lifespan)
 
     def _secret_watches(self, settings: Settings) -> list[SecretWatch]:
         """Who looks at files of keys that may be replaced."""
@@ -253,7 +262,7 @@ class GatewayProcess:
             *([SecretWatch(workers_key, self.workers.use_key)] if workers_key else ()),
         ]
 
-    def _tell_metrics(self, views: Views) -> None:
+    def _tell_metrics(self) -> None:
         """Let metrics ask at each scrape for what is read rather than counted."""
         reports = report.reports_of(
             report.report_requests(self.gateway),
@@ -267,7 +276,7 @@ class GatewayProcess:
             report.report_lines(self._trace),
         )
         self.metrics.collect_hooks += [partial(each, self.metrics) for each in reports]
-        samples, keys = views.samples, self.tenants.keys
+        samples, keys = Samples(self.gateway), self.tenants.keys
         self.metrics.readers += [samples.workers, samples.links, samples.plan, self.kv_events.samples]
         if self.discovery is not None:
             self.metrics.readers.append(self.discovery.samples)
@@ -329,8 +338,3 @@ class GatewayProcess:
                     if opened is not None:
                         opened.close()
                 logger.info("stopped", extra={"event": "gateway.stopped", "replica": self.replica})
-
-
-def _admin_address(settings: Settings) -> str:
-    server, admin = settings.server, settings.admin
-    return f"{admin.host}:{admin.port}" if admin.port else f"{server.host}:{server.port}"

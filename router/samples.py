@@ -25,6 +25,11 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
 
 
+def link_state(gateway: Gateway, link: str, now_us: int) -> str:
+    """Return the state of a link for a request that would not wait."""
+    return gateway.placing.decider.offloading.offload.states.state(link, 0.0, now_us).value
+
+
 class Samples:
     """Reads the states.
 
@@ -42,15 +47,11 @@ class Samples:
         for local in self._gateway.registry.all():
             yield from self._worker(local, now_us)
 
-    def link_state(self, link: str, now_us: int) -> str:
-        """The state of a link for a request that would not wait."""
-        return self._gateway.placing.decider.offloading.offload.states.state(link, 0.0, now_us).value
-
     def links(self) -> Iterator[Sample]:
         """Of every link that has rules, by name."""
         links, now_us = self._fleet.links, self._gateway.log.now_us()
         for link in sorted(links.rules):
-            now = self.link_state(link, now_us)
+            now = link_state(self._gateway, link, now_us)
             for state in LinkState:
                 yield families.LINK_STATE, (link, state.value), float(now == state.value)
             known, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)

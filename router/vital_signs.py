@@ -6,14 +6,14 @@ heartbeat asks several times a second and gets the same answer until it is `TAKE
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from resource import getpagesize
 
-from router.fleet import Health, Registry
+from router.fleet import Health
+from router.gateway import Gateway
 from router.loop_lag import LoopLag
-from router.metrics import Metrics
-from router.shared import LogStatus, Vitals
+from router.settings import Settings
+from router.shared import Vitals
 
 TAKEN_EVERY_S = 0.9
 """Shorter than a second, so that who reads once a second finds new ones each time."""
@@ -26,55 +26,37 @@ REJECTIONS = frozenset(
 """Outcomes of requests that we sent away."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignPorts:
-    """Where the signs come from.
-
-    Attributes:
-        version: Of the gateway.
-        address: Where clients reach this process.
-        admin_address: Where operators do.
-        status: Of the shared log.
-        wrote_snapshot: Whether the newest snapshot is ours.
-        degraded: What does not work, a sentence each.
-        registry: The workers.
-        inflight: Requests that this process serves.
-        waiting: Those of them that wait.
-        metrics: What it has counted.
-        loop_lag: How late its event loop is.
-    """
-
-    version: str
-    address: str
-    admin_address: str
-    status: Callable[[], LogStatus]
-    wrote_snapshot: Callable[[], bool]
-    degraded: Callable[[], tuple[str, ...]]
-    registry: Registry
-    inflight: Callable[[], int]
-    waiting: Callable[[], int]
-    metrics: Metrics
-    loop_lag: LoopLag
-
-
 class VitalSigns:
     """Takes them.
 
     Args:
-        ports: Where they come from.
+        version: Of the gateway.
+        settings: Where clients and operators reach this process.
+        gateway: Knows the log, the workers, the requests, and what was counted.
+        loop_lag: How late its event loop is.
+        degraded: Names what does not work, a sentence each.
+        wrote_snapshot: Whether the newest snapshot is ours.
         monotonic_s: The local clock.
         unix_s: Wall clock.
     """
 
     def __init__(
         self,
-        ports: SignPorts,
+        version: str,
+        settings: Settings,
+        gateway: Gateway,
+        loop_lag: LoopLag,
+        degraded: Callable[[], tuple[str, ...]],
+        wrote_snapshot: Callable[[], bool],
         monotonic_s: Callable[[], float] = time.monotonic,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
-        self._ports = ports
-        self._monotonic_s = monotonic_s
-        self._unix_s = unix_s
+        server, admin = settings.server, settings.admin
+        self._version, self._gateway, self._loop_lag = version, gateway, loop_lag
+        self._address = f"{server.host}:{server.port}"
+        self._admin_address = f"{admin.host}:{admin.port}" if admin.port else self._address
+        self._degraded, self._wrote_snapshot = degraded, wrote_snapshot
+        self._monotonic_s, self._unix_s = monotonic_s, unix_s
         self._started_unix_s = round(unix_s(), 3)
         self._taken: Vitals | None = None
         self._taken_s = 0.0
@@ -87,30 +69,30 @@ class VitalSigns:
         return self._taken
 
     def _take(self) -> Vitals:
-        ports = self._ports
-        status, totals, workers = ports.status(), ports.metrics.totals(), ports.registry.all()
+        gateway = self._gateway
+        status, totals, workers = gateway.log.status(), gateway.metrics.totals(), gateway.registry.all()
         healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
         return Vitals(
-            version=ports.version,
-            address=ports.address,
-            admin_address=ports.admin_address,
+            version=self._version,
+            address=self._address,
+            admin_address=self._admin_address,
             started_unix_s=self._started_unix_s,
             at_unix_s=round(self._unix_s(), 3),
             ready=status.ready,
             lag_s=status.lag_s,
             snapshot_age_s=status.snapshot_age_s,
-            holds_snapshot_lease=ports.wrote_snapshot(),
+            holds_snapshot_lease=self._wrote_snapshot(),
             buffered_ops=status.buffered_ops,
             dropped_ops=status.dropped_ops,
             skipped_ops=sum(status.skipped_ops.values()),
-            degraded=ports.degraded(),
+            degraded=self._degraded(),
             workers=len(workers),
             workers_healthy=healthy,
-            inflight=ports.inflight(),
-            waiting=ports.waiting(),
+            inflight=gateway.sending.inflight,
+            waiting=len(gateway.placing.room),
             rss_bytes=_rss_bytes(),
             cpu_s=round(time.process_time(), 3),
-            loop_lag_s=round(ports.loop_lag.worst_s(), 6),
+            loop_lag_s=round(self._loop_lag.worst_s(), 6),
             requests=totals.requests,
             rejected=sum(count for outcome, count in totals.requests.items() if outcome in REJECTIONS),
             prompt_tokens=totals.prompt_tokens,

@@ -82,7 +82,7 @@ _WORKER_IDS = (
     b"\xc2\xb2",
     b"%",
 )
-_QUERIES = ("limit", "class", "tenant", "lane", "replica", "drain", "time_s", "model")
+_QUERIES = ("limit", "class", "tenant", "lane", "replica", "drain", "after", "model")
 _VIEWS = (
     "/queue/tickets",
     "/decisions",
@@ -167,7 +167,7 @@ def _order(random: Random) -> tuple[bytes, str, bytes]:
             return b"POST", "/explain", _question(random)
         case 8:
             path = random.choice(
-                ("/settings/rollback", "/tree/check?time_s=0.01", "/register_encoder_url", "/queue/evil")
+                ("/settings/rollback", "/workers/evil/forget", "/register_encoder_url", "/queue/evil")
             )
             method = b"DELETE" if path.startswith("/queue") else b"POST"
             return method, path, obj([member("change_id", text(random)), member("url", random.choice(_URLS))])

@@ -10,7 +10,7 @@ counts whole, so every replica sees the same, and one that leads from now on goe
          │                  │ or unwell                   │ or a reason to stay
          └──────────────────┴─────────────────────────────┘ by way of the engine
 
-What an engine has to do is the shell's affair (`router.fleet.role_switch`), and may be done twice. A leader
+What an engine has to do is the shell's affair (`router.fleet.role_planner`), and may be done twice. A leader
 may have died between that and its word in the log, so of a free worker nobody knows which role its engine
 has: it leaves that state only by what the engine answers, to the one side or the other. One that is unwell
 then waits until it is well, and nobody waits for it. An engine that failed half way is neither: it goes on

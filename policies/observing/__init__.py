@@ -1,1 +1,1 @@
-"""Beside decisions: what a second policy would have chosen, and which prompt starts save prefill."""
+"""Beside decisions: what a second policy would have chosen."""

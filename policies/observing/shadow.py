@@ -2,7 +2,7 @@
 
     decide ── weighed ──> Witness          of each request once, when it comes, whether it then waits or not
                              ├─ Shadow     asks another policy about a sample of them, and compares
-                             └─ (an explanation, `router.gateway.explaining`)
+                             └─ (an explanation, `router.explaining.explanation`)
 
 Both choices are judged by the same service-time model, on the fleet as it is: the predicted time to first
 token and the cached tokens of the one against those of the other. What is *not* in it: had the second policy

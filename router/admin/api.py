@@ -4,85 +4,138 @@
     admin port   health, and everything else        what operators ask
 
 With ``admin.port`` 0 one application serves both, on the data port.
+
+FastAPI writes ``GET /openapi.json`` from the routes. What all of them have in common is added here: the
+errors, which are all of one shape; who may use a route; and what the groups of routes are about.
 """
 
 from typing import Any
 
 from fastapi import Depends, FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, Field
 
-from router.admin.access import Access
-from router.admin.audit import AuditTrail
-from router.admin.audit_view import add_audit_view
-from router.admin.bucket_view import add_bucket_view
+from router.admin.access import Access, needed_role
+from router.admin.audit import AuditTrail, add_audit_view
 from router.admin.console import add_console
 from router.admin.decisions_view import add_decisions_view
-from router.admin.discovery_view import add_discovery_view
-from router.admin.encoders import add_encoders
-from router.admin.errors import add_errors
-from router.admin.events import add_events
+from router.admin.errors import add_errors, known_parameters
 from router.admin.explain import add_explain
-from router.admin.gate import Gate
-from router.admin.health import add_health
-from router.admin.kv_events_view import add_kv_events_view
+from router.admin.gate import Gate, is_open
+from router.admin.health import add_health, add_metrics, add_replicas_view
 from router.admin.link_view import add_link_view
-from router.admin.models import add_models
-from router.admin.offload_view import add_offload_view
-from router.admin.openapi import ERRORS, describe
-from router.admin.parameters import known_parameters
-from router.admin.peers import add_peers
-from router.admin.policies_view import add_policies
-from router.admin.ports import AdminPorts
-from router.admin.queue_view import add_queue_view
-from router.admin.replicas_view import add_replicas_view
+from router.admin.parts import AdminParts
+from router.admin.peers import add_encoders, add_models, add_peers
+from router.admin.queue_view import add_queue_view, add_tickets
 from router.admin.role_view import add_role_view
-from router.admin.settings_view import add_settings
-from router.admin.shadow_view import add_shadow_view
+from router.admin.settings_view import add_policies, add_settings
 from router.admin.tenants import add_tenants
-from router.admin.tickets import add_tickets
-from router.admin.tree_view import add_tree_view
+from router.admin.tree_view import add_kv_events_view, add_tree_view
+from router.admin.worker_view import add_discovery_view
 from router.admin.workers import add_workers
+from router.console import EventStream
 
 
-def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
-    """Build everything in one: what the data port serves if the admin API has none of its own."""
-    api = _made(ports, lifespan, _LISTED, administers=True)
-    _add_data(api, ports)
-    _add_admin(api, ports)
+def make_api(parts: AdminParts, console: EventStream, lifespan: Any = None) -> FastAPI:
+    """Build everything in one: what the data port serves if the admin API has none of its own.
+
+    Args:
+        parts: What it shows and changes.
+        console: Feeds the console's pages.
+        lifespan: Starts and stops the tasks of the process.
+    """
+    api = _made(parts, lifespan, _LISTED, administers=True)
+    _add_data(api, parts)
+    _add_admin(api, parts, console)
     return api
 
 
-def make_data_api(ports: AdminPorts, lifespan: Any) -> FastAPI:
+def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
     """Build what the data port serves beside what is proxied, if the admin API has a port of its own."""
-    port = ports.settings.live.current.admin.port
+    port = parts.live.current.admin.port
     api = _made(
-        ports,
+        parts,
         lifespan,
         f"The admin API is on port {port}; with --admin-port 0 it is on this one, as in the older routers.",
         administers=False,
     )
-    _add_data(api, ports)
+    _add_data(api, parts)
     return api
 
 
-def make_admin_api(ports: AdminPorts) -> FastAPI:
+def make_admin_api(parts: AdminParts, console: EventStream) -> FastAPI:
     """Build what the port of the admin API serves."""
-    api = _made(ports, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
-    add_health(api, ports, with_metrics=True)
-    _add_admin(api, ports)
+    api = _made(parts, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
+    add_health(api, parts)
+    add_metrics(api, parts)
+    _add_admin(api, parts, console)
     return api
 
 
 _LISTED = "GET /openapi.json lists what there is."
 
+ABOUT = """Everything here may also be written with `/admin` in front, and is asked with
+`Authorization: Bearer TOKEN`: a token of `admin.tokens_file` (made by `cacheway keys admin`), or
+`server.api_key` without such a file. What reads needs the role read, all else the role write.
 
-def _made(ports: AdminPorts, lifespan: Any, elsewhere: str, *, administers: bool) -> FastAPI:
+What is changed holds for all replicas, and is written to the audit."""
+
+TAGS = {
+    "workers": "Who serves, in which role, how well; adding, changing, draining and removing.",
+    "queue": "Requests that wait for a worker with room, at all replicas.",
+    "settings": "What is set, and what may be changed while the gateway runs.",
+    "decisions": "Why requests went where they went, and what would be decided now.",
+    "tree": "What is known of the workers' caches.",
+    "links": "Links between sites, and prefill in another site.",
+    "tenants": "Who may use the gateway, and how much. Changed in the keys file, which is read again.",
+    "replicas": "The copies of this gateway that share one log.",
+    "audit": "Who changed what.",
+    "console": "The console's page, and what it shows.",
+    "health": "For probes and scrapers; without a token.",
+    "models": "What clients ask beside what is proxied.",
+    "encoders": "For SGLang's encoders, which register themselves.",
+    "peers": "The dialect of the older routers.",
+}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str = Field(description="For people.")
+    type: str = Field(description="Whose fault it is.", examples=["invalid_request_error"])
+    param: str | None = Field(description="Which part of the request, if it is one.")
+    code: str | None = Field(description="For programs.", examples=["worker_not_found"])
+
+
+class ErrorBody(BaseModel):
+    """Every error, in OpenAI's shape."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "model": ErrorBody,
+        "description": "The request is at fault: 400 a wrong value, 401 no valid token, 403 a token that may "
+        "not, 404 nothing of that name, 405 another method.",
+    },
+    "5XX": {
+        "model": ErrorBody,
+        "description": "The gateway or a worker is: 502 a worker did not answer, 503 nobody can just now.",
+    },
+}
+"""Given to every route."""
+
+
+def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool) -> FastAPI:
     """An application without routes.
 
     Pages for people are left out: FastAPI's load their scripts from the internet.
     """
+    door = parts.gateway.reader.door
     api = FastAPI(
         title="Cacheway",
-        version=ports.version,
+        version=parts.version,
         summary="A cache-affinity gateway for LLM fleets.",
         lifespan=lifespan,
         openapi_url="/openapi.json" if administers else None,
@@ -92,55 +145,73 @@ def _made(ports: AdminPorts, lifespan: Any, elsewhere: str, *, administers: bool
         responses=ERRORS,
         dependencies=[Depends(known_parameters)],
     )
-    describe(api)
+    api.openapi = lambda: _described(api)  # type: ignore[method-assign]
     add_errors(api, elsewhere)
     api.add_middleware(
         Gate,
-        door=ports.door,
-        access=Access(ports.door, ports.tokens, ports.settings.live.current.admin.allowed_hosts),
+        access=Access(door, parts.tokens, parts.live.current.admin.allowed_hosts),
+        door=door,
         administers=administers,
-        trail=AuditTrail(
-            publish=ports.publish,
-            now_us=ports.now_us,
-            now_unix_s=ports.now_unix_s,
-            replica=ports.replica,
-            counted=ports.metrics.admin_change,
-        ),
-        request_id_of=ports.request_id_of,
+        trail=AuditTrail(parts.gateway.log, parts.now_unix_s, parts.gateway.metrics.admin_change),
+        request_id_of=parts.gateway.reader.request_id_of,
     )
     return api
 
 
-def _add_data(api: FastAPI, ports: AdminPorts) -> None:
+def _add_data(api: FastAPI, parts: AdminParts) -> None:
     """What clients, engines, probes and scrapers ask."""
-    apart = ports.settings.live.current.observability.prometheus_port is not None
-    add_health(api, ports, with_metrics=not apart)
-    add_models(api, ports)
-    add_encoders(api, ports.registry)
+    add_health(api, parts)
+    add_metrics(api, parts, moved=parts.live.current.observability.prometheus_port is not None)
+    add_models(api, parts)
+    add_encoders(api, parts.gateway.registry)
 
 
-def _add_admin(api: FastAPI, ports: AdminPorts) -> None:
+def _add_admin(api: FastAPI, parts: AdminParts, console: EventStream) -> None:
     """What operators ask."""
-    add_workers(api, ports)
-    add_peers(api, ports)
-    add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
-    add_queue_view(api, ports.queue)
-    add_tickets(api, ports)
-    add_bucket_view(api, ports.queue)
-    add_link_view(api, ports.links)
-    add_offload_view(api, ports.offload)
-    add_role_view(api, ports.roles)
-    add_discovery_view(api, ports.discovery)
-    add_kv_events_view(api, ports.registry, ports.fleet, ports.kv_events)
-    add_replicas_view(api, ports)
-    add_audit_view(api, ports.fleet)
-    if ports.gateway is not None:
-        add_explain(api, ports.gateway, ports.body_bytes_max, ports.now_unix_s)
-        add_decisions_view(api, ports.gateway)
-        add_shadow_view(api, ports.gateway)
-        add_tree_view(api, ports.gateway)
-    add_settings(api, ports.settings)
-    add_policies(api, lambda: ports.settings.live.current)
-    add_console(api)
-    if ports.console is not None:
-        add_events(api, ports.console)
+    add_workers(api, parts)
+    add_peers(api, parts)
+    add_tenants(api, parts)
+    add_queue_view(api, parts)
+    add_tickets(api, parts)
+    add_role_view(api, parts)
+    add_link_view(api, parts)
+    add_discovery_view(api, parts)
+    add_kv_events_view(api, parts)
+    add_replicas_view(api, parts)
+    add_audit_view(api, parts.gateway.fleet)
+    add_explain(api, parts)
+    add_decisions_view(api, parts)
+    add_tree_view(api, parts)
+    add_settings(api, parts)
+    add_policies(api, parts)
+    add_console(api, console)
+
+
+def _described(api: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, made when it is first asked for."""
+    if api.openapi_schema is None:
+        api.openapi_schema = _schema(api)
+    return api.openapi_schema
+
+
+def _schema(api: FastAPI) -> dict[str, Any]:
+    schema = get_openapi(
+        title=api.title, version=api.version, summary=api.summary, description=ABOUT, routes=api.routes
+    )
+    schema["components"].setdefault("securitySchemes", {})["token"] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the tokens file, or the gateway's own key.",
+    }
+    used = set()
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            used.update(operation["tags"])
+            summary, _, more = operation.get("description", "").partition("\n")
+            operation["summary"] = summary.rstrip(".")
+            operation["description"] = more.strip() or summary
+            if not is_open(path):
+                operation["security"] = [{"token": []}]
+                operation["x-role"] = needed_role(method.upper(), path)
+    schema["tags"] = [{"name": name, "description": about} for name, about in TAGS.items() if name in used]
+    return schema

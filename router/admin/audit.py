@@ -5,19 +5,20 @@
     failed    log line, metric: it was let in, and did not work
 
 What a handler knows of its change it says with `note_change`; what it does not say, the route does. It is
-written before the answer begins, so that whoever asks for the audit next finds it there.
+written before the answer begins, so that whoever asks for the audit next finds it there: ``GET /audit``, the
+newest changes of all replicas.
 """
 
 import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import FastAPI, Query, Request
 from starlette.types import Scope
 
-from policies import Audited, Op
+from policies import AUDIT_KEPT, Audited, FleetState, OpLog
 
 logger = logging.getLogger(__name__)
 
@@ -61,27 +62,13 @@ class AuditTrail:
     """Writes the audit of one replica.
 
     Args:
-        publish: Tells all replicas.
-        now_us: Log time.
+        log: Tells all replicas.
         now_unix_s: Wall clock.
-        replica: This one.
         counted: Told of every change how it ended: ``changed``, ``refused`` or ``failed``.
     """
 
-    def __init__(
-        self,
-        *,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        now_unix_s: Callable[[], float],
-        replica: str,
-        counted: Callable[[str], None],
-    ) -> None:
-        self._publish = publish
-        self._now_us = now_us
-        self._now_unix_s = now_unix_s
-        self._replica = replica
-        self._counted = counted
+    def __init__(self, log: OpLog, now_unix_s: Callable[[], float], counted: Callable[[str], None]) -> None:
+        self._log, self._now_unix_s, self._counted = log, now_unix_s, counted
 
     def ended(self, scope: Scope, status: int) -> None:
         """A request for a change is about to be answered.
@@ -113,10 +100,10 @@ class AuditTrail:
             extra={"event": f"admin.{outcome}", **said, "detail": dict(change.detail)},
         )
         if outcome == "changed":
-            self._publish(
+            self._log.publish(
                 Audited(
-                    at_us=self._now_us(),
-                    replica=self._replica,
+                    at_us=self._log.now_us(),
+                    replica=self._log.replica,
                     detail=_bounded(change.detail),
                     unix_us=round(self._now_unix_s() * 1e6),
                     **said,
@@ -139,3 +126,39 @@ def _address(scope: Scope) -> str:
 def _bounded(detail: Mapping[str, Any]) -> str:
     text = json.dumps(detail, default=str, separators=(",", ":"))
     return text if len(text) <= DETAIL_CHARS_MAX else '{"left_out":"it is too long"}'
+
+
+def add_audit_view(api: FastAPI, fleet: FleetState) -> None:
+    """Add the route."""
+
+    @api.get("/audit", tags=["audit"])
+    async def audit(
+        limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT, description="How many at most.")] = 100,
+    ) -> dict[str, Any]:
+        """The newest changes, the newest first: who, when, what, and with which outcome.
+
+        Every replica knows those of all; what was refused or failed is in the log of the one that was asked.
+        """
+        return {"changes": [_described(op) for op in fleet.audit.latest(limit)], "total": len(fleet.audit)}
+
+
+def _described(op: Audited) -> dict[str, Any]:
+    return {
+        "at_unix_s": op.unix_us / 1e6,
+        "replica": op.replica,
+        "actor": op.actor,
+        "client": op.client,
+        "action": op.action,
+        "target": op.target or None,
+        "status": op.status,
+        "request_id": op.request_id,
+        "detail": _decoded(op.detail),
+    }
+
+
+def _decoded(detail: str) -> Any:
+    """The JSON of a change's detail; its text if another writer put none there."""
+    try:
+        return json.loads(detail)
+    except (ValueError, RecursionError):
+        return detail

@@ -1,4 +1,4 @@
-"""``GET /`` and ``/console``: the console's page and its assets.
+"""``GET /``, ``/console`` and ``/events``: the console's page, its assets, and the stream that feeds it.
 
 The files are read once, at the start: some tens of kilobytes. They hold nothing secret, so they need no
 token; whatever the page shows comes from the API, which asks for one. The policy allows the page nothing but
@@ -11,8 +11,9 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, Path, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 
+from router.console import EventStream
 from router.errors import ClientError
 
 PAGE = "console.html"
@@ -37,6 +38,8 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 
+
+_EVENT = 'event: change\ndata: {"at_unix_s":1767225600.0,"loads":[[3,1.25,4,62]]}\n\n'
 
 _UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "It is what ``if-none-match`` says."}}
 
@@ -81,7 +84,7 @@ def read_assets() -> dict[str, Asset]:
     return assets
 
 
-def add_console(api: FastAPI) -> None:
+def add_console(api: FastAPI, stream: EventStream) -> None:
     """Add the routes."""
     assets = read_assets()
 
@@ -104,3 +107,24 @@ def add_console(api: FastAPI) -> None:
     async def asset(request: Request, name: Annotated[str, Path(description="Of the file.")]) -> Response:
         """A file of the console's page."""
         return answer(request, name)
+
+    @api.get(
+        "/events",
+        tags=["console"],
+        response_class=StreamingResponse,
+        responses={
+            200: {
+                "description": "A stream without end; see docs/console.md for its messages.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EVENT}},
+            },
+            503: {"description": "Too many pages are connected to this replica."},
+        },
+    )
+    async def events() -> StreamingResponse:
+        """Everything that the console shows, then changes every second, and decisions as they happen."""
+        return StreamingResponse(
+            stream.messages(stream.join()),
+            media_type="text/event-stream",
+            # nginx gathers what it passes on, unless it is told not to.
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )

@@ -1,4 +1,4 @@
-"""``GET /decisions``: what this replica decided lately, why, and how it went.
+"""``GET /decisions`` and ``GET /shadow``: newest decisions, and what a second policy would have chosen.
 
 Every request that ended is there, also those that were rejected before anybody was chosen. In the ring are
 no prompts and no keys (`router.gateway.recent_decisions`).
@@ -9,12 +9,15 @@ from typing import Annotated, Any
 import orjson
 from fastapi import FastAPI, Query, Response
 
-from policies import Reason
-from router.gateway import Gateway
-from router.gateway.plain_words import REASONS, explained
+from policies import Comparison, Reason, Shadow
+from router.admin.parts import AdminParts
+from router.explaining import REASONS, explained
 from router.gateway.recent_decisions import RecentDecision
 
 LIMIT_MAX = 500
+
+SHARES = (0.1, 0.5, 0.9)
+"""Quantiles of the differences that a second policy would have made."""
 
 _DOCS: dict[str, Any] = {
     "responses": {
@@ -54,8 +57,38 @@ _DOCS: dict[str, Any] = {
 }
 
 
-def add_decisions_view(api: FastAPI, gateway: Gateway) -> None:
-    """Serve the view."""
+_SHADOW_DOCS: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "Agreement and predicted differences, shadow less active.",
+            "content": {
+                "application/json": {
+                    "example": {
+                        "replica": "gateway-1",
+                        "enabled": True,
+                        "active_policy": "expected_cost",
+                        "shadow_policy": "least_load",
+                        "ratio": 0.1,
+                        "models": {
+                            "m": {
+                                "judged": 1200,
+                                "agreement_ratio": 0.41,
+                                "ttft_s": {"mean": 0.31, "p10": -0.01, "p50": 0.2, "p90": 0.9},
+                                "cached_tokens": {"mean": -2100.0, "p10": -8192, "p50": 0, "p90": 0},
+                                "unplaced": 0,
+                            }
+                        },
+                    }
+                }
+            },
+        }
+    }
+}
+
+
+def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the views."""
+    gateway = parts.gateway
 
     @api.get("/decisions", tags=["decisions"], **_DOCS)
     async def decisions(
@@ -90,6 +123,26 @@ def add_decisions_view(api: FastAPI, gateway: Gateway) -> None:
             "decisions": found,
         }
         return Response(orjson.dumps(said), media_type="application/json")
+
+    @api.get("/shadow", tags=["decisions"], **_SHADOW_DOCS)
+    async def shadow() -> dict[str, Any]:
+        """How often a second policy would choose the same worker, and what its choices would change.
+
+        Differences are those of the shadow less those of the active policy, in predicted seconds to the
+        first token and in predicted cached tokens, both by the same model of the fleet as it is. What other
+        choices would have made of the fleet is not in them.
+        """
+        watching, decider = gateway.placing.decider.shadow, gateway.placing.decider
+        if not isinstance(watching, Shadow):
+            return {"replica": gateway.log.replica, "enabled": False, "active_policy": decider.policy.name}
+        return {
+            "replica": gateway.log.replica,
+            "enabled": True,
+            "active_policy": decider.policy.name,
+            "shadow_policy": watching.policy.name,
+            "ratio": watching.ratio,
+            "models": {model: compared(found) for model, found in sorted(watching.models.items())},
+        }
 
 
 def _workers(decision: RecentDecision) -> tuple[str, ...]:
@@ -141,4 +194,24 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         else None,
         "ttft_since_arrival_s": round(decision.first_byte_s - decision.received_s, 6) if first_byte else None,
         "duration_s": round(decision.ended_s - decision.received_s, 6),
+    }
+
+
+def compared(found: Comparison) -> dict[str, Any]:
+    """What is said of one model."""
+    seconds, tokens = found.quantiles(SHARES)
+    judged = max(found.judged, 1)
+    names = [f"p{share:.0%}".rstrip("%") for share in SHARES]
+    return {
+        "judged": found.judged,
+        "agreement_ratio": round(found.agreed / judged, 4) if found.judged else None,
+        "ttft_s": {
+            "mean": round(found.ttft_s / judged, 6),
+            **{name: round(value, 6) for name, value in zip(names, seconds, strict=True)},
+        },
+        "cached_tokens": {
+            "mean": round(found.cached_tokens / judged, 1),
+            **{name: round(value) for name, value in zip(names, tokens, strict=True)},
+        },
+        "unplaced": found.unplaced,
     }

@@ -1,15 +1,21 @@
-"""Every error of the admin API in the OpenAI shape, as those of the data path are."""
+"""Every error of the admin API in the OpenAI shape, as those of the data path are.
+
+Parameters of a URL that its route does not know are errors, too: ``?drian=true`` must not remove at once. Not
+those of probes and clients, who send more than we use, nor those of the older routers' dialect.
+"""
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from policies import OpRefused
+from router.admin.gate import DATA_PATHS, is_open
 from router.errors import ClientError, Overloaded, RouterError, error_body
 from router.gateway.endpoints import Endpoint
 from router.proxy import retry_after
 
-_DATA_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
+_PROXIED_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
 
 
 def add_errors(api: FastAPI, elsewhere: str) -> None:
@@ -32,7 +38,7 @@ def add_errors(api: FastAPI, elsewhere: str) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path, status, headers = request.url.path, error.status_code, error.headers
-        if status == 404 and request.method != "POST" and path in _DATA_PATHS:
+        if status == 404 and request.method != "POST" and path in _PROXIED_PATHS:
             status, headers = 405, {"Allow": "POST"}  # only what is posted there is not for this application
         code, message = "http_error", f"{request.method} {path}: {error.detail}"
         if status == 404:
@@ -74,3 +80,28 @@ def add_errors(api: FastAPI, elsewhere: str) -> None:
 def _says_json(request: Request) -> bool:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media_type == "application/json" or media_type.endswith("+json")
+
+
+LENIENT_TAGS = frozenset(("peers", "models", "encoders"))
+
+
+async def known_parameters(request: Request) -> None:
+    """Refuse a request with a parameter that its route does not know.
+
+    Raises:
+        ClientError: If it has one.
+    """
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    if is_open(route.path) or route.path in DATA_PATHS or LENIENT_TAGS.intersection(route.tags):
+        return
+    known = [parameter.alias for parameter in route.dependant.query_params]
+    unknown = sorted(set(request.query_params) - set(known))
+    if unknown:
+        offer = f"it knows {', '.join(known)}" if known else "it knows none"
+        raise ClientError(
+            f"{request.method} {route.path_format} has no parameter {unknown[0][:100]!r}; {offer}.",
+            code="unknown_parameter",
+            param=unknown[0][:100],
+        )

@@ -1,85 +1,107 @@
 """``POST /explain``: what would be done with a request now, and why; a dry run.
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
-    {"model": "m", "block_hashes": ["91f3...", ...]}             or only its hashes, from a trace or a log
 
-It decides with the lines that decide real requests (`router.gateway.rehearsal`) and changes nothing. A large
+It decides with the lines that decide real requests (`router.explaining`) and changes nothing. A large
 body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from math import isfinite
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import orjson
 from fastapi import FastAPI, Request, Response
+from msgspec import Meta
 
 from policies import Policy, make_policy
-from router.admin.explain_examples import EXPLAIN_DOCS
+from router.admin.parts import AdminParts
 from router.errors import ClientError
+from router.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain, rehearse
 from router.gateway import Gateway
 from router.gateway.body_outline import BodyOutline, Unusual
-from router.gateway.candidate import Candidate, DecodeCandidate
 from router.gateway.endpoints import Endpoint
-from router.gateway.explaining import LIMIT, Explanation, explain
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
-from router.gateway.rehearsal import rehearse
 from router.gateway.step_runner import StepRunner, Steps
 from router.offsets import offset
 from router.tenants import Tenant
 
-HASHES_MAX = 100_000
-"""Blocks of one prompt: 25 million tokens."""
-
 LIMIT_MAX = 1000
-
-_ABSENT = msgspec.Raw(b"")
-
-Hash = Annotated[int, msgspec.Meta(ge=0)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{1,16}$")]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 T = TypeVar("T")
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked; see `EXPLAIN_DOCS`."""
+    """A request, and how it is to be decided."""
 
-    endpoint: str = Endpoint.CHAT.value
-    request: msgspec.Raw = _ABSENT
-    tenant: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    model: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    block_hashes: Annotated[list[Hash], msgspec.Meta(max_length=HASHES_MAX)] | None = None
-    kind: Literal["text", "ids"] = "text"
-    prompt_tokens: Count | None = None
-    output_tokens: Count | None = None
-    policy: str = ""
-    policy_options: dict[str, float] = {}
-    limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+    request: Annotated[
+        msgspec.Raw,
+        Meta(
+            description="The body that the client would send. It goes nowhere.",
+            extra_json_schema={"type": "object"},
+        ),
+    ]
+    endpoint: Annotated[str, Meta(description="Where the client would send the request.")] = (
+        Endpoint.CHAT.value
+    )
+    tenant: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="Name of the tenant that it is decided for; empty for nobody in particular.",
+        ),
+    ] = ""
+    policy: Annotated[str, Meta(description="Another policy to decide by; left out, the one in use.")] = ""
+    policy_options: Annotated[dict[str, float], Meta(description="Options of that policy.")] = {}
+    limit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=LIMIT_MAX,
+            description="Most candidates, and most others, that are listed; the rest is counted.",
+        ),
+    ] = LIMIT
 
 
 _questions = msgspec.json.Decoder(Question)
 
+_DOCS: dict[str, Any] = {
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": msgspec.json.schema_components([Question])[1]["Question"],
+                    "example": {
+                        "request": {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+                    },
+                }
+            },
+        }
+    },
+    "responses": {
+        200: {"description": "The decision, all candidates and all others."},
+        400: {"description": "The question, or the request in it, makes no sense."},
+        413: {"description": "The body is longer than clients may send."},
+    },
+}
+"""The route reads its body itself, so FastAPI cannot describe it."""
 
-def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s: Callable[[], float]) -> None:
-    """Serve the route.
 
-    Args:
-        api: The application.
-        gateway: Who would decide.
-        body_bytes_max: Longest body, as clients may send it.
-        now_unix_s: Wall clock.
-    """
+def add_explain(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the route."""
+    gateway = parts.gateway
 
-    @api.post("/explain", tags=["decisions"], **EXPLAIN_DOCS)
+    @api.post("/explain", tags=["decisions"], **_DOCS)
     async def explanation(request: Request) -> Response:
         """What would be done with a request now: every candidate with its price, and why the others lost.
 
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """
-        body = await _body(request.stream(), body_bytes_max)
+        body = await _body(request.stream(), parts.live.current.server.body_bytes_max)
         parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, body))
         if gateway.tokenizing is not None:
             parsed = await gateway.tokenizing.now(parsed, raw)
@@ -88,7 +110,7 @@ def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s:
         await asyncio.sleep(0)
         said = described(gateway, found)
         return Response(
-            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(now_unix_s(), 3)}),
+            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}),
             media_type="application/json",
         )
 
@@ -138,10 +160,6 @@ def _understood(
     """
     question, raw = yield from _question(body)
     tenant = gateway.reader.door.tenant_named(question.tenant)
-    if (question.block_hashes is None) == (not raw):
-        raise ClientError("Give either a request or its block_hashes.", code="invalid_value")
-    if question.block_hashes is not None:
-        return _of_hashes(gateway, question, question.block_hashes, tenant), b"", tenant, question
     try:
         endpoint = Endpoint(question.endpoint)
     except ValueError as error:
@@ -166,60 +184,14 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
         outline = BodyOutline(body)
         yield from outline.cut()
         question = _questions.decode(outline.skeleton)
-        outline.refuse(
-            question.endpoint, question.tenant, question.model, question.policy, *question.policy_options
-        )
+        outline.refuse(question.endpoint, question.tenant, question.policy, *question.policy_options)
     except (msgspec.ValidationError, Unusual) as error:
         raise ClientError(f"The question makes no sense: {error}", code="invalid_value") from error
     except (ValueError, RecursionError) as error:
         raise ClientError(f"The body is not valid JSON: {error}", code="invalid_json") from error
     raw = memoryview(question.request)
-    if not raw:
-        return question, b""
     start = offset(raw, outline.skeleton)
     return question, body[outline.place(start) : outline.place(start + len(raw))]
-
-
-def _of_hashes(
-    gateway: Gateway, question: Question, hashes: list[int | str], tenant: Tenant
-) -> ParsedRequest:
-    """A request of which only the hashes are known.
-
-    Raises:
-        ClientError: One is longer than 64 bits.
-    """
-    try:
-        packed = [(int(each, 16) if isinstance(each, str) else each).to_bytes(8, "little") for each in hashes]
-    except OverflowError as error:
-        raise ClientError("A block hash has 64 bits.", code="invalid_value", param="block_hashes") from error
-    block_tokens = gateway.fleet.rules.block_tokens
-    ids = prompt_bytes = 0
-    if question.kind == "ids":
-        ids = len(packed) * block_tokens if question.prompt_tokens is None else question.prompt_tokens
-    elif question.prompt_tokens is None:
-        prompt_bytes = len(packed) * 4 * block_tokens
-    else:
-        prompt_bytes = round(
-            question.prompt_tokens * gateway.placing.feedback.bytes_per_token(question.model)
-        )
-    key = int.from_bytes(packed[-1], "little") if packed else 0
-    return ParsedRequest(
-        Endpoint.CHAT,
-        question.model or None,
-        True,  # noqa: FBT003
-        question.output_tokens,
-        1,
-        False,  # noqa: FBT003
-        0,
-        tenant.name,
-        "",
-        None,
-        (b"".join(packed),),
-        prompt_bytes,
-        ids,
-        key,
-        int.from_bytes(packed[0], "little") if packed else key,
-    )
 
 
 def _policy(question: Question) -> Policy | None:
@@ -246,15 +218,16 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     prompt_tokens, output_tokens = decider.expected_tokens(parsed)
     lengths = gateway.fleet.buckets.lengths
     bucket = rehearsed.bucket
+    verdict = found.verdict
     return {
         "decision": {
-            "outcome": found.outcome,
-            "reason": found.reason,
-            "why": found.why,
-            "worker": found.worker_id or None,
-            "decode_worker": found.decode_worker_id or None,
-            "preferred_worker": found.preferred,
-            "queue_full": found.queue_full,
+            "outcome": verdict.word,
+            "reason": verdict.reason,
+            "why": verdict.why,
+            "worker": verdict.worker_id or None,
+            "decode_worker": verdict.decode_worker_id or None,
+            "preferred_worker": verdict.preferred,
+            "queue_full": verdict.queue_full,
             "side": found.side or None,
         },
         "policy": {"name": policy.name, "unit": policy.unit, "lowest_wins": True},
@@ -268,13 +241,13 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
             "prefix": f"{parsed.prefix_key:016x}" if any(parsed.paths) else None,
             "bucket": lengths.names[bucket] if lengths is not None and 0 <= bucket < len(lengths) else None,
         },
-        "candidates": [_candidate(each) for each in found.candidates],
+        "candidates": [_shown(each) for each in found.candidates],
         "candidates_omitted": {
             "count": found.omitted,
             "cost_min": None if found.omitted_costs is None else _rounded(found.omitted_costs[0]),
             "cost_max": None if found.omitted_costs is None else _rounded(found.omitted_costs[1]),
         },
-        "decode_candidates": [_decoder(each) for each in found.decoders],
+        "decode_candidates": [_shown(each) for each in found.decoders],
         "decode_candidates_omitted": found.decoders_omitted,
         "not_candidates": [
             {"worker": each.worker_id, "reason": each.absence.value, "detail": each.detail}
@@ -286,48 +259,11 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     }
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
+def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
+    """A candidate as JSON has it: rounded, and null for what is not there."""
     return {
-        "worker": one.worker_id,
-        "rank": one.rank,
-        "chosen": one.chosen,
-        "cost": _rounded(one.cost),
-        "lost_because": one.lost_because or None,
-        "matched_tokens": one.matched_tokens,
-        "safe_tokens": one.safe_tokens,
-        "fetched_tokens": one.fetched_tokens,
-        "uncached_tokens": one.uncached_tokens,
-        "backlog_s": _rounded(one.backlog_s),
-        "fetch_s": _rounded(one.fetch_s),
-        "room_s": _rounded(one.room_s),
-        "queue_s": _rounded(one.queue_s),
-        "prefill_s": _rounded(one.service_s),
-        "transfer_s": _rounded(one.transfer_s),
-        "spill_s": _rounded(one.spill_s),
-        "stall_s": _rounded(one.stall_s),
-        "x_s": _rounded(one.work_s),
-        "ttft_s": _rounded(one.ttft_s),
-        "overtaken": _rounded(one.overtaken),
-        "later_requests_s": _rounded(one.later_s),
-        "evict_s": _rounded(one.evict_s),
-        "has_room": one.has_room,
-        "bucket_steps": one.bucket_steps,
-        "link": one.link or None,
-    }
-
-
-def _decoder(one: DecodeCandidate) -> dict[str, Any]:
-    partner = one.partner
-    return {
-        "worker": one.worker_id,
-        "rank": one.rank,
-        "chosen": one.chosen,
-        "cost": _rounded(one.cost),
-        "lost_because": one.lost_because or None,
-        "room_s": _rounded(partner.wait_s),
-        "transfer_s": _rounded(partner.transfer_s),
-        "tpot_s": _rounded(partner.tpot_s),
-        "cached_tokens": round(partner.cached_tokens),
+        name: _rounded(value) if isinstance(value, float) else None if value == "" else value
+        for name, value in msgspec.to_builtins(one).items()
     }
 
 

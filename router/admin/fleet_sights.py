@@ -1,71 +1,53 @@
-"""What the console sees of the running gateway (`router.console.Sights`), read from those who know it.
+"""What the console sees of the running gateway (`router.console.Sights`), read from its parts.
 
-Nothing is kept here. Loads come from the fold's columns in one go; of the
-rest, a look costs a microsecond or two for each worker (`python -m loadtest.bench.console`).
+Nothing is kept here but the vitals of the look before, for how busy each replica was since. Loads come from
+the fold's columns in one go; of the rest, a look costs a microsecond or two for each worker
+(`python -m loadtest.bench.console`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from policies import ANY_BUCKET, NEVER_TOKENS, Offloading
-from router.admin.bucket_view import bucket_rows
+from policies import ANY_BUCKET, NEVER_TOKENS
 from router.admin.decisions_view import described as described_decision
-from router.admin.link_view import LinkPorts, described
-from router.admin.queue_view import QueuePorts, census
-from router.admin.replica_sights import ReplicaSights
-from router.console import Conditions, Decisions, ReplicaSight, WorkerFacts, WorkerLoad
-from router.gateway.recent_decisions import RecentDecision, RecentDecisions
-from router.settings import Settings
-from router.shared import LogStatus
-from router.tenants import KeysWatch
+from router.admin.link_view import described
+from router.admin.parts import AdminParts
+from router.admin.queue_view import census
+from router.admin.role_view import bucket_rows
+from router.console import Conditions, Counters, Decisions, ReplicaSight, WorkerFacts, WorkerLoad
+from router.gateway.recent_decisions import RecentDecision
+from router.samples import link_state
+from router.shared import Vitals
+
+WORKERS_FAULT = frozenset(("worker_error", "handover_failed", "kv_transfer_failed"))
+"""Outcomes of requests that workers failed, beside those that begin with ``upstream_``."""
 
 CLASSES_LISTED = 8
 """Classes of waiting requests that the page lists, those with the most."""
 
 
-@dataclass(frozen=True, slots=True)
 class FleetSights:
     """The gateway, seen by the console.
 
+    Args:
+        parts: Of the process.
+
     Attributes:
+        replica: Id of the replica that is asked.
         version: Of the gateway.
-        recent: The newest decisions.
-        offloading: Knows the threshold of remote prefill.
-        queue: What waits.
-        links: Links between sites.
-        log_status: How well this replica shares.
-        seen: Looks at replicas.
-        settings: As they are now.
-        keys: Watches the tenants' keys file, if there is one.
-        limits: Why tenants' limits are kept by fair shares; None if they are not.
-        ending: Whether this process was told to end.
-        refused_settings: Changed settings that this replica cannot use, and why.
+        replicas: See `ReplicaSights.look`.
     """
 
-    version: str
-    recent: RecentDecisions
-    offloading: Offloading
-    queue: QueuePorts
-    links: LinkPorts
-    log_status: Callable[[], LogStatus]
-    seen: ReplicaSights
-    settings: Callable[[], Settings]
-    keys: KeysWatch | None
-    limits: Callable[[], str | None]
-    ending: Callable[[], bool]
-    refused_settings: Callable[[], Mapping[str, str]]
-
-    @property
-    def replica(self) -> str:
-        """Who is asked."""
-        return self.queue.replica
+    def __init__(self, parts: AdminParts) -> None:
+        self._parts, self._gateway = parts, parts.gateway
+        self.replica, self.version = parts.gateway.log.replica, parts.version
+        self.replicas = ReplicaSights(parts.vitals).look
 
     def facts(self) -> Sequence[WorkerFacts]:
         """All workers, in order of their ids."""
-        registry, fleet = self.queue.registry, self.queue.fleet
+        registry, fleet = self._gateway.registry, self._gateway.fleet
         circuits, buckets = registry.circuits, fleet.buckets
         names = buckets.bounds.names if buckets.bounds is not None else ()
         facts = []
@@ -90,10 +72,10 @@ class FleetSights:
 
     def loads(self, facts: Sequence[WorkerFacts]) -> Sequence[WorkerLoad]:
         """What they have to do now, in the same order."""
-        fleet = self.queue.fleet
+        fleet = self._gateway.fleet
         loads, tree, block_tokens = fleet.loads, fleet.tree, fleet.rules.block_tokens
         slots = np.array([each.key for each in facts], dtype=np.intp)
-        backlog_s = np.round(loads.backlog_s(slots, self.queue.now_us()), 2).tolist()
+        backlog_s = np.round(loads.backlog_s(slots, self._gateway.log.now_us()), 2).tolist()
         inflight = loads.inflight_requests[slots].astype(np.intp).tolist()
         held_tokens = [tree.held_blocks(each.key) * block_tokens for each in facts]
         return [
@@ -103,30 +85,26 @@ class FleetSights:
 
     def waiting(self) -> int:
         """Requests that wait, of all replicas."""
-        return self.queue.fleet.tickets.count
+        return self._gateway.fleet.tickets.count
 
     def conditions(self) -> Conditions:
         """What may be wrong; the rates are left out."""
-        status, links = self.log_status(), self.links
-        now_us = links.now_us()
+        gateway, keys, live = self._gateway, self._parts.keys, self._parts.live
+        status, now_us = gateway.log.status(), gateway.log.now_us()
         return Conditions(
             redis=status.degraded_reason,
             warming=None if status.warming is None else (status.warming.phase, status.warming.progress),
             dropped_ops=status.dropped_ops,
             lag_s=status.lag_s,
-            keys=None if self.keys is None else self.keys.problem,
-            limits=None if self.keys is None else self.limits(),
-            links={name: links.state(name, now_us) for name in links.links.rules},
-            ending=self.ending(),
+            keys=None if keys is None else keys.problem,
+            limits=None if gateway.limiter is None else gateway.limiter.degraded_reason,
+            links={name: link_state(gateway, name, now_us) for name in gateway.fleet.links.rules},
+            ending=self._parts.ending.begun,
             other=[
                 (f"setting:{key}", f"The setting {key} was changed, and this replica cannot use it: {why}.")
-                for key, why in self.refused_settings().items()
+                for key, why in live.refused.items()
             ],
         )
-
-    async def replicas(self) -> Sequence[ReplicaSight]:
-        """All replicas that can be seen, this one included, in order of their ids."""
-        return await self.seen.look()
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:
         """What the page shows beside the map, by name: values for JSON."""
@@ -137,11 +115,12 @@ class FleetSights:
 
     def decisions(self, cursor: int | None, most: int) -> Decisions:
         """The newest decisions of this replica."""
-        told, skipped = self.recent.since(cursor or 0, most)
-        return Decisions([_told(each) for each in told], skipped, self.recent.cursor)
+        recent = self._gateway.reports.decisions
+        told, skipped = recent.since(cursor or 0, most)
+        return Decisions([_told(each) for each in told], skipped, recent.cursor)
 
     async def _queue(self) -> dict[str, Any]:
-        counted, now_us = await census(self.queue.fleet.tickets), self.queue.now_us()
+        counted, now_us = await census(self._gateway.fleet.tickets), self._gateway.log.now_us()
         ordered = sorted(counted.classes.items(), key=lambda item: (-item[1].requests, item[0]))
         return {
             **counted.total.described(now_us),
@@ -149,8 +128,8 @@ class FleetSights:
         }
 
     def _policy(self) -> dict[str, Any]:
-        placement = self.settings().placement
-        threshold_tokens = self.offloading.threshold_tokens
+        placement = self._parts.live.current.placement
+        threshold_tokens = self._gateway.placing.decider.offloading.threshold_tokens
         return {
             "policy": placement.policy,
             "prefill": placement.prefill_policy or None,
@@ -164,11 +143,11 @@ class FleetSights:
         kept = ("link", "state", "cap_bytes_per_s", "reserved_bytes_per_s", "utilisation", "loss_ratio")
         return [
             {**{key: link[key] for key in kept}, "transfers": link["under_way"]["transfers"]}
-            for link in described(self.links)["links"]
+            for link in described(self._gateway)["links"]
         ]
 
     def _buckets(self) -> list[dict[str, Any]]:
-        known = self.queue.fleet.buckets
+        known = self._gateway.fleet.buckets
         if known.bounds is None or known.lengths is None:
             return []
         return [
@@ -184,7 +163,7 @@ class FleetSights:
                     if taker not in (row["name"], "any_length")
                 ),
             }
-            for row in bucket_rows(self.queue, known.bounds)
+            for row in bucket_rows(self._gateway, known.bounds)
         ]
 
 
@@ -202,3 +181,73 @@ def _told(decision: RecentDecision) -> dict[str, Any]:
 
 
 _NOT_SHOWN = frozenset(("number", "endpoint", "status", "ttft_s"))
+
+
+class ReplicaSights:
+    """Looks at replicas: their vitals, and how busy each was since the look before.
+
+    A replica whose word does not reach us is listed with nothing but its id; its counters are not counted,
+    so that its return is no leap (`router.console.pulse`).
+
+    Args:
+        vitals: Asks for the vitals of all that are alive; None of one whose word does not reach us.
+    """
+
+    def __init__(self, vitals: Callable[[], Awaitable[Mapping[str, Vitals | None]]]) -> None:
+        self._vitals = vitals
+        self._before: Mapping[str, Vitals | None] = {}
+
+    async def look(self) -> Sequence[ReplicaSight]:
+        """All replicas that can be seen, in order of their ids."""
+        found = await self._vitals()
+        sights = [
+            ReplicaSight(replica, None if said is None else counters(said), self._shown(replica, said))
+            for replica, said in sorted(found.items())
+        ]
+        self._before = found
+        return sights
+
+    def _shown(self, replica: str, said: Vitals | None) -> dict[str, Any]:
+        if said is None:
+            return {"known": False}
+        return {
+            "known": True,
+            "version": said.version,
+            "admin_address": said.admin_address,
+            "started_unix_s": said.started_unix_s,
+            "ready": said.ready,
+            "inflight": said.inflight,
+            "waiting": said.waiting,
+            "lag_s": round(said.lag_s, 4),
+            "loop_lag_s": round(said.loop_lag_s, 4),
+            "cpu_ratio": _busy(self._before.get(replica), said),
+            "rss_bytes": said.rss_bytes,
+            "writes_snapshots": said.holds_snapshot_lease,
+            "degraded": said.degraded,
+        }
+
+
+def counters(said: Vitals) -> Counters:
+    """What rates are made of. Times to first token are counted up to bounds there, between them here."""
+    upto = said.ttft_counts
+    return Counters(
+        requests=sum(said.requests.values()),
+        failed=sum(
+            count
+            for outcome, count in said.requests.items()
+            if outcome in WORKERS_FAULT or outcome.startswith("upstream_")
+        ),
+        rejected=said.rejected,
+        prompt_tokens=said.reported_prompt_tokens,
+        cached_tokens=said.cached_tokens,
+        ttft_counts=tuple(now - before for now, before in zip(upto, (0, *upto), strict=False)),
+        ttft_bounds_s=said.ttft_bounds_s,
+    )
+
+
+def _busy(before: Vitals | None, now: Vitals) -> float | None:
+    """Share of a core since the look before; None if that is not known."""
+    if before is None or before.started_unix_s != now.started_unix_s:
+        return None
+    elapsed_s = now.at_unix_s - before.at_unix_s
+    return round((now.cpu_s - before.cpu_s) / elapsed_s, 3) if elapsed_s > 0 else None

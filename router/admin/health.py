@@ -1,21 +1,26 @@
-"""Health, readiness and metrics: what probes and scrapers ask.
+"""Health, readiness and metrics, for probes and scrapers; and the replicas of this gateway.
 
-All of it is answered without a key. A probe needs a status and some counts; names of replicas, settings and
-hosts are for operators: for whoever presents the gateway's own key or an administrator's token, and for all
-where neither keys nor tokens are configured.
+What probes and scrapers ask is answered without a key. A probe needs a status and some counts; names of
+replicas, settings and hosts are for operators: for whoever presents the gateway's own key or an
+administrator's token, and for all where neither keys nor tokens are configured.
+
+Replicas are told as their vitals say, which come with heartbeats (`router.shared.vitals`) and are read when
+somebody asks, in one round trip. Without Redis only the asked replica is known, which the answer says.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from router.admin.ports import AdminPorts
+from router.admin.parts import AdminParts
 from router.errors import ClientError
 from router.fleet import INSTANCE_HEADER, Health, instance_of
 from router.proxy import Header
+from router.shared import Vitals
 from router.tenants import presented_key
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
@@ -26,15 +31,9 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add_health(api: FastAPI, ports: AdminPorts, *, with_metrics: bool) -> None:
-    """Add the routes.
-
-    Args:
-        api: Gets them.
-        ports: What is asked.
-        with_metrics: Whether metrics are among them, and not on a port of their own only.
-    """
-    instance = instance_of(ports.replica)
+def add_health(api: FastAPI, parts: AdminParts) -> None:
+    """Add the routes of probes."""
+    instance = instance_of(parts.gateway.log.replica)
 
     @api.get("/liveness", tags=["health"])
     @api.get("/health", tags=["health"])
@@ -55,42 +54,54 @@ def add_health(api: FastAPI, ports: AdminPorts, *, with_metrics: bool) -> None:
         A lost Redis does not make a replica unready; ``shared`` says what is missing. Where there are keys or
         tokens, names and sentences are only told to the gateway's own key and to administrators.
         """
-        status = ports.log_status()
-        workers = ports.registry.all()
-        healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
-        summary = "ready" if healthy else "no_healthy_worker"
-        if ports.shutting_down():
-            summary = "shutting_down"
-        degraded = ports.degraded()
-        shared: dict[str, Any] = {
-            "warm": status.ready,
-            "warming": None if status.warming is None else asdict(status.warming),
-            "lag_s": status.lag_s,
-            "snapshot_age_s": status.snapshot_age_s,
-            "buffered_ops": status.buffered_ops,
-            "dropped_ops": status.dropped_ops,
-            "skipped_ops": sum(status.skipped_ops.values()),
-        }
-        answer = {
-            "status": summary,
-            "degraded_count": len(degraded),
-            "workers": {"healthy": healthy, "total": len(workers)},
-            "shared": shared,
-        }
-        if _is_operator(ports, request.scope["headers"]):
-            answer |= {
-                "replica": ports.replica,
-                "version": ports.version,
-                "degraded": list(degraded),
-                "settings_refused": sorted(ports.settings.live.refused),
-            }
-            shared |= {"degraded": status.degraded_reason, "replicas": list(status.replicas)}
-        return JSONResponse(answer, 200 if summary == "ready" else 503)
+        answer = _readiness(parts, told=_is_operator(parts, request.scope["headers"]))
+        return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)
 
-    if not with_metrics:
+
+def _readiness(parts: AdminParts, *, told: bool) -> dict[str, Any]:
+    """What readiness answers; names and sentences only if they may be told."""
+    status, degraded = parts.gateway.log.status(), parts.degraded()
+    workers = parts.gateway.registry.all()
+    healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
+    summary = "ready" if healthy else "no_healthy_worker"
+    shared: dict[str, Any] = {
+        "warm": status.ready,
+        "warming": None if status.warming is None else asdict(status.warming),
+        "lag_s": status.lag_s,
+        "snapshot_age_s": status.snapshot_age_s,
+        "buffered_ops": status.buffered_ops,
+        "dropped_ops": status.dropped_ops,
+        "skipped_ops": sum(status.skipped_ops.values()),
+    }
+    answer = {
+        "status": "shutting_down" if parts.ending.begun else summary,
+        "degraded_count": len(degraded),
+        "workers": {"healthy": healthy, "total": len(workers)},
+        "shared": shared,
+    }
+    if told:
+        answer |= {
+            "replica": parts.gateway.log.replica,
+            "version": parts.version,
+            "degraded": list(degraded),
+            "settings_refused": sorted(parts.live.refused),
+        }
+        shared |= {"degraded": status.degraded_reason, "replicas": list(status.replicas)}
+    return answer
+
+
+def add_metrics(api: FastAPI, parts: AdminParts, *, moved: bool = False) -> None:
+    """Add the route of scrapers.
+
+    Args:
+        api: Gets it.
+        parts: What is asked.
+        moved: Whether metrics are on a port of their own, which the route says then.
+    """
+    if moved:
 
         @api.get("/metrics", include_in_schema=False)
-        async def moved() -> Response:
+        async def elsewhere() -> Response:
             raise ClientError(
                 "Metrics have a port of their own here, --prometheus-port.", code="not_found", status=404
             )
@@ -100,14 +111,47 @@ def add_health(api: FastAPI, ports: AdminPorts, *, with_metrics: bool) -> None:
     @api.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics, of all processes of this gateway on this host."""
-        body, content_type = ports.metrics.exposition()
+        body, content_type = parts.gateway.metrics.exposition()
         return Response(body, media_type=content_type)
 
 
-def _is_operator(ports: AdminPorts, headers: Sequence[Header]) -> bool:
+def _is_operator(parts: AdminParts, headers: Sequence[Header]) -> bool:
     """Whether a request is an operator's, or everybody is one."""
-    door, tokens = ports.door, ports.tokens
+    door, tokens = parts.gateway.reader.door, parts.tokens
     key = presented_key(headers)
     if tokens is not None and key is not None and tokens.holder(key) is not None:
         return True
     return tokens is None if door.is_open else door.is_admin(headers)
+
+
+def add_replicas_view(api: FastAPI, parts: AdminParts) -> None:
+    """Add the route."""
+
+    @api.get("/replicas", tags=["replicas"])
+    async def replicas() -> dict[str, Any]:
+        """The replicas that are alive: version, addresses, lag, who writes snapshots, what is degraded.
+
+        Counters count from each replica's own start. ``known`` is false for one whose word does not reach us,
+        and all else of it is null.
+        """
+        found = await parts.vitals()
+        status = parts.gateway.log.status()
+        return {
+            "asked": parts.gateway.log.replica,
+            "shared": status.connected,
+            "degraded": status.degraded_reason,
+            "replicas": [_described(parts, replica, vitals) for replica, vitals in found.items()],
+            "total": len(found),
+        }
+
+
+def _described(parts: AdminParts, replica: str, vitals: Vitals | None) -> dict[str, Any]:
+    if vitals is None:
+        unknown = dict.fromkeys(("age_s", *Vitals.__struct_fields__))
+        return {"replica": replica, "known": False, **unknown}
+    return {
+        "replica": replica,
+        "known": True,
+        "age_s": round(max(parts.now_unix_s() - vitals.at_unix_s, 0.0), 3),
+        **msgspec.to_builtins(vitals),
+    }

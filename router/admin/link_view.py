@@ -1,39 +1,29 @@
-"""``GET /links``: what each link between two sites can carry, what is reserved of it, and how it is.
+"""``GET /links`` and ``GET /offload``: links between sites, and which requests are prefilled over them.
 
 Reservations and measurements are shared by all replicas, so any of them may be asked; of the one that is
 asked alone is ``state``, which follows from them with a memory of its own (`policies.state.link_states`).
+Decisions about remote prefill are those of the replica that is asked, since its start; the metrics count for
+all. Only requests that had a choice of sites are counted: in a fleet of one site there are none.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
 
-from policies import Links
+from policies import NEVER_TOKENS, PastVerdict
+from router.admin.parts import AdminParts
+from router.explaining import explained
+from router.gateway import Gateway
+from router.samples import link_state
 
 AHEAD_S = 5
 """Seconds that are looked ahead: most transfers are over then."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPorts:
-    """What the view may see.
-
-    Attributes:
-        links: All links.
-        state: Of a link at a log time, in one word.
-        now_us: Log time.
-    """
-
-    links: Links
-    state: Callable[[str, int], str]
-    now_us: Callable[[], int]
-
-
-def add_link_view(api: FastAPI, ports: LinkPorts) -> None:
-    """Add the route."""
+def add_link_view(api: FastAPI, parts: AdminParts) -> None:
+    """Add the routes."""
 
     @api.get("/links", tags=["links"])
     async def links() -> dict[str, Any]:
@@ -41,12 +31,20 @@ def add_link_view(api: FastAPI, ports: LinkPorts) -> None:
 
         ``ahead`` counts the bytes that are reserved in each of the coming seconds, by all replicas.
         """
-        return described(ports)
+        return described(parts.gateway)
+
+    @api.get("/offload", tags=["links"])
+    async def offload() -> dict[str, Any]:
+        """The threshold of remote prefill, how often what was decided, and the latest decisions.
+
+        ``local`` and ``far`` say what either side would have taken for that request.
+        """
+        return offloaded(parts)
 
 
-def described(ports: LinkPorts) -> dict[str, Any]:
-    """What the view says."""
-    links, now_us = ports.links, ports.now_us()
+def described(gateway: Gateway) -> dict[str, Any]:
+    """What is said of links."""
+    links, now_us = gateway.fleet.links, gateway.log.now_us()
     planned: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     kv_bytes: defaultdict[str, int] = defaultdict(int)
     for transfer in links.transfers.values():
@@ -56,7 +54,7 @@ def described(ports: LinkPorts) -> dict[str, Any]:
     return {
         "links": [
             {
-                **_described(ports, link, now_us),
+                **_link(gateway, link, now_us),
                 "under_way": {"transfers": len(planned[link]), "kv_bytes": kv_bytes[link]},
                 "ahead": _ahead(planned[link], links.cap_bytes_per_s(link, now_us), now_us),
             }
@@ -65,15 +63,15 @@ def described(ports: LinkPorts) -> dict[str, Any]:
     }
 
 
-def _described(ports: LinkPorts, link: str, now_us: int) -> dict[str, Any]:
-    links, rules = ports.links, ports.links.rules[link]
+def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
+    links, rules = gateway.fleet.links, gateway.fleet.links.rules[link]
     known = links.measurement(link)
     from_site, _, to_site = link.partition(">")
     return {
         "link": link,
         "from": from_site,
         "to": to_site,
-        "state": ports.state(link, now_us),
+        "state": link_state(gateway, link, now_us),
         "configured_bytes_per_s": round(rules.bytes_per_s),
         "capacity_bytes_per_s": round(links.capacity_bytes_per_s(link, now_us)),
         "cap_bytes_per_s": round(links.cap_bytes_per_s(link, now_us)),
@@ -114,3 +112,52 @@ def _ahead(
             }
         )
     return seconds
+
+
+def offloaded(parts: AdminParts) -> dict[str, Any]:
+    """What is said of remote prefill."""
+    gateway, settings = parts.gateway, parts.live.current.offload
+    offloading, now_us = gateway.placing.decider.offloading, gateway.log.now_us()
+    threshold_tokens = offloading.threshold_tokens
+    by = "settings" if settings.threshold_tokens else "slow_loop"
+    return {
+        "enabled": bool(gateway.fleet.rules.links) and not settings.disable_remote_prefill,
+        "threshold_tokens": threshold_tokens if threshold_tokens != NEVER_TOKENS else None,
+        "threshold_by": None if threshold_tokens is None else by,
+        "nothing_remote": threshold_tokens == NEVER_TOKENS,
+        "decided": {reason.value: count for reason, count in sorted(offloading.counts.items())},
+        "above_cap": dict(sorted(offloading.above_cap.items())),
+        "latest": [_decision(told, now_us) for told in reversed(offloading.latest)],
+    }
+
+
+def _decision(told: PastVerdict, now_us: int) -> dict[str, Any]:
+    verdict = told.verdict
+    return {
+        "age_s": round(max(now_us - told.at_us, 0) / 1e6, 3),
+        "attempt": told.request_id,
+        "remote": verdict.remote,
+        "site": verdict.site or None,
+        "reason": verdict.reason.value,
+        "why": explained(verdict),
+        "threshold_tokens": verdict.threshold_tokens or None,
+        "local": None
+        if verdict.local_s < 0
+        else {
+            "uncached_tokens": verdict.uncached_local,
+            "ttft_s": round(verdict.local_s, 4),
+            "others_lose_s": round(verdict.local_others_s, 4),
+        },
+        "far": {
+            "link": verdict.link,
+            "link_state": verdict.state.value,
+            "utilisation": round(verdict.utilisation, 4),
+            "uncached_tokens": verdict.uncached_remote,
+            "kv_bytes": verdict.kv_bytes if verdict.kv_bytes >= 0 else None,
+            "ttft_s": round(verdict.remote_s, 4),
+            "link_s": round(verdict.link_s, 4),
+            "wait_s": round(verdict.wait_s, 4),
+            "above_cap": verdict.above_cap,
+            "others_lose_s": round(verdict.remote_others_s, 4),
+        },
+    }

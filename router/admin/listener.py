@@ -5,16 +5,22 @@ same framing, limits and deadlines. Each has a bound on connections of its own, 
 files beforehand (`router.open_files`), so that a crowd at one port takes nothing from another. They leave the
 signals to the server of the data port, and end with the tasks of the process, after the last request there:
 until then operators can watch it leave.
+
+``--prometheus-port`` has one that serves only /metrics, in every process of ``--workers``: whoever gets the
+port serves it for all (each process answers for its siblings too), the others try again every few seconds and
+take over when it dies.
 """
 
+import asyncio
 import contextlib
+import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from router.proxy import (
     ClientConnection,
@@ -29,11 +35,16 @@ from router.proxy import (
 from router.settings import AdminSettings
 from router.tls import server_context
 
+logger = logging.getLogger(__name__)
+
 ENDING_S = 1
 """How long answers that are under way may take once the listener ends, seconds; streams never end."""
 
 BACKLOG = 128
 """Connections that the kernel accepts before this process does."""
+
+RETRY_S = 2.0
+"""Between two tries to get a port that another process has."""
 
 
 class _QuietServer(uvicorn.Server):
@@ -121,3 +132,55 @@ def admin_tls(admin: AdminSettings) -> ssl.SSLContext | None:
     if not admin.ssl_certfile:
         return None
     return server_context(admin.ssl_certfile, admin.ssl_keyfile, admin.ssl_ca_certs)
+
+
+def make_metrics_api(exposition: Callable[[], tuple[bytes, str]]) -> FastAPI:
+    """Build what the listener serves.
+
+    Args:
+        exposition: Gives the body and its content type.
+    """
+    api = FastAPI(openapi_url=None)
+
+    @api.get("/metrics")
+    async def metrics() -> Response:
+        body, content_type = exposition()
+        return Response(body, media_type=content_type)
+
+    return api
+
+
+async def serve_metrics(listener: Listener, host: str, port: int, *, alone: bool) -> None:
+    """Serve until cancelled.
+
+    Args:
+        listener: What serves.
+        host: Address to listen on.
+        port: Port to listen on.
+        alone: Whether there are no sibling processes, so that a taken port is worth a warning.
+    """
+    while True:
+        bound = await _bound(host, port, alone=alone)
+        with contextlib.closing(bound):
+            await listener.serve(bound)
+
+
+async def _bound(host: str, port: int, *, alone: bool) -> socket.socket:
+    """The listening socket, once it is free."""
+    warned = False
+    while True:
+        try:
+            return socket.create_server(
+                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+            )
+        except OSError as error:
+            if alone and not warned:
+                warned = True
+                logger.warning(
+                    "cannot serve metrics on %s:%d: %s; trying again",
+                    host,
+                    port,
+                    error.strerror,
+                    extra={"event": "metrics.unavailable"},
+                )
+            await asyncio.sleep(RETRY_S)

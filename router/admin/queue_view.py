@@ -1,21 +1,25 @@
-"""``GET /queue``: what waits, for whom and why, as this replica sees all of it.
+"""``/queue``: what waits, for whom and why, as this replica sees all of it; and ending the wait of one.
 
 Every replica folds everybody's tickets, so any of them may be asked. Of the one that is asked alone are
-``here``, ``order`` and ``refused``. Tickets are counted in steps between which the event loop goes on: with
+``here``, ``order`` and ``refused``. A wait is ended by whoever holds the request: the wish goes through the
+log (`policies.Expire`). Tickets are counted in steps between which the event loop goes on: with
 ten thousand of them a look takes some ten milliseconds, of which a stream waits for two.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Path, Query, Request
 
-from policies import ANY_BUCKET, Admission, FleetState, RequestQueue, Ticket, class_of, model_and_bucket
-from router.fleet import LocalWorker, Registry
-from router.gateway.refusals import Refusals
-from router.settings import QueueSettings
+from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_bucket
+from router.admin.audit import note_change
+from router.admin.parts import AdminParts
+from router.errors import ClientError
+from router.fleet import LocalWorker
+from router.gateway import Gateway
 
 STEP = 1000
 """Tickets counted in one turn of the loop, some two milliseconds."""
@@ -23,30 +27,11 @@ STEP = 1000
 LISTED_MAX = 100
 """Tenants and lanes that are listed, those with the most requests; the rest is added up."""
 
+TICKETS_MAX = 1000
 
-@dataclass(frozen=True, slots=True)
-class QueuePorts:
-    """What the view may see.
-
-    Attributes:
-        replica: Who is asked.
-        fleet: With everybody's tickets.
-        registry: The workers.
-        admission: Who has room.
-        room: What waits here.
-        settings: How much may wait, now.
-        refusals: Whom this replica sent away.
-        now_us: Log time.
-    """
-
-    replica: str
-    fleet: FleetState
-    registry: Registry
-    admission: Admission
-    room: RequestQueue
-    settings: Callable[[], QueueSettings]
-    refusals: Refusals
-    now_us: Callable[[], int]
+TicketId = Annotated[
+    str, Path(description="As GET /queue/tickets names it.", max_length=256, examples=["gw-1-7f3a"])
+]
 
 
 @dataclass(slots=True)
@@ -117,7 +102,7 @@ async def census(tickets: Iterable[Ticket]) -> Census:
     return counted
 
 
-def add_queue_view(api: FastAPI, ports: QueuePorts) -> None:
+def add_queue_view(api: FastAPI, parts: AdminParts) -> None:
     """Add the route."""
 
     @api.get("/queue", tags=["queue"])
@@ -127,15 +112,16 @@ def add_queue_view(api: FastAPI, ports: QueuePorts) -> None:
         ``predicted_drain_s`` is what waits in a lane over the workers that serve it: what a client that is
         rejected is told to wait.
         """
-        counted = await census(ports.fleet.tickets)
-        return described(ports, counted, ports.now_us())
+        counted = await census(parts.gateway.fleet.tickets)
+        return described(parts, counted, parts.gateway.log.now_us())
 
 
-def described(ports: QueuePorts, counted: Census, now_us: int) -> dict[str, Any]:
+def described(parts: AdminParts, counted: Census, now_us: int) -> dict[str, Any]:
     """The whole answer."""
-    room, settings, inversions = ports.room, ports.settings(), ports.fleet.tickets.inversions
+    gateway, settings = parts.gateway, parts.live.current.queue
+    room, inversions = gateway.placing.room, gateway.fleet.tickets.inversions
     return {
-        "replica": ports.replica,
+        "replica": gateway.log.replica,
         "enabled": not settings.disable_queue,
         "waiting": counted.total.described(now_us),
         "here": len(room),
@@ -149,13 +135,13 @@ def described(ports: QueuePorts, counted: Census, now_us: int) -> dict[str, Any]
         "tenants": _listed("tenant", counted.tenants, now_us),
         "lanes": [{**lane, **_lane(room, lane["lane"])} for lane in _listed("lane", counted.lanes, now_us)],
         "replicas": _listed("replica", counted.replicas, now_us),
-        "workers": [_worker(ports, local, counted, now_us) for local in ports.registry.all()],
+        "workers": [_worker(gateway, local, counted, now_us) for local in gateway.registry.all()],
         "order": {
             "inversions": inversions.count,
             "inversion_s_max": round(inversions.us_max / 1e6, 3),
             "rooms_overdue": room.overdue,
         },
-        "refused": ports.refusals.described(),
+        "refused": gateway.reports.refusals.described(),
     }
 
 
@@ -183,8 +169,8 @@ def _lane(room: RequestQueue, lane: str | None) -> dict[str, Any]:
     }
 
 
-def _worker(ports: QueuePorts, local: LocalWorker, counted: Census, now_us: int) -> dict[str, Any]:
-    fleet, admission, slot = ports.fleet, ports.admission, local.worker.slot
+def _worker(gateway: Gateway, local: LocalWorker, counted: Census, now_us: int) -> dict[str, Any]:
+    fleet, admission, slot = gateway.fleet, gateway.placing.admission, local.worker.slot
     reported = fleet.reports.get(local.worker.worker_id)
     for_it = counted.slots.get(slot)
     return {
@@ -219,3 +205,80 @@ def _finite(bound: float) -> int | None:
 def _said(value: int) -> int | None:
     """What an engine said; None if it did not."""
     return value if value >= 0 else None
+
+
+def add_tickets(api: FastAPI, parts: AdminParts) -> None:
+    """Add the routes of single tickets."""
+    gateway, log = parts.gateway, parts.gateway.log
+
+    @api.get("/queue/tickets", tags=["queue"])
+    async def tickets(
+        limit: Annotated[int, Query(ge=1, le=TICKETS_MAX, description="How many at most.")] = 100,
+        class_name: Annotated[str, Query(alias="class", description="Only those of this class.")] = "",
+        tenant: Annotated[str, Query(description="Only those of this tenant.")] = "",
+        lane: Annotated[str, Query(description="Only those of this lane, as ``GET /queue`` names it.")] = "",
+        replica: Annotated[str, Query(description="Only those that wait at this replica.")] = "",
+    ) -> dict[str, Any]:
+        """The requests that wait, at all replicas, in the order in which those of one flow go.
+
+        Between tenants and classes their shares decide.
+        """
+        now_us, listed = log.now_us(), list[Ticket]()
+        for number, ticket in enumerate(list(gateway.fleet.tickets)):
+            if number % STEP == STEP - 1:
+                await asyncio.sleep(0)
+            name, _, owner = ticket.flow.partition("/")
+            if (
+                (not class_name or name == class_name)
+                and (not tenant or owner == tenant)
+                and (not lane or ticket.lane == lane)
+                and (not replica or ticket.replica == replica)
+            ):
+                listed.append(ticket)
+        first = heapq.nsmallest(limit, listed)
+        return {"tickets": [_ticket(gateway, each, now_us) for each in first], "total": len(listed)}
+
+    @api.get("/queue/{ticket:path}", tags=["queue"])
+    async def one_ticket(ticket: TicketId) -> dict[str, Any]:
+        """One request that waits."""
+        return _ticket(gateway, found(ticket), log.now_us())
+
+    @api.delete("/queue/{ticket:path}", status_code=202, tags=["queue"])
+    async def expire(request: Request, ticket: TicketId) -> dict[str, Any]:
+        """End the wait of a request: its client gets 408, from whichever replica holds it."""
+        known = found(ticket)
+        note_change(request, detail={"replica": known.replica, "flow": known.flow})
+        log.publish(Expire(log.now_us(), log.replica, ticket))
+        shared = log.status().connected
+        return {"ticket": ticket, "status": "accepted", "shared": shared, "replica": known.replica}
+
+    def found(ticket: str) -> Ticket:
+        known = gateway.fleet.tickets.get(ticket)
+        if known is None:
+            raise ClientError(
+                f"No request waits under {ticket[:256]!r}; GET /queue/tickets lists those that do.",
+                code="ticket_not_found",
+                status=404,
+            )
+        return known
+
+
+def _ticket(gateway: Gateway, ticket: Ticket, now_us: int) -> dict[str, Any]:
+    model, bucket = model_and_bucket(ticket.lane)
+    name, _, owner = ticket.flow.partition("/")
+    local = gateway.registry.found(ticket.slot) if ticket.slot >= 0 else None
+    return {
+        "ticket": ticket.request_id,
+        "replica": ticket.replica,
+        "class": name,
+        "tenant": owner,
+        "lane": ticket.lane,
+        "model": model,
+        "bucket": None if bucket <= ANY_BUCKET else bucket,
+        "worker": None if local is None else local.worker.worker_id,
+        "link": ticket.link or None,
+        "waited_s": round(max(now_us - ticket.arrived_us, 0) / 1e6, 3),
+        "service_s": round(ticket.service_us / 1e6, 3),
+        "uncached_tokens": ticket.uncached_tokens,
+        "context_tokens": ticket.context_tokens,
+    }

@@ -1,9 +1,9 @@
-"""``GET /roles``: who prefills and decodes, what that serves, and what the slow loop would change.
+"""``GET /roles`` and ``GET /buckets``: how work is divided among the workers, by stage and by length.
 
 Every replica folds the same log, so any of them may be asked for the plan and for what is turning; what would
 be decided now is worked out when asked, by the same rule that decides it (`router.fleet.role_planner`). It
 follows what the asked replica has learned of decode, which may differ a little from what the leader has. Only
-``changes`` count from the asked replica's own start.
+``changes``, ``placed`` and ``spilled`` count from the asked replica's own start.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,37 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS, OffloadPlan, RoleDemand, RoleMember, RoleVerdict, Throughput
+from policies import (
+    ANY_BUCKET,
+    NEVER_TOKENS,
+    LengthBuckets,
+    OffloadPlan,
+    RoleDemand,
+    RoleMember,
+    RoleVerdict,
+    Throughput,
+)
+from router.admin.parts import AdminParts
 from router.fleet import RolePlanner
+from router.gateway import Gateway
 
 
-def add_role_view(api: FastAPI, planner: RolePlanner) -> None:
-    """Serve the view."""
+def add_role_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the views."""
 
     @api.get("/roles", tags=["workers"])
     async def roles() -> dict[str, Any]:
         """Prefill and decode: workers, threshold, load, the plan and its reason, and what is turning."""
-        return described(planner)
+        return described(parts.roles)
+
+    @api.get("/buckets", tags=["workers"])
+    async def buckets() -> dict[str, Any]:
+        """Length buckets: bounds, workers, load, spills, and what came lately."""
+        return divided(parts.gateway)
 
 
 def described(planner: RolePlanner) -> dict[str, Any]:
-    """What the view says."""
+    """What is said of roles."""
     members = planner.members()
     if not members:
         return {"mode": planner.rules.mode, "workers": []}
@@ -150,3 +166,59 @@ def _throughput(found: Throughput) -> dict[str, Any]:
 def _threshold(tokens: float) -> int | None:
     """A threshold; None if it is not known, or if nothing is remote."""
     return round(tokens) if 0 <= tokens < NEVER_TOKENS else None
+
+
+def divided(gateway: Gateway) -> dict[str, Any]:
+    """What is said of length buckets."""
+    known = gateway.fleet.buckets
+    if known.bounds is None:
+        return {"mode": "off"}
+    demand = gateway.fleet.lengths.demand(gateway.log.now_us())
+    rows = [
+        {"tokens_max": tokens_max, "requests": requests, "service_s": round(service_s, 3)}
+        for tokens_max, requests, service_s in demand.rows()
+    ]
+    by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
+    return {
+        "mode": "labels",
+        "in_use": known.lengths is not None,
+        "buckets": bucket_rows(gateway, known.bounds),
+        "any_length": [worker for slot, worker in by_slot.items() if known.of(slot) == ANY_BUCKET],
+        "unknown_labels": known.strangers(),
+        "spilled": {
+            "up": sum(count for (own, taker), count in known.placed.items() if taker > own),
+            "down": sum(count for (own, taker), count in known.placed.items() if -1 < taker < own),
+        },
+        "histogram": {"window_s": round(demand.window_s, 1), "rows": rows},
+    }
+
+
+def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]:
+    """Each bucket: its workers, what they have to do, and where its requests went."""
+    known, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
+    by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
+    demand = gateway.fleet.lengths.demand(now_us)
+    works = demand.within(bounds.tokens_max)
+    listed = []
+    for number, (name, tokens_max) in enumerate(zip(bounds.names, bounds.tokens_max, strict=True)):
+        slots = [slot for slot in by_slot if known.of(slot) == number]
+        requests, load = works[number]
+        listed.append(
+            {
+                "number": number,
+                "name": name,
+                "tokens_max": tokens_max,
+                "workers": [by_slot[slot] for slot in slots],
+                "requests": requests,
+                "load": round(load / len(slots), 4) if slots else None,
+                "load_share": round(load / demand.load, 4) if demand.load else 0.0,
+                "backlog_s": round(sum(loads.backlog_at_s(slot, now_us) for slot in slots), 3),
+                "inflight_requests": int(sum(loads.inflight_requests[slot] for slot in slots)),
+                "placed": {
+                    "any_length" if taker == ANY_BUCKET else bounds.names[taker]: count
+                    for (own, taker), count in sorted(known.placed.items())
+                    if own == number and taker < len(bounds)
+                },
+            }
+        )
+    return listed

@@ -1,44 +1,31 @@
-"""``/settings``: what every setting is and why, and changing those that may change while the gateway serves.
+"""``/settings`` and ``/policies``: what every setting is and why, and changing those that may change.
 
 A change holds for all replicas (`router.live_settings`): it is judged as a whole, goes through the shared
 log, has a history, and can be rolled back. What is answered is what this replica knows; without Redis it is
 the only one that knows of a change, and says so (``shared``).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import fields
+from math import isfinite
 from typing import Annotated, Any
 
 import orjson
 from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from policies import SettingsChanged
+from policies import DECODE_COST, POLICIES, SettingsChanged
 from router.admin.audit import note_change
+from router.admin.parts import AdminParts
 from router.catalogue import CATALOGUE, Setting
 from router.live_settings import LiveSettings, Outcome, value_of
-from router.reference import shown
-from router.shared import LogStatus
+from router.reference import about, shown
+from router.settings import PlacementSettings
 
 NOT_SHARED = (
     "Redis is gone: this replica goes by it at once, the others when Redis is back, and if this one ends "
     "before that it is lost"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsPorts:
-    """What the routes may see and do.
-
-    Attributes:
-        replica: Who is asked.
-        live: The settings.
-        log_status: Whether others hear of a change.
-    """
-
-    replica: str
-    live: LiveSettings
-    log_status: Callable[[], LogStatus]
 
 
 class _Asked(BaseModel):
@@ -98,9 +85,9 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add_settings(api: FastAPI, ports: SettingsPorts) -> None:
+def add_settings(api: FastAPI, parts: AdminParts) -> None:
     """Add the routes."""
-    live = ports.live
+    live = parts.live
 
     @api.get("/settings", tags=["settings"])
     async def settings() -> dict[str, Any]:
@@ -110,7 +97,7 @@ def add_settings(api: FastAPI, ports: SettingsPorts) -> None:
         needs a restart. ``refused`` says what this replica cannot use of what was changed.
         """
         return {
-            **_state(ports),
+            **_state(parts),
             "settings": {key: _described(live, key, row) for key, row in CATALOGUE.items()},
         }
 
@@ -127,7 +114,7 @@ def add_settings(api: FastAPI, ports: SettingsPorts) -> None:
             expected=asked.expected_revision,
             dry_run=asked.dry_run,
         )
-        return _answer(ports, request, outcome, dry_run=asked.dry_run)
+        return _answer(parts, request, outcome, dry_run=asked.dry_run)
 
     @api.get("/settings/history", tags=["settings"])
     async def history(
@@ -136,7 +123,7 @@ def add_settings(api: FastAPI, ports: SettingsPorts) -> None:
         """The newest changes, the newest first, with what each value was before; null is as at the start."""
         changes = live.overrides.history
         return {
-            **_state(ports),
+            **_state(parts),
             "changes": [_told(live, change) for change in reversed(changes[-limit:])],
             "total": len(changes),
         }
@@ -158,22 +145,22 @@ def add_settings(api: FastAPI, ports: SettingsPorts) -> None:
             expected=asked.expected_revision,
             dry_run=asked.dry_run,
         )
-        return _answer(ports, request, outcome, dry_run=asked.dry_run)
+        return _answer(parts, request, outcome, dry_run=asked.dry_run)
 
 
-def _state(ports: SettingsPorts) -> dict[str, Any]:
+def _state(parts: AdminParts) -> dict[str, Any]:
     """What every answer tells."""
-    shared = ports.log_status().connected
+    shared = parts.gateway.log.status().connected
     return {
-        "replica": ports.replica,
-        "revision": ports.live.overrides.digest(),
+        "replica": parts.gateway.log.replica,
+        "revision": parts.live.overrides.digest(),
         "shared": shared,
         "note": None if shared else NOT_SHARED,
-        "refused": dict(ports.live.refused),
+        "refused": dict(parts.live.refused),
     }
 
 
-def _answer(ports: SettingsPorts, request: Request, outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
+def _answer(parts: AdminParts, request: Request, outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
     """What is told of a change, to who made it and to the audit."""
     changed = {
         key: {"before": shown(before), "after": shown(after)}
@@ -186,7 +173,7 @@ def _answer(ports: SettingsPorts, request: Request, outcome: Outcome, *, dry_run
         made=bool(outcome.change_id),
     )
     return {
-        **_state(ports),
+        **_state(parts),
         "dry_run": dry_run,
         "change_id": outcome.change_id or None,
         "changed": changed,
@@ -246,3 +233,68 @@ def _value(texts: Mapping[str, str | None], key: str) -> Any:
         return orjson.loads(text)
     except ValueError:  # another version wrote it
         return text
+
+
+def add_policies(api: FastAPI, parts: AdminParts) -> None:
+    """Add the route of policies."""
+
+    @api.get("/policies", tags=["settings"])
+    async def policies() -> dict[str, Any]:
+        """The policies with their options, what each decides now, and which one only watches (shadow).
+
+        Any of them may choose a worker, or a prefill worker, or a decode worker; change which with
+        ``PATCH /settings`` (placement.policy, prefill_policy, decode_policy, policy_options).
+        """
+        return described(parts.live.current.placement)
+
+
+def described(placement: PlacementSettings) -> dict[str, Any]:
+    """What is said of policies."""
+    chosen = {
+        "placement": placement.policy,
+        "prefill": placement.prefill_policy or placement.policy,
+        "decode": placement.decode_policy,
+    }
+    active = {part: {"policy": name, "options": placement.options_of(name)} for part, name in chosen.items()}
+    shadow = placement.shadow_policy
+    return {
+        "active": active,
+        "shadow": {
+            "policy": shadow,
+            "options": placement.shadow_policy_options,
+            "ratio": placement.shadow_ratio,
+        }
+        if shadow
+        else None,
+        "policies": [
+            {
+                "name": name,
+                "picks": about(rule.price or rule.costs),
+                "uses_cache": rule.uses_cache,
+                "counts_seconds": rule.price is not None,
+                "decides": [part for part, used in chosen.items() if used == name],
+                "options": _options(rule.options),
+            }
+            for name, rule in POLICIES.items()
+        ],
+        "decode_only": {
+            "name": DECODE_COST,
+            "picks": "The decode worker where wait for room, transfer and output cost the least seconds.",
+            "decides": [part for part, used in chosen.items() if used == DECODE_COST],
+        },
+    }
+
+
+def _options(kind: type[Any] | None) -> list[dict[str, Any]]:
+    """The options of a policy; without a greatest value that is null."""
+    if kind is None:
+        return []
+    return [
+        {
+            "name": option.name,
+            "default": option.default,
+            "low": option.metadata["low"],
+            "high": option.metadata["high"] if isfinite(option.metadata["high"]) else None,
+        }
+        for option in fields(kind)
+    ]

@@ -1,25 +1,17 @@
 """``GET /tenants``: who may use the gateway, and until when; never a key, a hash or a salt."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 
-from router.tenants import KeysWatch, KeyTable, Limiter, Tenant
+from router.admin.parts import AdminParts
+from router.tenants import KeyTable, Limiter, Tenant
 
 
-def add_tenants(
-    api: FastAPI, keys: KeysWatch | None, limiter: Limiter | None, now_unix_s: Callable[[], float]
-) -> None:
-    """Add the route.
-
-    Args:
-        api: The application.
-        keys: Looks after the keys file, if there is one.
-        limiter: Keeps its limits, if there is one.
-        now_unix_s: Wall clock.
-    """
+def add_tenants(api: FastAPI, parts: AdminParts) -> None:
+    """Add the route."""
+    keys, limiter = parts.keys, parts.gateway.limiter
 
     @api.get("/tenants", tags=["tenants"])
     async def tenants() -> dict[str, Any]:
@@ -35,7 +27,7 @@ def add_tenants(
             },
             "limits_degraded": None if limiter is None else limiter.degraded_reason,
             "tenants": [
-                _described(tenant, table, limiter, now_unix_s()) for tenant in table.tenants.values()
+                _described(tenant, table, limiter, parts.now_unix_s()) for tenant in table.tenants.values()
             ],
             "total": len(table.tenants),
         }

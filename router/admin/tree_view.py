@@ -1,35 +1,58 @@
-"""``/tree``: what is believed to be cached where, which starts of prompts save most, and whether it is sound.
+"""``/tree`` and ``/kv_events``: what is believed to be cached where, by what that is known, what it saves.
 
 A start is named by the hash of its first block and never by its text. Its length is that of what all cached
 prompts have in common that begin so: of an application mostly its tools and its system prompt. What it saved
-is counted by this replica alone, over this hour and the last one (`policies.observing.savings`); what is
+is counted over the newest requests of the replica that is asked (`router.gateway.recent_decisions`); what is
 cached where, all replicas know alike.
 """
 
-import asyncio
-import logging
-from time import perf_counter
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+import msgspec
+from fastapi import FastAPI, Query
 
-from policies import Entry, FleetState
-from radix import Inspection, inspect_tree, shared_start
-from router.admin.audit import note_change
-from router.errors import ClientError
+from policies import FleetState
+from radix import shared_start
+from router.admin.parts import AdminParts
+from router.fleet import Registry
+from router.fleet.kv_events import Follower, KvEvents
 from router.gateway import Gateway
-
-logger = logging.getLogger(__name__)
+from router.gateway.recent_decisions import RecentDecision
 
 HOLDERS_LISTED = 16
 WORKERS_MAX = 1000
-STEP_S = 0.001
-"""How long the event loop is held."""
 
 
-def add_tree_view(api: FastAPI, gateway: Gateway) -> None:
-    """Serve the views."""
-    checking = asyncio.Lock()
+class Start(msgspec.Struct):
+    """What the requests saved whose prompts begin with one block, in tokens that were not prefilled.
+
+    Attributes:
+        key: 64-bit hash of the first block.
+        model: Model that they asked for.
+        requests: Completed requests.
+        prompt_tokens: Of all of their prompts.
+        saved_tokens: As reported by the engine, else as predicted.
+        predicted_tokens: As predicted when they were placed.
+        reported_tokens: As reported, of those of which the engine reported it.
+        reported_requests: How many that are.
+        last_us: Log time when the latest ended.
+    """
+
+    key: int
+    model: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    saved_tokens: int = 0
+    predicted_tokens: int = 0
+    reported_tokens: int = 0
+    reported_requests: int = 0
+    last_us: int = 0
+
+
+def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the views of the tree."""
+    gateway = parts.gateway
 
     @api.get(
         "/tree", tags=["tree"], responses={200: {"content": {"application/json": {"example": _EXAMPLE}}}}
@@ -39,11 +62,10 @@ def add_tree_view(api: FastAPI, gateway: Gateway) -> None:
     ) -> dict[str, Any]:
         """How large the tree is, and the starts of prompts that saved most tokens here.
 
-        ``saved_tokens`` are as the engines report, or as predicted where they report nothing; the true sum is
-        at most ``error_tokens`` more. ``blocks`` and ``tokens`` are what all cached prompts share that begin
-        so; they part there in ``branches`` ways.
+        ``saved_tokens`` are as the engines report, or as predicted where they report nothing, of the newest
+        requests. ``blocks`` and ``tokens`` are what all cached prompts share that begin so; they part there
+        in ``branches`` ways.
         """
-        gateway.reports.decisions.fold()
         return described(gateway, limit)
 
     @api.get("/tree/workers", tags=["tree"])
@@ -53,65 +75,72 @@ def add_tree_view(api: FastAPI, gateway: Gateway) -> None:
         """What each worker and each shared cache is believed to hold, those that hold most first."""
         return covered(gateway.fleet, limit)
 
-    @api.post(
-        "/tree/check",
-        tags=["tree"],
-        responses={409: {"description": "A check is under way."}},
+
+def saved(decisions: Iterable[RecentDecision]) -> list[Start]:
+    """Return the starts of these requests that saved anything, the greatest first."""
+    starts: dict[int, Start] = {}
+    for each in decisions:
+        if each.outcome != "completed" or each.attempt is None:
+            continue
+        chosen, usage = each.attempt.chosen, each.usage
+        start = starts.setdefault(each.prefix_key, Start(each.prefix_key, each.model))
+        start.requests += 1
+        start.last_us = each.ended_us
+        start.predicted_tokens += chosen.safe_tokens
+        if usage is None or usage.cached_tokens is None:
+            start.saved_tokens += chosen.safe_tokens
+        else:
+            start.saved_tokens += usage.cached_tokens
+            start.reported_tokens += usage.cached_tokens
+            start.reported_requests += 1
+        start.prompt_tokens += (
+            chosen.safe_tokens + chosen.uncached_tokens if usage is None else usage.prompt_tokens
+        )
+    return sorted(
+        (start for start in starts.values() if start.saved_tokens),
+        key=lambda start: (-start.saved_tokens, start.key),
     )
-    async def check(
-        request: Request,
-        time_s: Annotated[
-            float, Query(gt=0, le=60, description="How long to look at most, in seconds.")
-        ] = 10.0,
-    ) -> dict[str, Any]:
-        """Look whether the tree of this replica is sound, in steps of a millisecond. Changes nothing."""
-        note_change(request, made=False)
-        if checking.locked():
-            raise ClientError("A check is under way.", code="check_under_way", status=409)
-        async with checking:
-            return await checked(gateway.fleet, time_s)
 
 
 def described(gateway: Gateway, limit: int) -> dict[str, Any]:
     """What the first view says."""
-    fleet, decisions = gateway.fleet, gateway.reports.decisions
-    tree, savings = fleet.tree, decisions.savings
+    tree, block_tokens = gateway.fleet.tree, gateway.fleet.rules.block_tokens
+    recent, _ = gateway.reports.decisions.since(0)
+    starts = saved(recent)
     held = sum(holdings.blocks for holdings in tree.holdings)
     return {
         "blocks": tree.blocks,
         "blocks_max": tree.blocks_max,
         "runs": tree.nodes,
-        "tokens": tree.blocks * fleet.rules.block_tokens,
+        "tokens": tree.blocks * block_tokens,
         "copies_mean": round(held / tree.blocks, 3) if tree.blocks else None,
         "savings": {
             "replica": gateway.log.replica,
-            "since_unix_s": round(savings.since_us / 1e6, 3) or None,
-            "requests": savings.requests,
-            "saved_tokens": savings.total_tokens,
-            "unlisted_saved_tokens_max": savings.floor,
-            "uncounted_requests": decisions.missed,
+            "since_unix_s": round(recent[0].ended_us / 1e6, 3) if recent else None,
+            "requests": sum(each.outcome == "completed" for each in recent),
+            "saved_tokens": sum(start.saved_tokens for start in starts),
         },
-        "prefixes": [_prefix(fleet, entry, gateway) for entry in savings.top(limit)],
+        "prefixes": [_prefix(gateway, start) for start in starts[:limit]],
     }
 
 
-def _prefix(fleet: FleetState, entry: Entry, gateway: Gateway) -> dict[str, Any]:
-    start = shared_start(fleet.tree, entry.key)
+def _prefix(gateway: Gateway, saved: Start) -> dict[str, Any]:
+    fleet = gateway.fleet
+    start = shared_start(fleet.tree, saved.key)
     names = [] if start is None else [fleet.at_slot(slot).worker_id for slot in start.holders]
     # Text: a block is four bytes for each nominal token, of which the model has learned how many there are.
-    tokens_per_block = 4 * fleet.rules.block_tokens / gateway.placing.feedback.bytes_per_token(entry.model)
+    tokens_per_block = 4 * fleet.rules.block_tokens / gateway.placing.feedback.bytes_per_token(saved.model)
     return {
-        "prefix": f"{entry.key:016x}",
-        "model": entry.model or None,
-        "requests": entry.requests,
-        "saved_tokens": entry.saved_tokens,
-        "error_tokens": entry.error,
-        "predicted_tokens": entry.predicted_tokens,
-        "reported_tokens": entry.reported_tokens if entry.reported_requests else None,
-        "reported_requests": entry.reported_requests,
-        "prompt_tokens": entry.prompt_tokens,
-        "saved_ratio": round(entry.saved_tokens / entry.prompt_tokens, 4) if entry.prompt_tokens else None,
-        "last_unix_s": round(entry.last_us / 1e6, 3),
+        "prefix": f"{saved.key:016x}",
+        "model": saved.model or None,
+        "requests": saved.requests,
+        "saved_tokens": saved.saved_tokens,
+        "predicted_tokens": saved.predicted_tokens,
+        "reported_tokens": saved.reported_tokens if saved.reported_requests else None,
+        "reported_requests": saved.reported_requests,
+        "prompt_tokens": saved.prompt_tokens,
+        "saved_ratio": round(saved.saved_tokens / saved.prompt_tokens, 4) if saved.prompt_tokens else None,
+        "last_unix_s": round(saved.last_us / 1e6, 3),
         "blocks": 0 if start is None else start.blocks,
         "tokens": 0 if start is None else round(start.blocks * tokens_per_block),
         "branches": 0 if start is None else start.branches,
@@ -124,10 +153,7 @@ def _prefix(fleet: FleetState, entry: Entry, gateway: Gateway) -> dict[str, Any]
 def covered(fleet: FleetState, limit: int) -> dict[str, Any]:
     """What each holder is believed to hold."""
     tree, block_tokens = fleet.tree, fleet.rules.block_tokens
-    holders = []
-    for worker in fleet.holders():
-        holdings = tree.holdings_of(worker.slot)
-        holders.append((worker, holdings))
+    holders = [(worker, tree.holdings_of(worker.slot)) for worker in fleet.holders()]
     holders.sort(key=lambda pair: (-pair[1].blocks, pair[0].worker_id))
     listed = []
     for worker, holdings in holders[:limit]:
@@ -148,37 +174,73 @@ def covered(fleet: FleetState, limit: int) -> dict[str, Any]:
     return {"tree_blocks": tree.blocks, "workers": listed, "omitted": len(holders) - len(listed)}
 
 
-async def checked(fleet: FleetState, time_s: float) -> dict[str, Any]:
-    """Look at the tree for some seconds at most."""
-    inspection, began_s = Inspection(), perf_counter()
-    complete, until_s = True, began_s + STEP_S
-    for _ in inspect_tree(fleet.tree, inspection):
-        now_s = perf_counter()
-        if now_s - began_s > time_s:
-            complete = False
-            break
-        if now_s >= until_s:
-            await asyncio.sleep(0)
-            until_s = perf_counter() + STEP_S
-    if inspection.wrong:
-        logger.error(
-            "the prefix tree is not sound",
-            extra={
-                "event": "tree.unsound",
-                "wrong": inspection.wrong,
-                "findings": inspection.findings,
-            },
-        )
+def add_kv_events_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the view of KV events."""
+
+    @api.get("/kv_events", tags=["workers"])
+    async def followed() -> dict[str, Any]:
+        """Workers whose KV events this replica follows, and by what the cache of each worker is known.
+
+        Each worker is followed by one replica. What that one sees of it (``followed``) only it can tell;
+        ``evidence`` is the same everywhere.
+        """
+        return following(parts.kv_events, parts.gateway.fleet, parts.gateway.registry)
+
+
+def following(kv_events: KvEvents, fleet: FleetState, registry: Registry) -> dict[str, Any]:
+    """What is said of KV events."""
+    if not kv_events.on:
+        return {"enabled": False}
+    counts = kv_events.counts()
     return {
-        "sound": not inspection.wrong,
-        "complete": complete,
-        "runs_checked": inspection.runs,
-        "workers_checked": inspection.workers,
-        "workers_too_large_to_add_up": inspection.workers_passed,
-        "totals_checked": inspection.totals,
-        "wrong": inspection.wrong,
-        "findings": inspection.findings,
-        "took_s": round(perf_counter() - began_s, 3),
+        "enabled": True,
+        "replica": kv_events.replica,
+        "counts": {name: counts[name] for name in sorted(counts)},
+        "workers": [
+            {
+                "worker_id": (worker_id := local.worker.worker_id),
+                **evidence(fleet, worker_id),
+                "followed": _follower(kv_events.followers.get(worker_id)),
+            }
+            for local in registry.all()[:WORKERS_MAX]
+        ],
+    }
+
+
+def evidence(fleet: FleetState, worker_id: str) -> dict[str, Any]:
+    """By what a worker's cache is known: ``events`` or ``history``, and who said so."""
+    word = fleet.evidence.get(worker_id)
+    return {
+        "evidence": "events" if fleet.tracks(worker_id) else "history",
+        "evidence_by": None if word is None else word.replica,
+    }
+
+
+def _follower(follower: Follower | None) -> dict[str, Any] | None:
+    """How well this replica follows a worker; None if another one does, or nobody."""
+    if follower is None:
+        return None
+    lag_s, counts = follower.lag_s, follower.counts()
+    return {
+        "state": follower.state.value,
+        "detail": follower.detail or None,
+        "kv_blocks": follower.blocks,
+        "opaque_kv_blocks": follower.opaque_blocks,
+        "lag_s": None if lag_s is None else round(lag_s, 3),
+        "counts": {name: counts[name] for name in sorted(counts) if counts[name]},
+        "sources": [
+            {
+                "rank": feed.source.rank,
+                "endpoint": feed.source.endpoint,
+                "replay_endpoint": feed.source.replay,
+                "listens": feed.source.listens,
+                "connected": feed.connected,
+                "complete": feed.sequence.complete,
+                "next_batch": feed.sequence.next,
+                "asked_from": feed.sequence.asked,
+            }
+            for feed in follower.feeds
+        ],
     }
 
 
@@ -193,8 +255,6 @@ _EXAMPLE: dict[str, Any] = {
         "since_unix_s": 1795298400.0,
         "requests": 51_000,
         "saved_tokens": 410_000_000,
-        "unlisted_saved_tokens_max": 0,
-        "uncounted_requests": 0,
     },
     "prefixes": [
         {
@@ -202,7 +262,6 @@ _EXAMPLE: dict[str, Any] = {
             "model": "m",
             "requests": 31_000,
             "saved_tokens": 260_000_000,
-            "error_tokens": 0,
             "blocks": 32,
             "tokens": 8192,
             "branches": 410,

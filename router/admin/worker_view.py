@@ -1,16 +1,22 @@
-"""How a worker is shown: its role, state, load, cache and connections, and how far it is with draining.
+"""How workers are shown: role, state, load, cache and connections, and how far they are with draining.
 
-All but ``connections``, ``detail`` and ``hits``, which are the asked replica's own, is the same in every
-replica.
+``GET /discovery`` shows which pods were found, what became of each, and how well this replica can look.
+
+Of a worker all is the same in every replica but ``connections``, ``detail`` and ``hits``, which are the asked
+replica's own.
 """
 
 from collections import Counter
 from typing import Any
 
+from fastapi import FastAPI
+
 from policies import ANY_BUCKET, CONVERTIBLE_LABEL
-from router.admin.kv_events_view import evidence
-from router.admin.ports import AdminPorts
-from router.fleet import Health, LocalWorker
+from router.admin.parts import AdminParts
+from router.admin.tree_view import evidence
+from router.discovery import Discovery
+from router.fleet import Health, LocalWorker, Registry, worker_id_of
+from router.gateway import Gateway
 from router.handover.bootstrap import bootstrap_of
 
 _OTHER_LEG = {"prefill": "decode", "decode": "prefill"}
@@ -19,10 +25,10 @@ _OTHER_LEG = {"prefill": "decode", "decode": "prefill"}
 class Legs:
     """How many workers there are of each role and protocol, for a look at who can work with whom."""
 
-    def __init__(self, ports: AdminPorts) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._all: Counter[tuple[str, str]] = Counter()
         self._ready: Counter[tuple[str, str]] = Counter()
-        for local in ports.registry.all():
+        for local in registry.all():
             kind = local.worker.role, local.protocol
             self._all[kind] += 1
             self._ready[kind] += local.health is Health.HEALTHY and not local.worker.draining
@@ -36,41 +42,41 @@ class Legs:
         return {"ready": self._ready[kind], "total": self._all[kind]}
 
 
-def described(ports: AdminPorts, local: LocalWorker, legs: Legs) -> dict[str, Any]:
+def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any]:
     """One worker with its role, site, state, load and cache."""
-    worker, loads, slot = local.worker, ports.fleet.loads, local.worker.slot
-    now_us, started = ports.now_us(), ports.fleet.started(worker.worker_id)
-    circuit = ports.registry.circuits.of(local)
+    worker, loads, slot = local.worker, gateway.fleet.loads, local.worker.slot
+    now_us, started = gateway.log.now_us(), gateway.fleet.started(worker.worker_id)
+    circuit = gateway.registry.circuits.of(local)
     return {
         "id": worker.worker_id,
         "url": worker.url,
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
         "site": local.site or None,
-        "bucket": _bucket(ports, slot),
+        "bucket": _bucket(gateway, slot),
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,
         "detail": local.detail,
-        "circuit": ports.registry.circuits.state(local).value,
+        "circuit": gateway.registry.circuits.state(local).value,
         "circuit_by": circuit.replica if circuit else None,
-        "spared": slot in ports.registry.circuits.spared,
+        "spared": slot in gateway.registry.circuits.spared,
         "circuit_wait_s": round(max(0, circuit.until_us - now_us) / 1e6, 3) if circuit else 0.0,
-        "share": round(ports.registry.share(local, now_us), 3),
+        "share": round(gateway.registry.share(local, now_us), 3),
         "started_unix_s": started.started_unix_ms / 1000 if started else None,
         "engine": local.engine or None,
         "models": [served.model_id for served in local.models or ()],
         "labels": worker.labels,
         **_part(local, legs),
         "capacity_tokens": worker.capacity_tokens,
-        "held_tokens": ports.fleet.tree.held_blocks(slot) * ports.fleet.rules.block_tokens,
-        **evidence(ports.fleet, worker.worker_id),
-        "hits": _hits(ports, worker.worker_id),
+        "held_tokens": gateway.fleet.tree.held_blocks(slot) * gateway.fleet.rules.block_tokens,
+        **evidence(gateway.fleet, worker.worker_id),
+        "hits": _hits(gateway, worker.worker_id),
         "draining": worker.draining,
         "leaving": worker.leaving,
         "inflight_requests": int(loads.inflight_requests[slot]),
         "inflight_tokens": int(loads.inflight_tokens[slot]),
         "backlog_s": round(loads.backlog_at_s(slot, now_us), 6),
-        "key_withheld": ports.registry.withholds_key(worker.worker_id),
+        "key_withheld": gateway.registry.withholds_key(worker.worker_id),
         "connections": {"open": local.pool.open, "idle": local.pool.idle},
     }
 
@@ -89,16 +95,16 @@ def _part(local: LocalWorker, legs: Legs) -> dict[str, Any]:
     }
 
 
-def _bucket(ports: AdminPorts, slot: int) -> str | None:
+def _bucket(gateway: Gateway, slot: int) -> str | None:
     """The length bucket that a worker belongs to; None if it takes any length."""
-    buckets = ports.fleet.buckets
+    buckets = gateway.fleet.buckets
     number = buckets.of(slot)
     return None if buckets.lengths is None or number == ANY_BUCKET else buckets.lengths.names[number]
 
 
-def _hits(ports: AdminPorts, worker_id: str) -> dict[str, Any]:
+def _hits(gateway: Gateway, worker_id: str) -> dict[str, Any]:
     """How much of the prompts of this replica's requests was cached there, as the worker said."""
-    prompt_tokens, cached_tokens = ports.hits(worker_id)
+    prompt_tokens, cached_tokens = gateway.placing.feedback.hits(worker_id)
     return {
         "reported_prompt_tokens": prompt_tokens,
         "cached_tokens": cached_tokens,
@@ -106,9 +112,9 @@ def _hits(ports: AdminPorts, worker_id: str) -> dict[str, Any]:
     }
 
 
-def progress(ports: AdminPorts, local: LocalWorker) -> dict[str, Any]:
+def progress(gateway: Gateway, local: LocalWorker) -> dict[str, Any]:
     """How far a worker is with draining."""
-    fleet, worker, slot, now_us = ports.fleet, local.worker, local.worker.slot, ports.now_us()
+    fleet, worker, slot, now_us = gateway.fleet, local.worker, local.worker.slot, gateway.log.now_us()
     inflight = int(fleet.loads.inflight_requests[slot])
     waiting = sum(ticket.slot == slot for ticket in fleet.tickets) if fleet.tickets.waits_for(slot) else 0
     drained = worker.draining and not inflight and not waiting
@@ -122,11 +128,11 @@ def progress(ports: AdminPorts, local: LocalWorker) -> dict[str, Any]:
         "inflight_requests": inflight,
         "inflight_tokens": int(fleet.loads.inflight_tokens[slot]),
         "waiting_for_it": waiting,
-        "expected_s": _expected_s(ports, local, inflight, now_us) if worker.draining else None,
+        "expected_s": _expected_s(gateway, local, inflight, now_us) if worker.draining else None,
     }
 
 
-def _expected_s(ports: AdminPorts, local: LocalWorker, inflight: int, now_us: int) -> float | None:
+def _expected_s(gateway: Gateway, local: LocalWorker, inflight: int, now_us: int) -> float | None:
     """How long what is in flight will still take; None if nobody knows.
 
     Its prefill and a mean decode, where all replicas learn how long those are; else as long as the newest
@@ -134,10 +140,64 @@ def _expected_s(ports: AdminPorts, local: LocalWorker, inflight: int, now_us: in
     """
     if not inflight:
         return 0.0
-    decode_s = ports.fleet.decode_fit(local.worker.worker_class).decode_s
+    decode_s = gateway.fleet.decode_fit(local.worker.worker_class).decode_s
     if not decode_s and local.worker.role != "prefill":
-        stay_s = (
-            None if ports.gateway is None else ports.gateway.reports.decisions.stay_s(local.worker.worker_id)
-        )
+        stay_s = gateway.reports.decisions.stay_s(local.worker.worker_id)
         return None if stay_s is None else round(stay_s, 3)
-    return round(ports.fleet.loads.backlog_at_s(local.worker.slot, now_us) + decode_s, 3)
+    return round(gateway.fleet.loads.backlog_at_s(local.worker.slot, now_us) + decode_s, 3)
+
+
+def add_discovery_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the view of pods."""
+    discovery = parts.discovery
+
+    @api.get("/discovery", tags=["workers"])
+    async def pods_and_workers() -> dict[str, Any]:
+        """Pods of the cluster that are selected: their workers, or why they have none; and the lists.
+
+        Every replica looks by itself, so this is what the one that is asked sees.
+        """
+        return {"enabled": False} if discovery is None else discovered(discovery)
+
+
+def discovered(discovery: Discovery) -> dict[str, Any]:
+    """What is said of pods."""
+    clock_s, age_s = discovery.clock(), discovery.list_age_s()
+    return {
+        "enabled": True,
+        "problem": discovery.problem,
+        "list_age_s": None if age_s is None else round(age_s, 1),
+        "states": dict(sorted(discovery.states().items())),
+        "selections": [
+            {
+                "namespace": watch.selection.namespace,
+                "role": watch.selection.role or None,
+                "selector": watch.selection.selector,
+                "pods": len(watch.pods),
+                "list_age_s": None if watch.listed_s is None else round(clock_s - watch.listed_s, 1),
+                "problem": watch.problem,
+                "failures": {trouble.value: count for trouble, count in sorted(watch.failures.items())},
+                "watch_restarts": watch.restarts,
+                "missed": watch.missed,
+            }
+            for watch in discovery.watches
+        ],
+        "pods": [
+            {
+                "namespace": sighting.pod.metadata.namespace,
+                "name": sighting.pod.metadata.name,
+                "uid": sighting.pod.uid,
+                "ip": sighting.pod.status.pod_ip or None,
+                "phase": sighting.pod.status.phase,
+                "ready": sighting.pod.ready,
+                "roles": sorted(selection.role or "by label" for selection in sighting.selections),
+                "workers": sorted(worker_id_of(url) for url in sighting.claims),
+                "failures": sighting.failures,
+                "not_used": None if sighting.refused is None else sighting.refused.reason.value,
+                "detail": None if sighting.refused is None else sighting.refused.detail,
+            }
+            for sighting in sorted(
+                discovery.sightings.values(), key=lambda seen: (seen.pod.name, seen.pod.uid)
+            )
+        ],
+    }

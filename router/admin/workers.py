@@ -12,28 +12,72 @@ from fastapi import FastAPI, Path, Query, Request
 
 from policies import TURNING_LABEL, Forget
 from router.admin.audit import note_change
-from router.admin.ports import AdminPorts
+from router.admin.parts import AdminParts
 from router.admin.worker_spec import WorkerChange, WorkerPatch, WorkerSpec
 from router.admin.worker_view import Legs, described, progress
 from router.errors import ClientError
 from router.fleet import LocalWorker, Registry, normal_url, worker_id_of
+from router.gateway import Gateway
 
 WorkerId = Annotated[
     str, Path(description="``HOST:PORT``, with a base path if it has one.", examples=["10.0.0.7:30000"])
 ]
 
 
-def add_workers(api: FastAPI, ports: AdminPorts) -> None:
-    """Add the routes."""
+def add_workers(api: FastAPI, parts: AdminParts) -> None:
+    """Add the routes.
 
-    def found(worker_id: str) -> LocalWorker:
-        local = ports.registry.get(worker_id)
-        if local is None:
-            known = ", ".join(worker.worker.worker_id for worker in ports.registry.all()[:5]) or "none"
-            raise ClientError(
-                f"There is no worker {worker_id!r}; known: {known}.", code="worker_not_found", status=404
-            )
-        return local
+    Those of a worker's drain come first: the id of a worker may have slashes, so ``/workers/{worker_id}``
+    would take them.
+    """
+    _add_drains(api, parts.gateway)
+    _add_list(api, parts.gateway)
+    _add_one(api, parts.gateway)
+
+
+def _add_drains(api: FastAPI, gateway: Gateway) -> None:
+    """Taking a worker out of service and back, and forgetting its cache."""
+    registry, fleet = gateway.registry, gateway.fleet
+
+    @api.post("/workers/{worker_id:path}/drain", status_code=202, tags=["workers"])
+    async def drain(request: Request, worker_id: WorkerId) -> dict[str, Any]:
+        """Give a worker no new requests, for all replicas; those in flight there finish."""
+        local = found(registry, worker_id)
+        note_change(request, detail={"inflight_requests": progress(gateway, local)["inflight_requests"]})
+        _drain(registry, local)
+        return accepted(gateway, worker_id) | progress(gateway, found(registry, worker_id))
+
+    @api.get("/workers/{worker_id:path}/drain", tags=["workers"])
+    async def drain_progress(worker_id: WorkerId) -> dict[str, Any]:
+        """How far a worker is with draining: what is left, since when, and how long it will take.
+
+        ``expected_s`` is null while nobody has seen how long answers of such workers take.
+        """
+        return progress(gateway, found(registry, worker_id))
+
+    @api.post("/workers/{worker_id:path}/undrain", status_code=202, tags=["workers"])
+    async def undrain(worker_id: WorkerId) -> dict[str, Any]:
+        """Put a worker back in service, for all replicas; it no longer leaves, if it was to."""
+        found(registry, worker_id)
+        registry.change(worker_id, draining=False)
+        return accepted(gateway, worker_id) | progress(gateway, found(registry, worker_id))
+
+    @api.post("/workers/{worker_id:path}/forget", status_code=202, tags=["workers"])
+    async def forget(request: Request, worker_id: WorkerId) -> dict[str, Any]:
+        """Forget what a worker has cached, for all replicas; its engine is not asked to drop anything.
+
+        For an engine whose cache was flushed behind our back. ``POST /flush_cache`` flushes the engines, too.
+        """
+        local = found(registry, worker_id)
+        held_tokens = fleet.tree.held_blocks(local.worker.slot) * fleet.rules.block_tokens
+        note_change(request, detail={"held_tokens": held_tokens})
+        gateway.log.publish(Forget(worker_id, gateway.log.now_us()))
+        return accepted(gateway, worker_id) | {"forgotten_tokens": held_tokens}
+
+
+def _add_list(api: FastAPI, gateway: Gateway) -> None:
+    """All workers."""
+    registry = gateway.registry
 
     @api.post("/workers", status_code=202, tags=["workers"])
     async def add(request: Request, spec: WorkerSpec) -> dict[str, Any]:
@@ -42,92 +86,56 @@ def add_workers(api: FastAPI, ports: AdminPorts) -> None:
         One that is there already stays as it is: who adds it again does not end somebody's drain.
         """
         note_change(request, target=spec.url, detail=spec.model_dump(exclude_none=True))
-        refuse_known(ports.registry, spec.url)
-        worker_id = ports.registry.add(
+        refuse_known(registry, spec.url)
+        worker_id = registry.add(
             spec.url,
             role=spec.said_role or "plain",
             capacity_tokens=spec.capacity_tokens or 0,
             labels=spec.labels_over({}),
         )
-        return accepted(ports, worker_id) | {
-            "url": found(worker_id).worker.url,
+        return accepted(gateway, worker_id) | {
+            "url": found(registry, worker_id).worker.url,
             "location": f"/workers/{worker_id}",
         }
 
     @api.get("/workers", tags=["workers"])
     async def listed() -> dict[str, Any]:
         """All workers with role, site, state, load and cache."""
-        legs = Legs(ports)
-        workers = [described(ports, local, legs) for local in ports.registry.all()]
+        legs = Legs(registry)
+        workers = [described(gateway, local, legs) for local in registry.all()]
         return {"workers": workers, "total": len(workers)}
 
-    @api.post("/workers/{worker_id:path}/drain", status_code=202, tags=["workers"])
-    async def drain(request: Request, worker_id: WorkerId) -> dict[str, Any]:
-        """Give a worker no new requests, for all replicas; those in flight there finish."""
-        local = found(worker_id)
-        note_change(request, detail={"inflight_requests": progress(ports, local)["inflight_requests"]})
-        _drain(local)
-        return accepted(ports, worker_id) | progress(ports, found(worker_id))
 
-    @api.get("/workers/{worker_id:path}/drain", tags=["workers"])
-    async def drain_progress(worker_id: WorkerId) -> dict[str, Any]:
-        """How far a worker is with draining: what is left, since when, and how long it will take.
-
-        ``expected_s`` is null while nobody has seen how long answers of such workers take.
-        """
-        return progress(ports, found(worker_id))
-
-    @api.post("/workers/{worker_id:path}/undrain", status_code=202, tags=["workers"])
-    async def undrain(worker_id: WorkerId) -> dict[str, Any]:
-        """Put a worker back in service, for all replicas; it no longer leaves, if it was to."""
-        found(worker_id)
-        ports.registry.change(worker_id, draining=False)
-        return accepted(ports, worker_id) | progress(ports, found(worker_id))
-
-    @api.post("/workers/{worker_id:path}/forget", status_code=202, tags=["workers"])
-    async def forget(request: Request, worker_id: WorkerId) -> dict[str, Any]:
-        """Forget what a worker has cached, for all replicas; its engine is not asked to drop anything.
-
-        For an engine whose cache was flushed behind our back. ``POST /flush_cache`` flushes the engines, too.
-        """
-        local = found(worker_id)
-        held_tokens = ports.fleet.tree.held_blocks(local.worker.slot) * ports.fleet.rules.block_tokens
-        note_change(request, detail={"held_tokens": held_tokens})
-        ports.publish(Forget(worker_id, ports.now_us()))
-        return accepted(ports, worker_id) | {"forgotten_tokens": held_tokens}
-
-    def _drain(local: LocalWorker, *, leaving: bool | None = None) -> None:
-        """Drain it; if it was turning into another role, it no longer is, so that it stays drained."""
-        labels = {name: value for name, value in local.worker.labels.items() if name != TURNING_LABEL}
-        ports.registry.change(local.worker.worker_id, draining=True, labels=labels, leaving=leaving)
+def _add_one(api: FastAPI, gateway: Gateway) -> None:
+    """One worker."""
+    registry = gateway.registry
 
     @api.get("/workers/{worker_id:path}", tags=["workers"])
     async def one(worker_id: WorkerId) -> dict[str, Any]:
         """One worker."""
-        return described(ports, found(worker_id), Legs(ports))
+        return described(gateway, found(registry, worker_id), Legs(registry))
 
     @api.put("/workers/{worker_id:path}", status_code=202, tags=["workers"])
     async def change(request: Request, worker_id: WorkerId, change: WorkerChange) -> dict[str, Any]:
         """Change a worker for all replicas: drain it, give it another role, say its capacity, label it."""
-        changed(request, worker_id, change)
-        return accepted(ports, worker_id)
+        return changed(request, worker_id, change)
 
     @api.patch("/workers/{worker_id:path}", status_code=202, tags=["workers"])
     async def patch(request: Request, worker_id: WorkerId, change: WorkerPatch) -> dict[str, Any]:
         """Change a worker for all replicas, as PUT does, but leave the labels that are not named."""
-        changed(request, worker_id, change)
-        return accepted(ports, worker_id)
+        return changed(request, worker_id, change)
 
-    def changed(request: Request, worker_id: str, change: WorkerChange) -> None:
-        known = found(worker_id).worker
+    def changed(request: Request, worker_id: str, change: WorkerChange) -> dict[str, Any]:
+        known = found(registry, worker_id).worker
         note_change(request, detail=change.model_dump(exclude_none=True, exclude_unset=True))
-        ports.registry.change(
+        registry.change(
             worker_id,
             role=change.said_role,
             draining=change.draining,
             capacity_tokens=change.capacity_tokens,
             labels=change.labels_over(known.labels),
         )
+        return accepted(gateway, worker_id)
 
     @api.delete("/workers/{worker_id:path}", status_code=202, tags=["workers"])
     async def remove(
@@ -140,13 +148,34 @@ def add_workers(api: FastAPI, ports: AdminPorts) -> None:
         With ``drain=true`` it stays, and can be looked at and taken back, until nothing is in flight there.
         Whichever replica lives then removes it, whoever was asked.
         """
-        local = found(worker_id)
+        local = found(registry, worker_id)
         note_change(request, detail={"drain": drain})
         if drain:
-            _drain(local, leaving=True)
-            return accepted(ports, worker_id, "draining") | progress(ports, found(worker_id))
-        ports.registry.remove(worker_id)
-        return accepted(ports, worker_id)
+            _drain(registry, local, leaving=True)
+            return accepted(gateway, worker_id, "draining") | progress(gateway, found(registry, worker_id))
+        registry.remove(worker_id)
+        return accepted(gateway, worker_id)
+
+
+def found(registry: Registry, worker_id: str) -> LocalWorker:
+    """Return a worker.
+
+    Raises:
+        ClientError: If there is none of that id.
+    """
+    local = registry.get(worker_id)
+    if local is None:
+        known = ", ".join(worker.worker.worker_id for worker in registry.all()[:5]) or "none"
+        raise ClientError(
+            f"There is no worker {worker_id!r}; known: {known}.", code="worker_not_found", status=404
+        )
+    return local
+
+
+def _drain(registry: Registry, local: LocalWorker, *, leaving: bool | None = None) -> None:
+    """Drain it; if it was turning into another role, it no longer is, so that it stays drained."""
+    labels = {name: value for name, value in local.worker.labels.items() if name != TURNING_LABEL}
+    registry.change(local.worker.worker_id, draining=True, labels=labels, leaving=leaving)
 
 
 def refuse_known(registry: Registry, url: str) -> None:
@@ -166,6 +195,6 @@ def refuse_known(registry: Registry, url: str) -> None:
         )
 
 
-def accepted(ports: AdminPorts, worker_id: str, status: str = "accepted") -> dict[str, Any]:
+def accepted(gateway: Gateway, worker_id: str, status: str = "accepted") -> dict[str, Any]:
     """The answer to a change. While Redis is gone only the asked replica knows of it."""
-    return {"worker_id": worker_id, "status": status, "shared": ports.log_status().connected}
+    return {"worker_id": worker_id, "status": status, "shared": gateway.log.status().connected}

@@ -8,6 +8,10 @@ lease. A leader that dies, or does not reach Redis, leads no more when it expire
 and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
 turn is sorted out by whoever leads then (`policies.disaggregation.role_turns`).
 
+The decisions about a turning worker are pure (`turn_roles`, `role_taken`). The planner carries them out: it
+asks the engine to take a role, and publishes what became of that. An engine whose dialect has no call for it
+(`router.engines`), or that is not known, counts as switched at once: the label ``convertible=true`` says so.
+
 Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
 wrong in a look is logged and tried again in the next.
 """
@@ -16,8 +20,9 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 
 import httpx
@@ -29,11 +34,13 @@ from policies import (
     SWITCHED_OFF,
     TURNING_LABEL,
     DecodeFit,
+    OffloadPlan,
     RoleDemand,
     RoleMember,
     RoleRules,
     RoleStep,
     RoleVerdict,
+    Switched,
     Worker,
     plan_roles,
     role_demand,
@@ -41,10 +48,10 @@ from policies import (
     turn_of,
     turn_roles,
 )
-from router.engines import switches_role
+from router.engines import DIALECTS, switches_role
 from router.fleet.core import Core
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.role_switch import role_of, switch_role
+from router.fleet.pages import page
 
 logger = logging.getLogger(__name__)
 
@@ -130,14 +137,7 @@ class RolePlanner:
         if not members:
             return
         verdict = self.verdict(members)
-        step = turn_roles(
-            verdict,
-            members,
-            self.core.fleet.offload_plan,
-            self.core.log.replica,
-            self.core.log.now_us(),
-            self.rules.roles,
-        )
+        step = turn_roles(verdict, members, *self._known(), self.rules.roles)
         self._log(verdict)
         self._say(step)
         if step.free:
@@ -145,9 +145,8 @@ class RolePlanner:
 
     def leads(self) -> bool:
         """Whether this replica has led for long enough to act."""
-        if not self.core.log.status().connected or turn_of(
-            TURN, self.core.log.replica, self.core.log.replicas()
-        ):
+        log = self.core.log
+        if not log.status().connected or turn_of(TURN, log.replica, log.replicas()):
             self._leads_since_s = None
             return False
         now_s = self.clock()
@@ -157,11 +156,8 @@ class RolePlanner:
 
     def members(self) -> list[RoleMember]:
         """The workers that prefill or decode, as this replica sees them."""
-        return [
-            self._member(local)
-            for local in self.core.registry.all()
-            if local.worker.role in (PREFILL, DECODE)
-        ]
+        workers = self.core.registry.all()
+        return [self._member(local) for local in workers if local.worker.role in (PREFILL, DECODE)]
 
     def demand(self, members: list[RoleMember]) -> RoleDemand:
         """What came lately, and what it takes."""
@@ -173,13 +169,13 @@ class RolePlanner:
         """What this replica would decide now."""
         if self.rules.mode == "off":
             return SWITCHED_OFF
-        return plan_roles(
-            self.demand(members),
-            members,
-            self.core.fleet.offload_plan,
-            self.core.log.now_us(),
-            self.rules.roles,
-        )
+        plan, _, now_us = self._known()
+        return plan_roles(self.demand(members), members, plan, now_us, self.rules.roles)
+
+    def _known(self) -> tuple[OffloadPlan | None, str, int]:
+        """The newest plan, who this replica is, and log time."""
+        log = self.core.log
+        return self.core.fleet.offload_plan, log.replica, log.now_us()
 
     async def _switch(self, worker_id: str, role: str) -> None:
         """Make a worker's engine take a role, and say what the worker is then, if it is still turning."""
@@ -197,16 +193,7 @@ class RolePlanner:
         if member is None or not member.turning or not member.worker.draining:
             return
         before = member.worker.role
-        self._say(
-            role_taken(
-                member,
-                role,
-                outcome,
-                self.core.fleet.offload_plan,
-                self.core.log.replica,
-                self.core.log.now_us(),
-            )
-        )
+        self._say(role_taken(member, role, outcome, *self._known()))
         worker = self.core.fleet.worker(worker_id)
         if worker is not None and worker.role != before:
             self.turned(worker.role)
@@ -286,3 +273,41 @@ class RolePlanner:
 def _convertible(worker: Worker) -> bool:
     """Whether somebody said that its role may change."""
     return worker.labels.get(CONVERTIBLE_LABEL, "").lower() == "true" and worker.role in (PREFILL, DECODE)
+
+
+async def switch_role(
+    client: httpx.AsyncClient, url: str, engine: str, role: str, peers: Iterable[str] = ()
+) -> Switched:
+    """Make an engine take a role; asking again does no harm.
+
+    Args:
+        client: Asks it.
+        url: Base URL of its worker.
+        engine: Name of its dialect, or empty.
+        role: ``prefill`` or ``decode``.
+        peers: Base URLs of workers whose engines have that role.
+    """
+    dialect = DIALECTS.get(engine)
+    if dialect is None or dialect.role_switch is None:
+        return Switched.DONE
+    outcome, message = await dialect.role_switch.switch(client, partial(page, client), url, role, peers)
+    if outcome is not Switched.EMPTIED:
+        logger.warning(
+            "an engine did not switch its role",
+            extra={
+                "event": "role.refused",
+                "url": url,
+                "role": role,
+                "outcome": outcome.value,
+                "detail": message[:200],
+            },
+        )
+    return outcome
+
+
+async def role_of(client: httpx.AsyncClient, url: str, engine: str) -> str:
+    """Which role an engine has now: ``prefill``, ``decode``, or empty if it does not say."""
+    dialect = DIALECTS.get(engine)
+    if dialect is None or dialect.role_switch is None:
+        return ""
+    return await dialect.role_switch.role(partial(page, client), url)

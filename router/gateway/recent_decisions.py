@@ -1,14 +1,10 @@
-"""The newest decisions of this replica, and what the starts of their prompts saved.
+"""The newest decisions of this replica.
 
-    request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, the console's stream
-                                                 └──once a second──> `policies.SavingsWindow` ──> GET /tree
+    request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, GET /tree, the console
 
 A request costs one struct and one append. It is kept without its body, prompt or block hashes: what is left
 of a prompt is the hash of its start. Names that clients chose are cut, so the ring is bounded in bytes, too:
 some two megabytes, half a kilobyte each.
-
-The savings follow a moment later (`RecentDecisions.fold`), at a cost of 0.4 us for each; a process that ends
-more requests in a second than the ring holds counts the rest as `missed`.
 """
 
 import itertools
@@ -17,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import Attempt, OffloadVerdict, SavingsWindow, Served, Usage
+from policies import Attempt, OffloadVerdict, Usage
 from router.gateway.endpoints import Endpoint
 
 KEPT_MAX = 4096
@@ -78,18 +74,10 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecentDecisions:
-    """The ring of one process. For use from the event loop's thread.
-
-    Attributes:
-        savings: What the starts of prompts saved, of what was folded.
-        missed: Decisions that left the ring before they were folded.
-    """
+    """The ring of one process. For use from the event loop's thread."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._ring: deque[RecentDecision] = deque(maxlen=kept_max)
-        self._folded = 0
-        self.savings = SavingsWindow()
-        self.missed = 0
         self.next_number: Callable[[], int] = itertools.count(1).__next__
         """Number of the decision that is added next."""
         self.add: Callable[[RecentDecision], None] = self._ring.append
@@ -131,24 +119,3 @@ class RecentDecisions:
             and decision.outcome == "completed"
         ][-STAYS_MAX:]
         return sum(stays) / len(stays) if stays else None
-
-    def fold(self) -> None:
-        """Count what completed requests saved since the last time."""
-        fresh, missed = self.since(self._folded)
-        self._folded = self.cursor
-        self.missed += missed
-        served: list[Served] = []
-        for decision in fresh:
-            attempt, usage = decision.attempt, decision.usage
-            if decision.outcome != "completed" or attempt is None:
-                continue
-            chosen, key, model = attempt.chosen, decision.prefix_key, decision.model
-            predicted = chosen.safe_tokens
-            served.append(
-                (key, model, predicted + chosen.uncached_tokens, predicted, None)
-                if usage is None
-                else (key, model, usage.prompt_tokens, predicted, usage.cached_tokens)
-            )
-        if fresh:
-            at_us = fresh[-1].ended_us
-            self.savings.sketch(at_us).add(served, at_us)

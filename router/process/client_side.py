@@ -6,7 +6,7 @@ import time
 
 from fastapi import FastAPI
 
-from router.admin import AdminPorts, Listener, admin_tls, make_admin_api, make_metrics_api, serve_metrics
+from router.admin import Listener, admin_tls, make_metrics_api, serve_metrics
 from router.metrics import Metrics
 from router.open_files import OpenFiles
 from router.process.loops import Loop
@@ -75,15 +75,15 @@ class ClientSide:
         self._protocols.append(made)
         return made
 
-    def listen_for_admins(self, ports: AdminPorts, listener: socket.socket) -> None:
+    def listen_for_admins(self, api: FastAPI, listener: socket.socket) -> None:
         """Serve the admin API on a port of its own.
 
         Args:
-            ports: What the API may see and do.
+            api: What is served.
             listener: Bound to the port.
         """
         tls = admin_tls(self._settings.admin)
-        admin = self._listener(make_admin_api(ports), client_limits(self._settings.server), tls)
+        admin = self._listener(api, client_limits(self._settings.server), tls)
         self._listeners.append((admin, False))
         # A copy, so that there is a port to start again with if it ever fails.
         self._loops.append(("admin listener", lambda: admin.serve(listener.dup())))

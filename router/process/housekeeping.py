@@ -56,7 +56,6 @@ class Housekeeping:
                 for left in self._fleet.cut_off(self._log.replica, self._log.now_us()):
                     self._log.publish(left)
                 self._gateway.placing.room.changed()
-            self._gateway.reports.decisions.fold()
             expired = self._fleet.collect(self._log.now_us())
             if expired:
                 logger.error(

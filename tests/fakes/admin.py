@@ -2,36 +2,62 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 from fakes.console import MadeUpFleet
-from fakes.gateway import Bench
-from fakes.queue_ports import queue_ports
+from fakes.gateway import ALONE_STATUS, Bench
 
-from policies import DecodeFit, Offload, Offloading, RoleRules
-from router.admin import AdminPorts, LinkPorts, OffloadPorts, SettingsPorts, make_api
+from policies import DecodeFit, FleetRules, RoleRules
+from router.admin import AdminParts, make_api
 from router.console import EventStream, Pulse
+from router.destinations import Destinations
 from router.fleet import LocalWorker, PlannerRules, RolePlanner
+from router.fleet.kv_events import make_kv_events
 from router.live_settings import LiveSettings
-from router.metrics import Metrics
-from router.settings import OffloadSettings, Settings
+from router.proxy import Ending
 from router.shared import LogStatus, Vitals
 from router.sources import Loaded
-from router.tenants import Door, KeysWatch, Limiter
+from router.tenants import KeysWatch, Limiter
 
-WELL = LogStatus(
-    connected=True,
-    degraded_reason=None,
-    lag_s=0.0,
-    snapshot_age_s=1.0,
-    buffered_ops=0,
-    dropped_ops=0,
-    skipped_ops={},
-    replicas=("r1",),
-    ready=True,
-    warming=None,
-)
+WELL = replace(ALONE_STATUS, snapshot_age_s=1.0)
+
+
+async def no_vitals() -> dict[str, Vitals | None]:
+    return {}
+
+
+def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: Any) -> AdminParts:
+    """The parts of a process around a gateway with fake workers."""
+    client = client or httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    parts = AdminParts(
+        version="1.2.3",
+        gateway=bench.gateway,
+        live=LiveSettings(Loaded(bench.settings, {}), bench.shared.fleet.overrides, bench.core.log, parts={}),
+        client=client,
+        roles=RolePlanner(
+            bench.core,
+            client,
+            decode_fit=lambda _: DecodeFit(),
+            rules=PlannerRules("recommend", RoleRules()),
+        ),
+        kv_events=make_kv_events(
+            bench.settings,
+            bench.core,
+            client,
+            root_of=bench.gateway.reader.hasher.engine_root,
+            destinations=Destinations(),
+        ),
+        discovery=None,
+        keys=None,
+        tokens=None,
+        ending=Ending(),
+        vitals=no_vitals,
+        degraded=tuple,
+        now_unix_s=lambda: 1e9,
+    )
+    return replace(parts, **others)
 
 
 class Setup:
@@ -40,73 +66,43 @@ class Setup:
     def __init__(
         self,
         *,
-        admin_key: bytes | None = None,
+        admin_key: str = "",
         keys: KeysWatch | None = None,
         limiter: Limiter | None = None,
+        rules: FleetRules | None = None,
+        **sections: dict[str, Any],
     ) -> None:
-        self.bench = Bench(workers=0)
-        self.time, self.shared, self.registry = self.bench.time, self.bench.shared, self.bench.registry
+        sections["server"] = {**sections.get("server", {}), "api_key": admin_key}
+        self.bench = Bench(
+            workers=0, keys=None if keys is None else keys.keyring, limiter=limiter, rules=rules, **sections
+        )
         self.status = WELL
-        self.shutting_down = False
+        self.time, self.shared, self.registry = self.bench.time, self.bench.shared, self.bench.registry
         self.vitals: dict[str, Vitals | None] = {}
         self.degraded: tuple[str, ...] = ()
-        self.hits: dict[str, tuple[int, int]] = {}
         self.asked: list[str] = []
         self.answer: Callable[[httpx.Request], Any] = lambda _: httpx.Response(200)
         self.workers_client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
-        self.live = LiveSettings(
-            Loaded(Settings(), {}),
-            self.shared.fleet.overrides,
-            self.bench.core.log,
-            parts={},
-        )
-        fleet = MadeUpFleet(0)
-        self.ports = AdminPorts(
-            version="1.2.3",
-            replica="r1",
-            fleet=self.shared.fleet,
-            registry=self.registry,
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
-            log_status=lambda: self.status,
-            request_id_of=lambda headers: dict(headers).get(b"x-request-id", b"made"),
-            door=Door(
-                admin_key=admin_key,
-                tenant_header=b"x-tenant-id",
-                keys=None if keys is None else keys.keyring,
-            ),
+        self.parts = parts_of(
+            self.bench,
+            self.workers_client,
             keys=keys,
-            metrics=Metrics("1.2.3"),
-            client=self.workers_client,
-            shutting_down=lambda: self.shutting_down,
-            queue=queue_ports(self.shared, self.registry, self.time),
-            links=LinkPorts(self.shared.fleet.links, lambda _, __: "abundant", self.time.clock.now_us),
-            offload=OffloadPorts(
-                Offloading(
-                    self.shared.fleet, Offload(self.shared.fleet.links), replica="r1", threshold_tokens=7
-                ),
-                OffloadSettings,
-                (),
-                self.time.clock.now_us,
-            ),
-            now_unix_s=lambda: 1e9,
-            limiter=limiter,
-            replicas_vitals=self._replicas_vitals,
+            vitals=self._replicas_vitals,
             degraded=lambda: self.degraded,
-            hits=lambda worker_id: self.hits.get(worker_id, (0, 0)),
-            roles=RolePlanner(
-                self.bench.core,
-                self.workers_client,
-                decode_fit=lambda _: DecodeFit(),
-                rules=PlannerRules("recommend", RoleRules()),
-            ),
-            settings=SettingsPorts("r1", self.live, lambda: self.status),
-            gateway=self.bench.gateway,
-            body_bytes_max=1 << 20,
-            console=EventStream(fleet, Pulse(fleet), lambda: self.shutting_down),
         )
-        self.api = make_api(self.ports)
+        self.live, self.ending = self.parts.live, self.parts.ending
+        fleet = MadeUpFleet(0)
+        self.console = EventStream(fleet, Pulse(fleet), lambda: self.ending.begun)
+        self.api = make_api(self.parts, self.console)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://localhost")
+
+    @property
+    def status(self) -> LogStatus:
+        return self.bench.status
+
+    @status.setter
+    def status(self, status: LogStatus) -> None:
+        self.bench.status = status
 
     async def _replicas_vitals(self) -> dict[str, Vitals | None]:
         return self.vitals

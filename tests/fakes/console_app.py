@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse
 
 from loadtest.processes import free_port
 from router.admin.console import add_console
-from router.admin.events import add_events
 from router.console import EventStream, Pulse
 from router.errors import RouterError, error_body
 
@@ -58,8 +57,7 @@ class ConsoleApp:
         self.api = FastAPI()
         self.api.add_exception_handler(RouterError, _shaped)
         self._key()
-        add_console(self.api)
-        add_events(self.api, self.stream)
+        add_console(self.api, self.stream)
         self._workers()
         self._settings()
 
@@ -134,29 +132,6 @@ class ConsoleApp:
             if answer.status_code == 202:
                 self.fleet.policy = said["values"]["placement.policy"]
             return answer
-
-        @self.api.post("/explain")
-        async def explain(request: Request) -> dict[str, Any]:
-            self.changes.append(("explain", "", await request.json()))
-            return {
-                "decision": {"why": "w1 would answer soonest."},
-                "policy": {"name": "expected_cost", "unit": "s"},
-                "request": {"prompt_tokens": 900},
-                "candidates": [
-                    {
-                        "worker": each.id,
-                        "matched_tokens": 0,
-                        "uncached_tokens": 900,
-                        "backlog_s": 0.2,
-                        "cost": 0.31,
-                        "lost_because": "its queue is longer" if n else None,
-                    }
-                    for n, each in enumerate(self.fleet.workers[:3])
-                ],
-                "candidates_omitted": {"count": 7},
-                "not_candidates": [{"worker": "w9", "reason": "draining", "detail": "it drains"}],
-                "not_candidates_omitted": {"draining": 2},
-            }
 
 
 async def _shaped(_: Request, error: Exception) -> Response:

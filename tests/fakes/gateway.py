@@ -353,7 +353,8 @@ class Bench:
         **sections: dict[str, Any],
     ) -> None:
         self.time = VirtualTime()
-        settings = Settings.model_validate(sections)
+        self.settings = settings = Settings.model_validate(sections)
+        self.status = ALONE_STATUS
         self.shared = FakeShared(
             rules or FleetRules(buckets=LengthBuckets(), weight_of=weights(settings.queue.classes))
         )
@@ -367,7 +368,8 @@ class Bench:
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.handovers: dict[str, Handover] = {}
-        self.core = Core(self.shared.fleet, self.registry, log_port(self.shared, self.time))
+        log = LogPort("r1", self.shared.publish, self.time.clock.now_us, lambda: self.status)
+        self.core = Core(self.shared.fleet, self.registry, log)
         self.gateway = Gateway(
             settings,
             self.core,

@@ -7,12 +7,12 @@ from fakes.gateway import Bench
 from policies import Decision, Queued, Shed
 from radix import chain_bytes
 from router.errors import RouterError
+from router.explaining.explanation import Explanation, explain
+from router.explaining.rehearsal import rehearse
 from router.gateway.choosing import choose
 from router.gateway.endpoints import Endpoint
-from router.gateway.explaining import Explanation, explain
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.gateway.rehearsal import rehearse
 from router.tenants import ANONYMOUS, Tenant
 
 

@@ -72,18 +72,16 @@ async def test_decisions_shadow_and_tree_tell_of_the_same_traffic(fleet: Fleet) 
     shadow = (await gateway.client.get("/shadow")).json()["models"]["emulated"]
     tree = (await gateway.client.get("/tree")).json()
     held = (await gateway.client.get("/tree/workers")).json()["workers"]
-    check = (await gateway.client.post("/tree/check")).json()
 
     assert [each["outcome"] for each in said] == ["model_not_found"] + ["completed"] * 6
     assert [each["reason"] for each in said[1:]] == ["affinity"] * 5 + ["cold"]
     assert shadow["judged"] == 6
     prefix = tree["prefixes"][0]
-    assert prefix["requests"] == 5
+    assert prefix["requests"] == 6
     assert 20 <= prefix["blocks"] <= 21
     assert prefix["holders"] == [held[0]["worker"]]
     assert prefix["prefix"] == said[1]["prefix"]
     assert held[0]["held_tokens"] > 5000
-    assert (check["sound"], check["complete"]) == (True, True)
 
 
 async def test_every_replica_explains_what_the_others_placed(fleet: Fleet) -> None:
@@ -160,7 +158,7 @@ async def test_the_commands_of_the_page_work(fleet: Fleet) -> None:
     gateway = await fleet.gateway(engine.url)
     await warmed(gateway.client)
     await ask(gateway, chat("anybody"))
-    assert len(commands()) == 9
+    assert len(commands()) == 7
     for command in commands():
         name, silent, *options = command
         assert (name, silent) == ("curl", "-s")

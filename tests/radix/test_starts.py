@@ -17,7 +17,7 @@ def test_it_ends_where_prompts_part() -> None:
     tree.insert(2, path("aabyy"), 7, end=False)
     tree.insert(0, path("c"), 9, end=False)
 
-    assert shared_start(tree, first("a")) == SharedStart(3, [0, 2], 2, 2, 7)
+    assert shared_start(tree, first("a")) == SharedStart(3, [0, 2], 2, 2)
 
 
 def test_a_worker_that_holds_less_does_not_end_it() -> None:
@@ -26,7 +26,7 @@ def test_a_worker_that_holds_less_does_not_end_it() -> None:
     tree.insert(0, path("aabxx"), 5, end=False)
     tree.insert(1, path("aa"), 5, end=False)
 
-    assert shared_start(tree, first("a")) == SharedStart(5, [0, 1], 1, 0, 5)
+    assert shared_start(tree, first("a")) == SharedStart(5, [0, 1], 1, 0)
 
 
 def test_of_what_nobody_holds_nothing_is_known() -> None:

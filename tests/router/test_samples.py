@@ -18,7 +18,7 @@ from policies import (
 from router import metric_families as families
 from router.metric_families import Family
 from router.metrics import Sample
-from router.samples import Samples
+from router.samples import Samples, link_state
 
 LINK = "far>here"
 
@@ -75,7 +75,7 @@ def test_links_are_seen_with_their_state_and_what_was_not_measured_is_left_open(
     assert (families.LINK_GOODPUT, LINK) not in seen
     states = ("abundant", "scarce", "down", "probing")
     assert [seen[families.LINK_STATE, LINK, state] for state in states] == [1, 0, 0, 0]
-    assert samples.link_state(LINK, bench.time.clock.now_us()) == "abundant"
+    assert link_state(bench.gateway, LINK, bench.time.clock.now_us()) == "abundant"
 
 
 def test_a_measured_link_is_seen_with_its_goodput_and_its_loss() -> None:

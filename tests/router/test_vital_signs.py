@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 from fakes.admin import WELL
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import Bench, chat
 
-from router.fleet import Registry
 from router.loop_lag import LoopLag
-from router.metrics import Metrics
-from router.vital_signs import TAKEN_EVERY_S, SignPorts, VitalSigns
+from router.vital_signs import TAKEN_EVERY_S, VitalSigns
 
 
 class Usage:
@@ -20,25 +18,22 @@ class Patient:
     """A process whose parts the test sets."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics("1.2.3")
         self.now_s = 50.0
-        self.waiting = 2
-        time, shared = VirtualTime(), FakeShared()
-        self.registry: Registry = registry(shared, time)
+        self.bench = Bench(
+            workers=1,
+            server={"host": "a", "port": 1},
+            admin={"port": 2},
+            admission={"worker_running_max": 1},
+        )
+        self.bench.status = replace(WELL, lag_s=0.25, dropped_ops=7)
+        self.metrics = self.bench.metrics
         self.signs = VitalSigns(
-            SignPorts(
-                version="1.2.3",
-                address="a:1",
-                admin_address="a:2",
-                status=lambda: replace(WELL, lag_s=0.25, dropped_ops=7),
-                wrote_snapshot=lambda: True,
-                degraded=lambda: ("the weather",),
-                registry=self.registry,
-                inflight=lambda: 3,
-                waiting=lambda: self.waiting,
-                metrics=self.metrics,
-                loop_lag=LoopLag(lambda _: None),
-            ),
+            "1.2.3",
+            self.bench.settings,
+            self.bench.gateway,
+            LoopLag(lambda _: None),
+            lambda: ("the weather",),
+            lambda: True,
             monotonic_s=lambda: self.now_s,
             unix_s=lambda: 1000.0 + self.now_s,
         )
@@ -53,13 +48,15 @@ def patient() -> Patient:
 
 
 def test_what_the_parts_know_is_told(patient: Patient) -> None:
-    patient.registry.add("http://w1")
+    patient.bench.registry.add("http://w1")
+    for number in range(3):
+        patient.bench.start(chat(f"{number} " * 1000))
     vitals = patient.signs.read()
-    assert (vitals.version, vitals.address, vitals.admin_address) == ("1.2.3", "a:1", "a:2")
+    assert (vitals.version, vitals.address, vitals.admin_address) == ("1.2.3", "a:1", "127.0.0.1:2")
     assert (vitals.started_unix_s, vitals.at_unix_s) == (1050.0, 1050.0)
     assert (vitals.ready, vitals.lag_s, vitals.dropped_ops) == (True, 0.25, 7)
     assert (vitals.holds_snapshot_lease, vitals.degraded) == (True, ("the weather",))
-    assert (vitals.workers, vitals.workers_healthy, vitals.inflight, vitals.waiting) == (1, 0, 3, 2)
+    assert (vitals.workers, vitals.workers_healthy, vitals.inflight, vitals.waiting) == (2, 1, 3, 2)
     assert vitals.rss_bytes > 1 << 20
     assert vitals.cpu_s > 0
 
@@ -83,8 +80,8 @@ def test_what_requests_did_is_counted_since_the_start(patient: Patient) -> None:
 
 def test_they_are_taken_once_a_second_however_often_somebody_asks(patient: Patient) -> None:
     first = patient.signs.read()
-    patient.waiting = 9
+    patient.bench.registry.add("http://w1")
     patient.now_s += TAKEN_EVERY_S / 2
     assert patient.signs.read() is first
     patient.now_s += TAKEN_EVERY_S
-    assert patient.signs.read().waiting == 9
+    assert patient.signs.read().workers == 2

@@ -6,7 +6,6 @@ import { byId, el, meter, pairs, say } from "./dom.js";
 import { condition } from "./store.js";
 import { clock, count, counted, duration, percent, seconds, tokens } from "./units.js";
 import { spaced } from "./words.js";
-import { why } from "./why.js";
 
 const ASK_MS = 2000;
 
@@ -71,7 +70,6 @@ export class Inspector {
         this.store.byId.has(decision.worker) &&
           el("button", { type: "button", onclick: () => this.openWorker(decision.worker) }, "Show the worker"),
       ),
-      decision.model && decision.prompt_tokens && why(decision),
     ];
     this.body.replaceChildren(...parts.filter(Boolean));
   }

@@ -15,6 +15,6 @@ async def setup() -> AsyncIterator[Setup]:
 
 @pytest.fixture
 async def locked() -> AsyncIterator[Setup]:
-    setup = Setup(admin_key=b"ours")
+    setup = Setup(admin_key="ours")
     async with setup.client, setup.workers_client:
         yield setup

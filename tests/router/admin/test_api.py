@@ -3,8 +3,11 @@
 import httpx
 import pytest
 from fakes.admin import Setup, code
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from router.admin import make_admin_api, make_data_api
+from router.admin.api import TAGS
 
 DATA = ("/v1/models", "/list_encoder_urls", "/server_info")
 ADMIN = ("/workers", "/queue", "/tenants", "/links", "/offload", "/roles", "/buckets", "/openapi.json")
@@ -14,7 +17,7 @@ BOTH = ("/health", "/liveness", "/readiness", "/metrics")
 async def test_links_remote_prefill_and_roles_have_views(setup: Setup) -> None:
     """What they say is tested with each of them."""
     assert (await setup.client.get("/links")).json() == {"links": []}
-    assert (await setup.client.get("/offload")).json()["threshold_tokens"] == 7
+    assert (await setup.client.get("/offload")).json()["enabled"] is False
     assert (await setup.client.get("/roles")).json()["mode"] == "recommend"
 
 
@@ -54,8 +57,47 @@ async def test_nothing_is_loaded_from_elsewhere(setup: Setup) -> None:
 async def asked(setup: Setup, path: str) -> list[httpx.Response]:
     """What the two ports answer."""
     answers = []
-    for api in (make_data_api(setup.ports, None), make_admin_api(setup.ports)):
+    for api in (make_data_api(setup.parts, None), make_admin_api(setup.parts, setup.console)):
         transport = httpx.ASGITransport(api)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answers.append(await client.get(path))
     return answers
+
+
+async def test_all_routes_are_described(setup: Setup) -> None:
+    """Those that need a gateway behind them, too, so that all that is said here holds for all of them."""
+    paths = (await setup.client.get("/openapi.json")).json()["paths"]
+    for path in ("/explain", "/decisions", "/shadow", "/tree", "/tree/workers", "/discovery"):
+        assert path in paths
+    assert {"/events", "/settings", "/settings/rollback", "/policies", "/audit", "/replicas"} <= paths.keys()
+    assert len(paths) == len({route.path_format for route in setup.api.routes if shown(route)})
+
+
+def shown(route: BaseRoute) -> bool:
+    return isinstance(route, APIRoute) and route.include_in_schema
+
+
+async def test_every_operation_has_a_title_a_group_and_its_errors(setup: Setup) -> None:
+    document = (await setup.client.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method} {path}"
+            assert operation["summary"], where
+            assert operation["description"], where
+            assert set(operation["tags"]) <= TAGS.keys(), where
+            assert {"4XX", "5XX"} <= operation["responses"].keys(), where
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] != "header":
+                    assert parameter.get("description"), f"{where}: {parameter['name']}"
+
+
+async def test_who_may_use_an_operation_is_said(setup: Setup) -> None:
+    paths = (await setup.client.get("/openapi.json")).json()["paths"]
+    assert "security" not in paths["/readiness"]["get"]
+    assert (paths["/workers"]["get"]["x-role"], paths["/workers"]["post"]["x-role"]) == ("read", "write")
+
+
+async def test_groups_are_explained_and_nothing_comes_from_elsewhere(setup: Setup) -> None:
+    answer = await setup.client.get("/openapi.json")
+    assert all(tag["description"] for tag in answer.json()["tags"])
+    assert "cdn" not in answer.text

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes.admin import Setup
+from fakes.admin import Setup, code
 from fastapi import FastAPI, Request
 
 from policies import Audited
@@ -39,7 +39,7 @@ async def test_a_change_is_logged_counted_and_told_to_all_replicas(
     assert (op.client, op.unix_us) == ("127.0.0.1:123", 10**15)
     (event,) = events(caplog)
     assert (event["event"], event["actor"], event["target"]) == ("admin.changed", "anonymous", "a:80")
-    assert b'cacheway_admin_changes_total{outcome="changed"} 1.0' in setup.ports.metrics.exposition()[0]
+    assert b'cacheway_admin_changes_total{outcome="changed"} 1.0' in setup.bench.metrics.exposition()[0]
 
 
 async def test_what_only_reads_is_no_change(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
@@ -66,7 +66,7 @@ async def test_who_is_not_let_in_and_what_fails_is_not_told_to_others(
         ("admin.failed", "api_key", 404),
     ]
     assert len(events(caplog)[2]["action"]) < 300
-    metrics = locked.ports.metrics.exposition()[0]
+    metrics = locked.bench.metrics.exposition()[0]
     assert b'outcome="refused"} 1.0' in metrics
     assert b'outcome="failed"} 2.0' in metrics
 
@@ -79,7 +79,7 @@ async def test_a_reader_who_would_change_something_is_named(
     tokens = TokensWatch(str(file))
     tokens.load()
     setup = Setup()
-    api = make_admin_api(replace(setup.ports, tokens=tokens))
+    api = make_admin_api(replace(setup.parts, tokens=tokens), setup.console)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
         answer = await client.delete("/workers/a:80", headers={"authorization": "Bearer token"})
     assert answer.status_code == 403
@@ -114,3 +114,35 @@ async def test_a_mistake_of_ours_is_a_failed_change(setup: Setup, caplog: pytest
         assert (await client.post("/fail")).status_code == 500
     (event,) = events(caplog)
     assert (event["event"], event["status"], event["action"]) == ("admin.failed", 500, "POST /fail")
+
+
+async def test_the_newest_changes_of_all_replicas_come_first(setup: Setup) -> None:
+    setup.shared.publish(
+        Audited(5, "r2", "q", "ann", "10.0.0.1:7", "PATCH /settings", "queue.size", 200, '{"to":7}', 9500000)
+    )
+    setup.add("a")
+    await setup.client.delete("/workers/a:80")
+    told = (await setup.client.get("/audit")).json()
+    assert [change["action"] for change in told["changes"]] == [
+        "DELETE /workers/{worker_id}",
+        "PATCH /settings",
+    ]
+    assert told["total"] == 2
+    assert told["changes"][1] == {
+        "at_unix_s": 9.5,
+        "replica": "r2",
+        "actor": "ann",
+        "client": "10.0.0.1:7",
+        "action": "PATCH /settings",
+        "target": "queue.size",
+        "status": 200,
+        "request_id": "q",
+        "detail": {"to": 7},
+    }
+    assert len((await setup.client.get("/audit?limit=1")).json()["changes"]) == 1
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "many"])
+async def test_a_limit_has_bounds(setup: Setup, limit: str) -> None:
+    answer = await setup.client.get(f"/audit?limit={limit}")
+    assert (answer.status_code, code(answer)) == (400, "invalid_value")

@@ -2,15 +2,19 @@ from html.parser import HTMLParser
 
 import httpx
 import pytest
+from fakes.console import MadeUpFleet
+from fakes.console_app import ConsoleApp, served
+from fakes.running import until
 from fastapi import FastAPI
 
 from router.admin.console import add_console, read_assets
+from router.console.stream import LISTENERS_MAX
 
 
 @pytest.fixture
 def client() -> httpx.AsyncClient:
     api = FastAPI()
-    add_console(api)
+    add_console(api, ConsoleApp(MadeUpFleet(0)).stream)
     return httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost")
 
 
@@ -67,7 +71,7 @@ async def test_a_file_is_sent_again_only_if_it_changed(client: httpx.AsyncClient
 @pytest.mark.parametrize("name", ["nothing.js", "..%2f__init__.py", "console.py"])
 async def test_nothing_else_can_be_read(name: str) -> None:
     api = FastAPI()
-    add_console(api)
+    add_console(api, ConsoleApp(MadeUpFleet(0)).stream)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://localhost"
     ) as client:
@@ -88,3 +92,26 @@ def test_no_file_of_the_page_makes_markup_from_text_or_asks_anybody_else() -> No
         ):
             assert forbidden not in text, name
         assert text.count("http://") == text.count("http://www.w3.org/"), name
+
+
+async def test_events_are_a_stream_that_nobody_keeps_back() -> None:
+    async with served(ConsoleApp(MadeUpFleet(2))) as app, httpx.AsyncClient(trust_env=False) as client:
+        async with client.stream("GET", f"{app.url}/events") as answer:
+            assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["x-accel-buffering"] == "no"
+            async for line in answer.aiter_lines():
+                assert line == "event: state"
+                break
+        await until(lambda: app.stream.listeners == 0)  # a page that is closed is noticed
+
+
+async def test_one_page_too_many_is_told_so() -> None:
+    app = ConsoleApp(MadeUpFleet(1))
+    taken = [app.stream.join() for _ in range(LISTENERS_MAX)]
+    async with served(app), httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"{app.url}/events")
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "too_many_listeners"
+    assert len(taken) == LISTENERS_MAX

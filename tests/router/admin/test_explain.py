@@ -6,10 +6,10 @@ import orjson
 import pytest
 from fakes.admin import code
 from fakes.gateway import Bench, chat
-from fakes.insight import BODY_BYTES_MAX, client_of
+from fakes.insight import client_of
 from fakes.rehearsals import digest
 
-from policies import FirstToken, Placed
+from policies import Placed
 from radix import chain_bytes
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
@@ -46,30 +46,6 @@ async def test_a_request_is_explained_and_then_goes_there() -> None:
     assert found["request"]["blocks"] == 4
     bench.upstream.answer()
     bench.check()
-
-
-async def test_hashes_of_a_trace_are_as_good_as_the_request() -> None:
-    """Of the same prompt the same blocks are found, whoever hashed them; as text, in hexadecimal."""
-    bench = Bench(workers=3)
-    parsed = bench.gateway.reader.parse(Endpoint.CHAT, orjson.dumps(chat()), ANONYMOUS)
-    now_us = bench.time.clock.now_us()
-    bench.shared.publish(Placed("known", now_us, "w1:80", "r2", 1, 1, 1, parsed.paths))
-    bench.shared.publish(FirstToken("known", now_us))
-    (path,) = parsed.paths
-    numbers = [int.from_bytes(path[at : at + 8], "little") for at in range(0, len(path), 8)]
-
-    for hashes in (numbers, [f"{number:x}" for number in numbers]):
-        found = await ask(bench, {"model": "m", "block_hashes": hashes, "prompt_tokens": 1252})
-        assert found["decision"]["worker"] == "w1:80"
-        assert found["request"]["prompt_tokens"] == 1252
-        assert found["candidates"][0]["safe_tokens"] == 1024
-
-
-async def test_without_a_length_hashes_are_as_long_as_their_blocks() -> None:
-    bench = Bench(workers=1)
-    for kind in ("text", "ids"):
-        found = await ask(bench, {"model": "m", "block_hashes": [1, 2, 3], "kind": kind})
-        assert found["request"]["prompt_tokens"] == 768
 
 
 async def test_another_policy_and_its_options_can_be_asked() -> None:
@@ -138,11 +114,8 @@ async def test_a_model_that_nobody_serves_is_a_decision_too() -> None:
         ({"request": {"model": "m"}, "policy_options": {"a": 1}}, "invalid_value"),
         ({"request": {"model": "m"}, "limit": 0}, "invalid_value"),
         ({"request": {"model": "m"}, "polcy": "least_load"}, "invalid_value"),
-        (b'{"block_hashes":[%d]}' % 2**64, "invalid_value"),
-        ({"block_hashes": [-1]}, "invalid_value"),
-        ({"block_hashes": ["xyz"]}, "invalid_value"),
         ({"request": {"model": "m"}, "tenant": "t" * 300_000}, "invalid_value"),
-        ({"block_hashes": [1] * 200_000}, "invalid_value"),
+        ({"tenant": "t" * 10, "tenants": [1] * 200_000}, "invalid_value"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_with_a_reason(question: Any, why: str) -> None:
@@ -152,7 +125,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason(question: Any, why: 
 
 
 async def test_a_body_longer_than_clients_may_send_is_refused() -> None:
-    found = await ask(Bench(workers=1), b" " * (BODY_BYTES_MAX + 1), 413)
+    found = await ask(Bench(workers=1, server={"body_bytes_max": 1024}), b" " * 1025, 413)
     assert found["code"] == "body_too_large"
 
 

@@ -1,49 +1,29 @@
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from fakes.admin import WELL
-from fakes.gateway import Bench, chat
-from fakes.queue_ports import queue_ports
+from fakes.admin import WELL, Setup
+from fakes.gateway import chat
 
 from policies import Circuit, CircuitSet, Insert, Placed, Waiting
-from router.admin import FleetSights, LinkPorts, ReplicaSights
-from router.settings import Settings
+from router.admin import FleetSights
+from router.admin.fleet_sights import ReplicaSights, counters
 from router.shared import Vitals, Warming
 
 
-async def alone() -> dict[str, Vitals | None]:
-    return {"r1": Vitals()}
-
-
-class Scene:
+class Scene(Setup):
     """A gateway whose fleet the console sees."""
 
-    def __init__(self) -> None:
-        self.bench = bench = Bench(workers=0)
-        self.status = WELL
-        self.refused: dict[str, str] = {}
-        shared, now_us = bench.shared, bench.time.clock.now_us
-        self.sights = FleetSights(
-            version="1.2.3",
-            recent=bench.gateway.reports.decisions,
-            offloading=bench.gateway.placing.decider.offloading,
-            queue=queue_ports(shared, bench.registry, bench.time),
-            links=LinkPorts(shared.fleet.links, lambda _, __: "abundant", now_us),
-            log_status=lambda: self.status,
-            seen=ReplicaSights(alone),
-            settings=Settings,
-            keys=None,
-            limits=lambda: "silent",
-            ending=lambda: False,
-            refused_settings=lambda: self.refused,
-        )
+    def __init__(self, **sections: dict[str, Any]) -> None:
+        super().__init__(**sections)
+        self.sights = FleetSights(self.parts)
 
 
 @pytest.fixture
 def scene() -> Scene:
     scene = Scene()
-    scene.bench.add("a:80")
-    scene.bench.add("b:80")
+    scene.add("a", "b")
     return scene
 
 
@@ -95,8 +75,8 @@ async def test_what_waits_is_told_by_class(scene: Scene) -> None:
 
 
 async def test_the_policy_is_the_one_that_counts_now(scene: Scene) -> None:
-    settings = Settings.model_validate({"placement": {"policy": "least_load", "shadow_policy": "min_ttft"}})
-    said = await replace(scene.sights, settings=lambda: settings).sections(slow=True)
+    scene.live.change({"placement.policy": "least_load", "placement.shadow_policy": "min_ttft"}, actor="ann")
+    said = await scene.sights.sections(slow=True)
 
     assert said["policy"]["policy"] == "least_load"
     assert said["policy"]["shadow"] == "min_ttft"
@@ -116,7 +96,7 @@ def test_what_is_wrong_is_told_as_it_is_known(scene: Scene) -> None:
     scene.status = replace(
         WELL, degraded_reason="refused", lag_s=3.0, dropped_ops=2, warming=Warming("snapshot", 0.5)
     )
-    scene.refused = {"queue.size": "it is no number"}
+    scene.live.refused = {"queue.size": "it is no number"}
     found = scene.sights.conditions()
 
     assert (found.redis, found.lag_s, found.dropped_ops) == ("refused", 3.0, 2)
@@ -142,3 +122,77 @@ def test_decisions_are_told_once_and_the_others_counted(scene: Scene) -> None:
     assert told[-1]["outcome"] == "completed"
     assert None not in told[-1].values()
     assert sights.decisions(cursor, 2).told == []
+
+
+VITALS = Vitals(
+    version="1.2.3",
+    started_unix_s=100.0,
+    at_unix_s=200.0,
+    cpu_s=10.0,
+    inflight=3,
+    holds_snapshot_lease=True,
+    requests={
+        "completed": 90,
+        "worker_error": 2,
+        "upstream_timeout": 3,
+        "handover_failed": 1,
+        "client_left": 4,
+    },
+    rejected=7,
+    prompt_tokens=9999,
+    reported_prompt_tokens=5000,
+    cached_tokens=4000,
+    ttft_bounds_s=(0.1, 1.0),
+    ttft_counts=(5, 9, 12),
+)
+
+
+class Told:
+    """Vitals that the test says."""
+
+    def __init__(self, **known: Vitals | None) -> None:
+        self.known: Mapping[str, Vitals | None] = known
+
+    async def __call__(self) -> Mapping[str, Vitals | None]:
+        return self.known
+
+
+def test_what_workers_failed_is_told_from_what_clients_did() -> None:
+    found = counters(VITALS)
+
+    assert (found.requests, found.failed, found.rejected) == (100, 6, 7)
+
+
+def test_the_hit_rate_counts_only_what_engines_report() -> None:
+    assert (counters(VITALS).prompt_tokens, counters(VITALS).cached_tokens) == (5000, 4000)
+
+
+def test_times_to_first_token_are_counted_between_bounds() -> None:
+    assert counters(VITALS).ttft_counts == (5, 4, 3)
+    assert counters(Vitals()).ttft_counts == ()
+
+
+async def test_replicas_come_in_order_and_one_that_is_silent_has_no_figures() -> None:
+    seen = await ReplicaSights(Told(b=None, a=VITALS)).look()
+
+    assert [each.replica for each in seen] == ["a", "b"]
+    assert seen[0].shown["writes_snapshots"]
+    assert (seen[1].counters, seen[1].shown) == (None, {"known": False})
+
+
+@pytest.mark.parametrize(
+    ("later", "ratio"),
+    [
+        (Vitals(started_unix_s=100.0, at_unix_s=205.0, cpu_s=12.0), 0.4),
+        (Vitals(started_unix_s=203.0, at_unix_s=205.0, cpu_s=1.0), None),
+        (Vitals(started_unix_s=100.0, at_unix_s=200.0, cpu_s=10.0), None),
+    ],
+    ids=["since the look before", "another process", "said nothing new"],
+)
+async def test_how_busy_a_replica_is_follows_from_two_looks(later: Vitals, ratio: float | None) -> None:
+    told = Told(a=VITALS)
+    sights = ReplicaSights(told)
+    assert (await sights.look())[0].shown["cpu_ratio"] is None
+
+    told.known = {"a": later}
+    assert (await sights.look())[0].shown["cpu_ratio"] == ratio

@@ -6,11 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 from fakes.admin import WELL, Setup
+from fastapi import FastAPI
 
-from router.admin import make_admin_api, make_api, make_data_api
-from router.live_settings import LiveSettings
-from router.settings import Settings
-from router.sources import Loaded
+from router.admin import AdminParts, make_admin_api, make_api, make_data_api
+from router.shared import Vitals
 from router.tenants import TokensWatch
 from router.tenants.keys import digest_of
 
@@ -36,7 +35,7 @@ async def test_a_replica_is_ready_while_a_worker_takes_requests(setup: Setup, pa
 
 async def test_a_replica_that_shuts_down_is_alive_and_not_ready(setup: Setup) -> None:
     setup.add("a")
-    setup.shutting_down = True
+    setup.ending.begin()
     answer = await setup.client.get("/readiness")
     assert (answer.status_code, answer.json()["status"]) == (503, "shutting_down")
     assert (await setup.client.get("/liveness")).status_code == 200
@@ -81,6 +80,12 @@ def told(answer: httpx.Response) -> set[str]:
     return names & (TOLD_TO_OPERATORS | {"shared.degraded", "shared.replicas"})
 
 
+def apis(parts: AdminParts, setup: Setup) -> list[FastAPI]:
+    """All in one, and what the two ports serve."""
+    whole = make_api(parts, setup.console)
+    return [whole, make_data_api(parts, None), make_admin_api(parts, setup.console)]
+
+
 EVERYTHING = TOLD_TO_OPERATORS | {"shared.degraded", "shared.replicas"}
 
 
@@ -114,8 +119,12 @@ async def test_where_only_operators_have_tokens_one_of_those_is_needed(setup: Se
     file.write_text(f"tokens: {{reader: {{role: read, hash: 'sha256:{digest}'}}}}")
     tokens = TokensWatch(str(file))
     tokens.load()
-    ports = replace(setup.ports, tokens=tokens)
-    for api in (make_api(ports), make_data_api(ports, None), make_admin_api(ports)):
+    parts = replace(setup.parts, tokens=tokens)
+    for api in (
+        make_api(parts, setup.console),
+        make_data_api(parts, None),
+        make_admin_api(parts, setup.console),
+    ):
         transport = httpx.ASGITransport(api)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             assert told(await client.get("/readiness")) == set()
@@ -123,17 +132,15 @@ async def test_where_only_operators_have_tokens_one_of_those_is_needed(setup: Se
             assert told(answer) == EVERYTHING
 
 
-async def test_metrics_leave_the_data_port_if_they_have_one_of_their_own(setup: Setup) -> None:
-    settings = Settings.model_validate({"observability": {"prometheus_port": 29000}})
-    live = LiveSettings(
-        Loaded(settings, {}),
-        setup.shared.fleet.overrides,
-        setup.bench.core.log,
-        parts={},
-    )
-    ports = replace(setup.ports, settings=replace(setup.ports.settings, live=live))
+async def test_metrics_leave_the_data_port_if_they_have_one_of_their_own() -> None:
+    setup = Setup(observability={"prometheus_port": 29000})
+    parts = setup.parts
     statuses = []
-    for api in (make_api(ports), make_data_api(ports, None), make_admin_api(ports)):
+    for api in (
+        make_api(parts, setup.console),
+        make_data_api(parts, None),
+        make_admin_api(parts, setup.console),
+    ):
         transport = httpx.ASGITransport(api)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             answer = await client.get("/metrics")
@@ -141,3 +148,23 @@ async def test_metrics_leave_the_data_port_if_they_have_one_of_their_own(setup: 
             assert (answer.status_code == 200) is ("cacheway_" in answer.text)
             assert "/metrics" not in api.openapi()["paths"] or answer.status_code == 200
     assert statuses == [404, 404, 200]
+
+
+async def test_each_replica_is_shown_as_it_says_it_is(setup: Setup) -> None:
+    said = Vitals(version="1", address="a:1", at_unix_s=1e9 - 2, requests={"completed": 5})
+    setup.vitals = {"r1": said, "r2": None}
+    told = (await setup.client.get("/replicas")).json()
+    assert (told["asked"], told["shared"], told["degraded"], told["total"]) == ("r1", True, None, 2)
+    known, unknown = told["replicas"]
+    assert (known["replica"], known["known"], known["age_s"], known["address"]) == ("r1", True, 2.0, "a:1")
+    assert known["requests"] == {"completed": 5}
+    assert (unknown["replica"], unknown["known"], unknown["age_s"]) == ("r2", False, None)
+    assert unknown.keys() == known.keys()
+    assert (unknown["ready"], unknown["version"], unknown["started_unix_s"]) == (None, None, None)
+
+
+async def test_without_redis_the_answer_says_so(setup: Setup) -> None:
+    setup.status = replace(WELL, connected=False, degraded_reason="unreachable")
+    setup.vitals = {"r1": Vitals()}
+    told = (await setup.client.get("/replicas")).json()
+    assert (told["shared"], told["degraded"], told["total"]) == (False, "unreachable", 1)

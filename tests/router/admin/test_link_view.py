@@ -1,20 +1,36 @@
-"""What an operator reads of links: a hundred bytes a second each way, of which KV may take half."""
+"""What an operator reads of links (100 bytes/s each way, of which KV may take half) and remote prefill."""
 
+from pathlib import Path
 from typing import Any
 
-import httpx
-from fastapi import FastAPI
+import msgspec
+import pytest
+from fakes.admin import parts_of
+from fakes.gateway import Bench, VirtualTime
 
-from policies import FleetRules, FleetState, LinkMeasured, LinkRules, Shipped, Shipping
-from router.admin.link_view import LinkPorts, add_link_view, described
+from policies import (
+    NEVER_TOKENS,
+    FleetRules,
+    LinkMeasured,
+    LinkRules,
+    LinkState,
+    OffloadPlan,
+    OffloadReason,
+    OffloadVerdict,
+    Shipped,
+    Shipping,
+)
+from router.admin.link_view import described, offloaded
+from router.explaining import explained
 
-NOW_US = 1_000_000_000
+NOW_US = VirtualTime().clock.now_us()
 RULES = LinkRules(bytes_per_s=100.0, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.1)
 
 
-class Setup:
+class Links:
     def __init__(self) -> None:
-        self.fleet = FleetState(FleetRules(links={"b>a": RULES, "a>b": RULES}))
+        self.bench = Bench(workers=0, rules=FleetRules(links={"b>a": RULES, "a>b": RULES}))
+        self.fleet = self.bench.shared.fleet
 
     def ship(self, name: str, kv_bytes: int, start_s: float, end_s: float, link: str = "b>a") -> None:
         """Reserve a link from some seconds from now until some more."""
@@ -24,17 +40,13 @@ class Setup:
             )
         )
 
-    @property
-    def ports(self) -> LinkPorts:
-        return LinkPorts(self.fleet.links, lambda link, _: f"state of {link}", lambda: NOW_US)
-
     def view(self) -> dict[str, Any]:
-        return {link["link"]: link for link in described(self.ports)["links"]}
+        return {link["link"]: link for link in described(self.bench.gateway)["links"]}
 
 
 def test_a_link_nobody_uses_shows_what_is_configured() -> None:
-    link = Setup().view()["b>a"]
-    assert (link["from"], link["to"], link["state"]) == ("b", "a", "state of b>a")
+    link = Links().view()["b>a"]
+    assert (link["from"], link["to"], link["state"]) == ("b", "a", "abundant")
     assert (link["configured_bytes_per_s"], link["capacity_bytes_per_s"], link["cap_bytes_per_s"]) == (
         100,
         100,
@@ -48,7 +60,7 @@ def test_a_link_nobody_uses_shows_what_is_configured() -> None:
 
 def test_what_is_reserved_shows_now_and_in_the_coming_seconds() -> None:
     """20 bytes in each of two seconds, and 10 from half of the next second to half of the third."""
-    setup = Setup()
+    setup = Links()
     setup.ship("x", 40, 0.0, 2.0)
     setup.ship("y", 10, 1.5, 2.5)
     setup.ship("z", 7, 0.0, 1.0, link="a>b")
@@ -62,7 +74,7 @@ def test_what_is_reserved_shows_now_and_in_the_coming_seconds() -> None:
 
 
 def test_what_was_measured_shows_with_its_age_and_who_did() -> None:
-    setup = Setup()
+    setup = Links()
     setup.fleet.apply(LinkMeasured("b>a", NOW_US - 2_000_000, "r2", 60.0, 0.03, 0.25))
     link = setup.view()["b>a"]
     assert link["measured"] == {
@@ -77,14 +89,138 @@ def test_what_was_measured_shows_with_its_age_and_who_did() -> None:
 
 
 def test_a_link_that_carries_nothing_has_no_share() -> None:
-    setup = Setup()
+    setup = Links()
     setup.fleet.links.rules = {"b>a": LinkRules(bytes_per_s=100.0, cap_ratio=0.0)}
     assert [second["cap_ratio"] for second in setup.view()["b>a"]["ahead"]] == [None] * 5
 
 
-async def test_the_route_answers_in_order_of_names() -> None:
-    api = FastAPI()
-    add_link_view(api, Setup().ports)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
-        answer = (await client.get("/links")).json()
-    assert [link["link"] for link in answer["links"]] == ["a>b", "b>a"]
+def test_links_are_in_order_of_their_names() -> None:
+    assert list(Links().view()) == ["a>b", "b>a"]
+
+
+HOME = OffloadVerdict(
+    remote=False,
+    site="a",
+    reason=OffloadReason.BELOW_THRESHOLD,
+    threshold_tokens=19_400,
+    uncached_local=10_000,
+    uncached_remote=30_000,
+    kv_bytes=600_000_000,
+    link_s=0.25,
+    local_s=1.8,
+    remote_s=1.25,
+    utilisation=0.4,
+    state=LinkState.ABUNDANT,
+    link="b>a",
+    local_others_s=0.1,
+    remote_others_s=0.2,
+    wait_s=0.05,
+)
+AWAY = msgspec.structs.replace(HOME, remote=True, site="b", reason=OffloadReason.ABOVE_THRESHOLD)
+
+
+class Setup:
+    def __init__(self, *links: str, **settings: Any) -> None:
+        self.bench = Bench(workers=0, rules=FleetRules(links=dict.fromkeys(links, RULES)), offload=settings)
+        self.fleet, self.offloading = self.bench.shared.fleet, self.bench.gateway.placing.decider.offloading
+
+    def view(self) -> dict[str, Any]:
+        return offloaded(parts_of(self.bench))
+
+
+def test_a_decision_is_told_in_tokens_seconds_and_bytes() -> None:
+    setup = Setup()
+    setup.offloading.went("req-1", AWAY, NOW_US - 1_500_000)
+    assert setup.view()["latest"] == [
+        {
+            "age_s": 1.5,
+            "attempt": "req-1",
+            "remote": True,
+            "site": "b",
+            "reason": "above_threshold",
+            "why": explained(AWAY),
+            "threshold_tokens": 19_400,
+            "local": {"uncached_tokens": 10_000, "ttft_s": 1.8, "others_lose_s": 0.1},
+            "far": {
+                "link": "b>a",
+                "link_state": "abundant",
+                "utilisation": 0.4,
+                "uncached_tokens": 30_000,
+                "kv_bytes": 600_000_000,
+                "ttft_s": 1.25,
+                "link_s": 0.25,
+                "wait_s": 0.05,
+                "above_cap": False,
+                "others_lose_s": 0.2,
+            },
+        }
+    ]
+
+
+def test_the_sentence_says_what_both_sides_would_take() -> None:
+    assert explained(AWAY) == (
+        "prefilled over b>a (above_threshold): 10,000 uncached tokens take 1.800 s locally; 30,000 take "
+        "1.250 s there, 0.250 s of it for 600.0 MB of KV on a link that is abundant and 40% full, "
+        "threshold 19,400"
+    )
+    assert explained(HOME).startswith("prefilled locally (below_threshold): ")
+    alone = msgspec.structs.replace(AWAY, local_s=-1.0, kv_bytes=-1, threshold_tokens=0)
+    assert "nobody prefills locally" in explained(alone)
+    assert "KV of unknown weight" in explained(alone)
+    assert explained(alone).endswith("40% full")
+
+
+def test_what_nobody_knows_is_null() -> None:
+    setup = Setup()
+    unknown = msgspec.structs.replace(HOME, local_s=-1.0, kv_bytes=-1, threshold_tokens=0, site="")
+    setup.offloading.went("r", unknown, NOW_US)
+    (told,) = setup.view()["latest"]
+    assert (told["local"], told["far"]["kv_bytes"], told["threshold_tokens"], told["site"]) == (None,) * 4
+
+
+def test_decisions_are_counted_by_reason_and_the_newest_comes_first() -> None:
+    setup = Setup()
+    for name, verdict in (("x", AWAY), ("y", HOME), ("z", AWAY)):
+        setup.offloading.went(name, verdict, NOW_US)
+    view = setup.view()
+    assert view["decided"] == {"above_threshold": 2, "below_threshold": 1}
+    assert [each["attempt"] for each in view["latest"]] == ["z", "y", "x"]
+
+
+@pytest.mark.parametrize(("by_hand", "planned"), [(0, None), (0, 7000), (5000, 7000)])
+def test_the_threshold_says_who_set_it(by_hand: int, planned: int | None) -> None:
+    setup = Setup(threshold_tokens=by_hand)
+    if planned is not None:
+        setup.fleet.apply(OffloadPlan(1, "r1", planned))
+    view = setup.view()
+    who = "settings" if by_hand else "slow_loop"
+    assert (view["threshold_tokens"], view["threshold_by"]) == (
+        (by_hand or planned, who) if by_hand or planned else (None, None)
+    )
+
+
+def test_a_plan_under_which_nothing_is_prefilled_elsewhere_says_so() -> None:
+    setup = Setup()
+    assert setup.view()["nothing_remote"] is False
+    setup.fleet.apply(OffloadPlan(1, "r1", NEVER_TOKENS))
+    view = setup.view()
+    assert (view["threshold_tokens"], view["threshold_by"], view["nothing_remote"]) == (
+        None,
+        "slow_loop",
+        True,
+    )
+
+
+@pytest.mark.parametrize("reason", OffloadReason)
+def test_every_reason_is_explained_to_operators(reason: OffloadReason) -> None:
+    page = Path(__file__).parents[3] / "docs" / "disaggregation.md"
+    assert any(
+        line.startswith("|") and f"`{reason.value}`" in line.split("|")[1]
+        for line in page.read_text().splitlines()
+    )
+
+
+def test_without_links_or_when_turned_off_nothing_is_prefilled_elsewhere() -> None:
+    assert Setup("b>a").view()["enabled"] is True
+    assert Setup().view()["enabled"] is False
+    assert Setup("b>a", disable_remote_prefill=True).view()["enabled"] is False

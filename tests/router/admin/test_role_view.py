@@ -3,21 +3,21 @@
 from typing import Any
 
 import httpx
-from fakes.gateway import FakeShared, VirtualTime, log_port, registry
-from fastapi import FastAPI
+from fakes.gateway import Bench, FakeShared, VirtualTime, log_port, registry
 
 from policies import (
     TURNING_LABEL,
     DecodeFit,
     FleetRules,
     KvBytes,
+    LengthBuckets,
     LinkRules,
     OffloadPlan,
     Placed,
     RoleRules,
 )
 from policies.disaggregation.role_plan import NEVER_TOKENS
-from router.admin.role_view import add_role_view, described
+from router.admin.role_view import described, divided
 from router.fleet import Core, PlannerRules, RolePlanner
 
 RULES = FleetRules(
@@ -135,12 +135,68 @@ def test_a_loop_that_is_off_decides_nothing() -> None:
     assert (view["mode"], view["now"]["reason"]) == ("off", "roles.mode is off")
 
 
-async def test_the_view_is_served() -> None:
-    setup = fleet()
-    setup.busy()
-    api = FastAPI()
-    add_role_view(api, setup.planner)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://g") as client:
-        answer = await client.get("/roles")
-    assert answer.status_code == 200
-    assert answer.json()["mode"] == "recommend"
+class Buckets:
+    def __init__(self, buckets: LengthBuckets | None) -> None:
+        self.bench = Bench(workers=0, rules=FleetRules(buckets=buckets))
+
+    def add(self, **labels: str) -> None:
+        for name, label in labels.items():
+            self.bench.add(f"{name}:80")
+            self.bench.registry.change(f"{name}:80", labels={"bucket": label} if label else {})
+
+    def place(self, count: int, tokens: int, worker: str) -> None:
+        for number in range(count):
+            op = Placed(
+                f"{worker}-{tokens}-{number}",
+                self.bench.time.clock.now_us(),
+                f"{worker}:80",
+                "r1",
+                10**6,
+                9,
+                tokens,
+                (b"",),
+            )
+            self.bench.shared.publish(op)
+
+    def view(self) -> dict[str, Any]:
+        return divided(self.bench.gateway)
+
+
+def test_without_buckets_there_is_nothing_to_say() -> None:
+    assert Buckets(None).view() == {"mode": "off"}
+
+
+def test_labels_show_workers_load_and_spills() -> None:
+    setup = Buckets(LengthBuckets())
+    setup.add(a="0-64K", b="1", c="256K-1M", d="", e="long")
+    setup.place(3, 1_000, "a")
+    setup.place(1, 1_000, "b")
+    setup.place(2, 300_000, "a")
+    setup.place(1, 300_000, "d")
+    view = setup.view()
+    assert (view["mode"], view["in_use"]) == ("labels", True)
+    assert [(one["name"], one["workers"]) for one in view["buckets"]] == [
+        ("0-64K", ["a:80"]),
+        ("64K-256K", ["b:80"]),
+        ("256K-1M", ["c:80"]),
+    ]
+    short, middle, long = view["buckets"]
+    assert (short["requests"], middle["requests"], long["requests"]) == (4, 0, 3)
+    assert (short["backlog_s"], short["inflight_requests"]) == (5.0, 5)
+    assert round(short["load_share"], 2) == 0.57, "4 of 7 s"
+    assert short["placed"] == {"0-64K": 3, "64K-256K": 1}
+    assert long["placed"] == {"0-64K": 2, "any_length": 1}
+    assert view["spilled"] == {"up": 1, "down": 2}
+    assert (view["any_length"], view["unknown_labels"]) == (["d:80", "e:80"], {"e:80": "long"})
+    assert [(row["tokens_max"], row["requests"]) for row in view["histogram"]["rows"]] == [
+        (1_024, 4),
+        (327_680, 3),
+    ]
+
+
+def test_until_a_worker_is_labelled_nothing_is_in_use() -> None:
+    setup = Buckets(LengthBuckets())
+    setup.add(a="", b="")
+    view = setup.view()
+    assert (view["in_use"], view["spilled"], view["histogram"]["rows"]) == (False, {"up": 0, "down": 0}, [])
+    assert [one["load"] for one in view["buckets"]] == [None] * 3

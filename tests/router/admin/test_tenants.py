@@ -45,7 +45,7 @@ class Setup(Bare):
         self.keys = None if file is None else KeysWatch(str(file), Keyring(), now_unix_s=lambda: 1e9)
         if self.keys is not None:
             self.keys.load()
-        super().__init__(admin_key=b"ours", keys=self.keys, limiter=cast(Limiter, FakeLimiter()))
+        super().__init__(admin_key="ours", keys=self.keys, limiter=cast(Limiter, FakeLimiter()))
 
     async def get(self, path: str, key: str = "ours") -> httpx.Response:
         return await self.client.get(path, headers={"authorization": f"Bearer {key}"})

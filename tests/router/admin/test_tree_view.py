@@ -1,11 +1,17 @@
-"""``GET /tree``, ``GET /tree/workers``, ``POST /tree/check``."""
+"""``GET /tree``, ``GET /tree/workers``."""
 
+from pathlib import Path
+
+from fakes.admin import Setup
 from fakes.gateway import Bench, chat
 from fakes.insight import client_of
+from fakes.kv_fleet import FakeEngine, Replica
+from fakes.running import until
 
-from policies import CachePool, FleetRules, Placed
+from policies import CachePool, FleetRules, Placed, Tracked
 from radix import chain_bytes
-from router.admin.tree_view import checked
+from router.admin.tree_view import following
+from router.admin.worker_view import Legs, described
 
 USAGE = (
     b'{"usage":{"prompt_tokens":1250,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":1024}}}'
@@ -28,6 +34,24 @@ async def test_the_starts_that_save_most_are_named_by_hash_and_never_by_text() -
     assert found["savings"]["saved_tokens"] == 3072
     assert found["blocks"] == bench.shared.fleet.tree.blocks > 4
     assert "secret" not in answer.text
+
+
+async def test_only_completed_requests_that_saved_something_count() -> None:
+    """Where the engine reports nothing, what was predicted counts; a failed request counts nowhere."""
+    bench = Bench(workers=1)
+    bench.start(chat("other " * 1000))
+    bench.upstream.answer(USAGE.replace(b"1024", b"0"))
+    for _ in range(2):
+        bench.start(chat())
+        bench.upstream.answer(b"{}")
+    bench.start(chat())
+    bench.upstream.answer(b"{}", status=400)
+    async with client_of(bench) as client:
+        found = (await client.get("/tree")).json()
+    (prefix,) = found["prefixes"]
+    assert (prefix["requests"], prefix["reported_requests"], prefix["reported_tokens"]) == (2, 0, None)
+    assert prefix["saved_tokens"] == prefix["predicted_tokens"] == found["savings"]["saved_tokens"] > 900
+    assert found["savings"]["requests"] == 3
 
 
 async def test_a_start_that_nobody_holds_any_more_is_still_named() -> None:
@@ -57,23 +81,31 @@ async def test_each_worker_and_each_shared_cache_says_what_it_holds() -> None:
     assert (len(fewer["workers"]), fewer["omitted"]) == (1, 2)
 
 
-async def test_a_sound_tree_is_called_so_and_a_damaged_one_is_not() -> None:
-    bench = Bench(workers=1)
-    bench.start(chat())
-    bench.upstream.answer()
-    async with client_of(bench) as client:
-        sound = (await client.post("/tree/check")).json()
-        assert (sound["sound"], sound["complete"], sound["totals_checked"]) == (True, True, True)
-        assert (sound["runs_checked"], sound["workers_checked"]) == (1, 1)
-        bench.shared.fleet.tree.blocks += 1
-        damaged = (await client.post("/tree/check?time_s=1")).json()
-    assert (damaged["sound"], damaged["wrong"]) == (False, 1)
-    assert damaged["findings"] == ["4 blocks in 1 runs, counted as 5 in 1"]
+async def test_it_is_off_without_the_setting_and_workers_are_known_by_history() -> None:
+    setup = Setup()
+    local = setup.registry.get(setup.registry.add("http://w"))
+    assert local is not None
+    assert (await setup.client.get("/kv_events")).json() == {"enabled": False}
+    assert described(setup.bench.gateway, local, Legs(setup.registry))["evidence"] == "history"
+    setup.shared.publish(Tracked("w:80", setup.time.clock.now_us(), "two", exact=True))
+    shown = described(setup.bench.gateway, local, Legs(setup.registry))
+    assert (shown["evidence"], shown["evidence_by"]) == ("events", "two")
 
 
-async def test_a_check_ends_when_its_time_is_over() -> None:
-    bench = Bench(workers=1)
-    bench.start(chat())
-    bench.upstream.answer()
-    found = await checked(bench.shared.fleet, -1.0)
-    assert (found["complete"], found["sound"], found["totals_checked"]) == (False, True, False)
+async def test_it_tells_publishers_and_states_of_the_workers_that_this_replica_follows(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(tmp_path).start()
+    async with Replica() as replica:
+        local = replica.follow(engine)
+        await until(lambda: replica.tracks(local))
+        view = following(replica.kv_events, replica.shared.fleet, replica.registry)
+    engine.stop()
+    (worker,) = view["workers"]
+    assert (worker["worker_id"], worker["evidence"], worker["followed"]["state"]) == (
+        "w:80",
+        "events",
+        "live",
+    )
+    (source,) = worker["followed"]["sources"]
+    assert (source["endpoint"], source["connected"], source["complete"]) == (engine.endpoint, True, True)

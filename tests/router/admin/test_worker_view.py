@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 from fakes.admin import Setup
+from fakes.cluster import Cluster, pod
+from fakes.discovering import Replica
 from fakes.gateway import chat
 
 from policies import BucketMembers, Circuit, CircuitSet, DecodeFitted, Insert, LengthBuckets, Placed, Started
+from router.admin.worker_view import discovered
 from router.fleet import ServedModel
 
 
@@ -95,8 +98,12 @@ async def test_a_workers_bucket_is_shown(setup: Setup) -> None:
 
 
 async def test_how_much_of_its_prompts_a_worker_had_cached_is_shown(setup: Setup) -> None:
-    setup.add("a", "b")
-    setup.hits["a:80"] = (1000, 750)
+    setup.bench.add("a:80")
+    setup.bench.start(chat())
+    setup.bench.upstream.answer(
+        b'{"usage":{"prompt_tokens":1000,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":750}}}'
+    )
+    setup.bench.add("b:80")
     a, b = (worker["hits"] for worker in (await setup.client.get("/workers")).json()["workers"])
     assert a == {"reported_prompt_tokens": 1000, "cached_tokens": 750, "hit_ratio": 0.75}
     assert b["hit_ratio"] is None
@@ -126,3 +133,28 @@ async def test_where_nobody_learns_how_long_answers_take_the_latest_ones_say_it(
     assert (await setup.client.post("/workers/a:80/drain")).json()["expected_s"] == 4.0
     bench.upstream.answer(b'{"usage":{"prompt_tokens":9,"completion_tokens":3}}')
     assert (await setup.client.get("/workers/a:80/drain")).json()["expected_s"] == 0.0
+
+
+async def test_without_discovery_it_says_so(setup: Setup) -> None:
+    assert (await setup.client.get("/discovery")).json() == {"enabled": False}
+
+
+async def test_every_pod_is_told_with_its_workers_or_why_it_has_none() -> None:
+    cluster = Cluster()
+    cluster.put(pod("good", annotations={"cacheway.io/port": "8000,8001"}))
+    cluster.put(pod("bad", ip="10.0.0.2", annotations={"cacheway.io/site": "?"}))
+    cluster.put(pod("starting", ip="", ready=False, phase="Pending"))
+    replica = Replica(cluster)
+    await replica.list()
+    replica.time.advance(7)
+    view = discovered(replica.discovery)
+    assert (view["enabled"], view["problem"], view["list_age_s"]) == (True, None, 7.0)
+    assert view["states"] == {"bad_label": 1, "no_address": 1, "used": 1}
+    (selection,) = view["selections"]
+    assert (selection["namespace"], selection["role"], selection["selector"]) == ("llm", None, "app=engine")
+    assert (selection["pods"], selection["list_age_s"], selection["failures"]) == (3, 7.0, {})
+    bad, good, starting = view["pods"]
+    assert (good["workers"], good["not_used"]) == (["10.0.0.1:8000", "10.0.0.1:8001"], None)
+    assert (bad["workers"], bad["not_used"]) == ([], "bad_label")
+    assert "site '?' is no name" in bad["detail"]
+    assert (starting["ip"], starting["phase"], starting["ready"]) == (None, "Pending", False)

@@ -85,31 +85,6 @@ def test_who_asks_again_gets_what_is_new_and_how_much_was_lost(added: int, curso
     assert decisions.cursor == added
 
 
-def test_what_was_saved_is_counted_once_and_only_of_what_was_completed(bench: Bench) -> None:
-    """Five blocks of four tokens to the KiB; the engine says that 1,024 tokens were cached."""
-    for _ in range(3):
-        bench.start(chat())
-        bench.upstream.answer(USAGE)
-    bench.start(chat())
-    bench.upstream.answer(b"{}", status=400)
-    decisions = bench.gateway.reports.decisions
-
-    for _ in range(2):
-        decisions.fold()
-
-    (entry,) = decisions.savings.top(9)
-    assert (entry.model, entry.requests, entry.saved_tokens, entry.reported_requests) == ("m", 3, 3072, 3)
-    assert (entry.prompt_tokens, decisions.savings.requests) == (3750, 3)
-
-
-def test_what_left_the_ring_before_it_was_counted_is_said() -> None:
-    decisions = RecentDecisions(kept_max=4)
-    for _ in range(10):
-        decisions.add(decision(decisions.next_number()))
-    decisions.fold()
-    assert decisions.missed == 6
-
-
 def test_how_long_requests_stay_at_a_worker_is_known_of_those_that_were_completed_there(bench: Bench) -> None:
     for seconds in (1.0, 3.0):
         bench.start(chat())

@@ -1,14 +1,15 @@
 """Why a request would go where it would: every candidate's price, who lost by how much, who was none.
 
     rehearse ──> Weighed ──`policies.priced`──> costs of each side ──order──> the first of them
-        └──> outcome ──`router.gateway.verdict`──> one word, one sentence
+        └──> outcome ──`router.explaining.verdict`──> one word, one sentence
 
 Prices are those of the decision, from the same function on the same view; nothing is priced here. It takes
 O(candidates) vector operations, one pass over the workers that are none, and some 20 us for each candidate
 that is shown.
 """
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from itertools import chain, islice
 from math import inf
 
@@ -25,12 +26,11 @@ from policies import (
     cheapest_row,
     priced,
 )
-from router.gateway.bystanders import Absence, Bystander, bystanders
-from router.gateway.candidate import Candidate, DecodeCandidate
+from router.explaining.bystanders import Absence, Bystander, bystanders
+from router.explaining.plain_words import Candidate, DecodeCandidate, explained, lost_because, seconds
+from router.explaining.rehearsal import Rehearsed
+from router.explaining.verdict import Verdict
 from router.gateway.gateway import Gateway
-from router.gateway.plain_words import explained, lost_because, seconds
-from router.gateway.rehearsal import Rehearsed
-from router.gateway.verdict import Verdict
 
 LIMIT = 50
 """Candidates, decode workers and others that are shown, unless somebody asks for more or less."""
@@ -42,13 +42,7 @@ class Explanation:
 
     Attributes:
         rehearsed: The decision.
-        outcome: ``place``, ``wait`` or ``reject``.
-        reason: Stable word: `policies.Reason`, why it waits, or the code of the error.
-        why: One sentence or two.
-        worker_id: Where it would go, or for whom it waits; empty for nobody in particular.
-        decode_worker_id: Who would decode it, if that is another one.
-        preferred: Whom the policy chose, whether or not it is the request's turn there; None for nobody.
-        queue_full: Whether it would find no place to wait, or only another's.
+        verdict: What comes of the request.
         candidates: In order, the chosen one first.
         omitted: How many more there are.
         omitted_costs: The least and the greatest cost of those; None without any that are finite.
@@ -60,21 +54,15 @@ class Explanation:
     """
 
     rehearsed: Rehearsed
-    outcome: str
-    reason: str
-    why: str
-    worker_id: str = ""
-    decode_worker_id: str = ""
-    preferred: str | None = None
-    queue_full: bool = False
-    candidates: list[Candidate] = field(default_factory=list)
-    omitted: int = 0
-    omitted_costs: tuple[float, float] | None = None
-    decoders: list[DecodeCandidate] = field(default_factory=list)
-    decoders_omitted: int = 0
-    bystanders: list[Bystander] = field(default_factory=list)
-    bystanders_omitted: dict[Absence, int] = field(default_factory=dict)
-    side: str = ""
+    verdict: Verdict
+    candidates: list[Candidate]
+    omitted: int
+    omitted_costs: tuple[float, float] | None
+    decoders: list[DecodeCandidate]
+    decoders_omitted: int
+    bystanders: list[Bystander]
+    bystanders_omitted: dict[Absence, int]
+    side: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +96,19 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
     slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in by_site))
     standing = bystanders(gateway, rehearsed, slots)
     named = list(islice(standing, limit))
-    more: dict[Absence, int] = {}
-    for other in standing:
-        more[other.absence] = more.get(other.absence, 0) + 1
     omitted = len(slots) - len(shown)
     partners, partners_omitted = _decoders(gateway, rehearsed, limit)
-    next_best = shown[1] if len(shown) > 1 else None
-    verdict = Verdict(
-        gateway, rehearsed, "" if next_best is None else f"{next_best.worker_id}: {next_best.lost_because}"
-    )
+    next_best = f"{shown[1].worker_id}: {shown[1].lost_because}" if len(shown) > 1 else ""
     return Explanation(
         rehearsed,
-        verdict.word,
-        verdict.reason,
-        verdict.why,
-        verdict.worker_id,
-        verdict.decode_worker_id,
-        verdict.preferred,
-        verdict.queue_full,
+        Verdict(gateway, rehearsed, next_best),
         shown,
         omitted,
         _range(by_site, shown) if omitted else None,
         partners,
         partners_omitted,
         named,
-        more,
+        Counter(other.absence for other in standing),
         "" if weighed is None or weighed.verdict is None else explained(weighed.verdict),
     )
 
@@ -210,9 +186,9 @@ def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int
     return Candidate(
         worker_id=gateway.fleet.at_slot(slot).worker_id,
         rank=rank,
-        link=side.link,
         chosen=False,
         cost=cost,
+        lost_because="",
         matched_tokens=round(workers.matched_tokens_at(slot)),
         safe_tokens=round(timing.safe_tokens),
         fetched_tokens=round(timing.fetched_tokens),
@@ -221,17 +197,18 @@ def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int
         fetch_s=pool[1] + timing.fetched_tokens * pool[2] if pool and timing.fetched_tokens else 0.0,
         room_s=room_s,
         queue_s=timing.ready_s,
-        overtaken=float(timing.behind),
         service_s=timing.service_s,
         transfer_s=timing.transfer_s,
         spill_s=max(timing.work_s - timing.service_s - timing.transfer_s - timing.stall_s, 0.0),
         stall_s=timing.stall_s,
         work_s=timing.work_s,
         ttft_s=ttft_s - timing.stall_s,
+        overtaken=float(timing.behind),
         later_s=max(cost - ttft_s - evict_s, 0.0) if priced else 0.0,
         evict_s=evict_s,
         has_room=has_room,
         bucket_steps=0 if spills is None else spills.steps.item(row),
+        link=side.link,
     )
 
 
@@ -272,6 +249,16 @@ def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[
             if partner.tpot_s > first.tpot_s:
                 lost += f"; a token takes {seconds(partner.tpot_s)} there against {seconds(first.tpot_s)}"
         shown.append(
-            DecodeCandidate(gateway.fleet.at_slot(partner.slot).worker_id, rank, won, cost, partner, lost)
+            DecodeCandidate(
+                gateway.fleet.at_slot(partner.slot).worker_id,
+                rank,
+                won,
+                cost,
+                lost,
+                partner.wait_s,
+                partner.transfer_s,
+                partner.tpot_s,
+                round(partner.cached_tokens),
+            )
         )
     return shown, len(partners) - len(shown)

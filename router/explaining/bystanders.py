@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from policies import Circuit, exceeded_tokens
+from router.explaining.rehearsal import Rehearsed
 from router.fleet import Health, LocalWorker
 from router.gateway.gateway import Gateway
-from router.gateway.rehearsal import Rehearsed
 from router.gateway.salting import OVERLOOKED_BY
 
 

@@ -7,7 +7,7 @@ Nothing is published, reserved, counted, remembered or learned; it is no arrival
 gateway are caches of what follows from the fleet anyway.
 
 Not asked are the limits of its tenant (a look would be a charge) and how full the waiting room is, which
-`router.gateway.explaining` says beside it.
+`router.explaining.explanation` says beside it.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""Decisions in plain words: what an operator reads who was woken up for it.
+"""Candidates, and decisions in plain words: what an operator reads who was woken up for it.
 
 Sentences compare: seconds against seconds, tokens against tokens, and name the worker that is meant. They
 say what was decided by; they decide nothing, and what they say can be checked in the figures beside them.
@@ -7,8 +7,9 @@ say what was decided by; they decide nothing, and what they say can be checked i
 from collections.abc import Iterable
 from math import inf
 
+import msgspec
+
 from policies import OffloadVerdict, Policy, Reason
-from router.gateway.candidate import Candidate
 
 NOTICED_S = 5e-5
 """A shorter difference is not worth a word; costs to nine digits decide all the same."""
@@ -22,6 +23,96 @@ REASONS = {
     Reason.SPILLED_UP: "is of a longer length bucket, and cheaper than those of its own",
     Reason.SPILLED_DOWN: "is of a shorter length bucket, and cheaper than those of its own",
 }
+
+
+class Candidate(
+    msgspec.Struct,
+    gc=False,
+    rename={"worker_id": "worker", "service_s": "prefill_s", "work_s": "x_s", "later_s": "later_requests_s"},
+):
+    """One worker that might take the request; times in seconds. ``POST /explain`` has the new names.
+
+    Attributes:
+        worker_id: Which.
+        rank: Its place in the order of the policy, from 1; on the side of a link that was not chosen, behind
+            all of the one that was.
+        link: What its KV would cross; empty for none.
+        chosen: Whether the policy chose it.
+        cost: What the policy says, in its own unit; +inf is not considered.
+        matched_tokens: Prefix match.
+        safe_tokens: Window-safe match, with what it would fetch.
+        fetched_tokens: Of these, what it would fetch.
+        uncached_tokens: What it would prefill.
+        backlog_s: V: prefill reserved there by all replicas.
+        fetch_s: F: what it would fetch, beside the backlog.
+        room_s: W: until a decode worker has room for the KV.
+        queue_s: V' = max(V + A, F, W), A being the work of waiting requests that go first.
+        overtaken: Waiting requests that would go behind it.
+        service_s: s: its prefill.
+        transfer_s: X: exposed transfer.
+        spill_s: P: what leaving the length bucket costs.
+        stall_s: What the requests lose that decode there.
+        work_s: x = s + X + P, with what they lose.
+        ttft_s: Predicted time to first token.
+        later_s: What waiting and later requests lose, if the policy prices that.
+        evict_s: Of the cost, what is expected to be computed again for others that it pushes out of the
+            cache.
+        has_room: Whether it may be given more now.
+        bucket_steps: How many length buckets it is away; 0 at home.
+        lost_because: In words; empty for the chosen one.
+    """
+
+    worker_id: str
+    rank: int
+    chosen: bool
+    cost: float
+    lost_because: str
+    matched_tokens: int
+    safe_tokens: int
+    fetched_tokens: int
+    uncached_tokens: int
+    backlog_s: float
+    fetch_s: float
+    room_s: float
+    queue_s: float
+    service_s: float
+    transfer_s: float
+    spill_s: float
+    stall_s: float
+    work_s: float
+    ttft_s: float
+    overtaken: float
+    later_s: float
+    evict_s: float
+    has_room: bool
+    bucket_steps: int
+    link: str
+
+
+class DecodeCandidate(msgspec.Struct, frozen=True, gc=False, rename={"worker_id": "worker"}):
+    """One worker that might decode what the chosen one prefills.
+
+    Attributes:
+        worker_id: Which.
+        rank: Its place, from 1.
+        chosen: Whether it was chosen.
+        cost: In the unit of the decode policy; +inf is not considered.
+        lost_because: In words; empty for the chosen one.
+        room_s: Until it has room for the KV.
+        transfer_s: Exposed transfer of the KV.
+        tpot_s: Time of a token there.
+        cached_tokens: Of the prompt, what it holds.
+    """
+
+    worker_id: str
+    rank: int
+    chosen: bool
+    cost: float
+    lost_because: str
+    room_s: float
+    transfer_s: float
+    tpot_s: float
+    cached_tokens: int
 
 
 def seconds(value: float) -> str:

@@ -26,16 +26,16 @@ from policies import (
     Waiting,
     make_policy,
 )
-from router.gateway.bystanders import Absence
-from router.gateway.explaining import Explanation
+from router.explaining.bystanders import Absence
+from router.explaining.explanation import Explanation
 
 LINK = "far>here"
 
 
 def as_done(found: Explanation) -> tuple[str, ...]:
     """The same of an explanation as `said` of what was done."""
-    reason = found.reason if found.outcome != "wait" else ""
-    return found.outcome, found.worker_id, found.decode_worker_id, reason
+    reason = found.verdict.reason if found.verdict.word != "wait" else ""
+    return found.verdict.word, found.verdict.worker_id, found.verdict.decode_worker_id, reason
 
 
 def check(bench: Bench, found: Explanation, policy: Policy) -> None:
@@ -54,13 +54,13 @@ def check(bench: Bench, found: Explanation, policy: Policy) -> None:
     for costs in by_link.values():
         assert all(one <= other * (1 + 2e-9) + 1e-300 for one, other in pairwise(costs) if other >= 0)
     chosen = [candidate.worker_id for candidate in shown if candidate.chosen]
-    assert chosen == ([] if found.preferred is None else [found.preferred])
+    assert chosen == ([] if found.verdict.preferred is None else [found.verdict.preferred])
     assert all(candidate.chosen != bool(candidate.lost_because) for candidate in shown)
     named = [candidate.worker_id for candidate in shown] + [other.worker_id for other in found.bystanders]
     assert len(named) == len(set(named))
     hidden = found.omitted + sum(found.bystanders_omitted.values())
     assert len(named) + hidden == len(bench.registry.all())
-    assert found.why.endswith(".")
+    assert found.verdict.why.endswith(".")
     assert Absence.LEFT_OUT not in {other.absence for other in found.bystanders}
 
 
@@ -176,5 +176,5 @@ def test_with_pairs_and_links_too(
 
     check(bench, found, policy)
     assert as_done(found) == said(Real(bench, parsed).outcome())
-    if found.decode_worker_id:
-        assert [one.worker_id for one in found.decoders if one.chosen] == [found.decode_worker_id]
+    if found.verdict.decode_worker_id:
+        assert [one.worker_id for one in found.decoders if one.chosen] == [found.verdict.decode_worker_id]

@@ -8,10 +8,10 @@ from fakes.handover import PairBench
 from fakes.rehearsals import explained, parsed_text
 
 from policies import Circuit, CircuitSet, make_policy
+from router.explaining.bystanders import Absence
+from router.explaining.explanation import explain
+from router.explaining.rehearsal import rehearse
 from router.fleet.engine_info import ServedModel
-from router.gateway.bystanders import Absence
-from router.gateway.explaining import explain
-from router.gateway.rehearsal import rehearse
 from router.gateway.salting import OVERLOOKED_BY
 from router.tenants import Tenant
 
@@ -116,7 +116,7 @@ def test_pairs_say_who_is_missing_and_who_only_decodes() -> None:
     assert absent(bench) == {"d0:80": Absence.DECODES_ONLY}
     bench.registry.change("d0:80", draining=True)
     found = explained(bench, PROMPT)
-    assert found.outcome == "reject"
+    assert found.verdict.word == "reject"
     assert [(each.worker_id, each.absence) for each in found.bystanders] == [
         ("d0:80", Absence.DRAINING),
         ("p0:80", Absence.NO_PARTNER),

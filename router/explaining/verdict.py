@@ -11,9 +11,9 @@ prompt that is just prefilled (`policies.dispatch.followers`).
 
 from policies import SLO_UNREACHABLE, Chosen, Decision, Queued, Reason, Shed
 from router.errors import RouterError
+from router.explaining.plain_words import REASONS, seconds
+from router.explaining.rehearsal import Rehearsed
 from router.gateway.gateway import Gateway
-from router.gateway.plain_words import REASONS, seconds
-from router.gateway.rehearsal import Rehearsed
 
 
 class Verdict:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from policies import Decision, Placed, Queued, Waiting, make_policy
 from router.errors import NoWorker
-from router.gateway.rehearsal import rehearse
+from router.explaining.rehearsal import rehearse
 from router.tenants import ANONYMOUS
 
 

@@ -1,4 +1,4 @@
-"""What operators read; why prefill is on its side of a link is tested with `router.admin.offload_view`."""
+"""What operators read; why prefill is on its side of a link is tested with `router.admin.link_view`."""
 
 from math import inf
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from policies import Policy, Reason, make_policy
-from router.gateway.candidate import Candidate
-from router.gateway.plain_words import REASONS, listed, lost_because, seconds
+from router.explaining.plain_words import REASONS, Candidate, listed, lost_because, seconds
 
 COST = make_policy("expected_cost")
 
