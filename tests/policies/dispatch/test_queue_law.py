@@ -131,15 +131,18 @@ def test_nobody_is_overtaken_by_one_that_came_more_than_k_times_its_prefill_late
 ) -> None:
     """Overtaken is a request that waits for the worker of the other one, or for any and prefers that worker.
 
-    Its prefill is the longest predicted while it waited. When another request computes what they share, the
-    prediction falls; its place in line follows only when its turn comes.
+    The latter counts within a replica: room that one leaves unused beyond the grace time another may take.
+    The prefill of a request is the longest predicted while it waited. When another request computes what they
+    share, the prediction falls; the place in line follows only when its turn comes.
     """
     stage = Stage(*fleet, k=k, rules=RoomRules(ask_s=ASK_S))
     gone: set[int] = set()
     longest_us: dict[str, int] = {}
     grace_us = 1e6 * GRACE_S * len(stage.replicas) + 10  # microseconds pass between two calls
 
-    def check(before: dict[str, tuple[int, int, int]], costs: dict[str, dict[int, float]]) -> None:
+    def check(
+        before: dict[str, tuple[int, int, int]], costs: dict[Replica, dict[str, dict[int, float]]]
+    ) -> None:
         for request in stage.requests:
             if request.decision is None or id(request) in gone:
                 continue
@@ -147,9 +150,9 @@ def test_nobody_is_overtaken_by_one_that_came_more_than_k_times_its_prefill_late
             slot = request.decision.attempt.chosen.slot
             for ticket_id, (wanted, arrived_us, _) in before.items():
                 still = request.replica.fleet.tickets.get(ticket_id)
-                by_slot = costs[ticket_id]
-                wants = wanted == slot or (wanted < 0 and by_slot[slot] <= min(by_slot.values()) * (1 + 1e-6))
-                if wants and still is not None:
+                by_slot = costs[request.replica].get(ticket_id, {})
+                prefers = by_slot and by_slot[slot] <= min(by_slot.values()) * (1 + 1e-6)
+                if (wanted == slot or (wanted < 0 and prefers)) and still is not None:
                     assert request.arrived_us - arrived_us <= k * longest_us[ticket_id] + grace_us
 
     def tickets() -> dict[str, tuple[int, int, int]]:
@@ -161,7 +164,10 @@ def test_nobody_is_overtaken_by_one_that_came_more_than_k_times_its_prefill_late
     def step(go: Callable[[], object]) -> None:
         before = tickets()
         longest_us.update({name: max(us, longest_us.get(name, 0)) for name, (_, _, us) in before.items()})
-        costs = {each.ticket_id: prices(each) for each in stage.requests if each.waits}
+        costs: dict[Replica, dict[str, dict[int, float]]] = {each: {} for each in stage.replicas}
+        for waiting in stage.requests:
+            if waiting.waits:
+                costs[waiting.replica][waiting.ticket_id] = prices(waiting)
         go()
         check({name: row for name, row in before.items() if tickets().get(name) == row}, costs)
 
