@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from policies import (
     BOOTSTRAP_HOST_LABEL,
     PROFILES,
-    BreakerRules,
     CachePool,
     FleetRules,
     KvBytes,
@@ -19,14 +18,11 @@ from policies import (
     RoleRules,
 )
 from router.destinations import Destinations
-from router.fleet import HealthRules, PlannerRules, RegistryRules, label_hosts
+from router.fleet import PlannerRules, label_hosts
 from router.gateway import weights
 from router.proxy import ClientLimits, ClientQuota, UpstreamTimeouts
 from router.settings import FleetSettings, ServerSettings, Settings
 from router.values import token_count
-
-UNHEALTHY_INTERVAL_S_MAX = 2.0
-"""Between two probes of a worker that is not healthy, at most: that it is back should be seen soon."""
 
 
 def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) -> FleetRules:
@@ -73,41 +69,6 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
             )
             for name, model in placement.models.items()
         },
-    )
-
-
-def health_rules(settings: Settings) -> HealthRules:
-    """How workers are probed."""
-    fleet = settings.fleet
-    return HealthRules(
-        interval_s=fleet.health_check_interval_s,
-        unhealthy_interval_s=min(fleet.health_check_interval_s, UNHEALTHY_INTERVAL_S_MAX),
-        timeout_s=fleet.health_check_timeout_s,
-        endpoint=fleet.health_check_endpoint,
-    )
-
-
-def breaker_rules(settings: Settings) -> BreakerRules | None:
-    """When circuits move; None: never."""
-    reliability = settings.reliability
-    if reliability.disable_circuit_breaker:
-        return None
-    return BreakerRules(
-        failure_threshold=reliability.cb_failure_threshold,
-        success_threshold=reliability.cb_success_threshold,
-        open_us=round(reliability.cb_timeout_duration_secs * 1e6),
-        ejected_ratio_max=reliability.ejected_ratio_max,
-    )
-
-
-def registry_rules(settings: Settings) -> RegistryRules:
-    """When a worker is well."""
-    fleet = settings.fleet
-    return RegistryRules(
-        fleet.health_failure_threshold,
-        fleet.health_success_threshold,
-        breaker_rules(settings),
-        fleet.slow_start_s,
     )
 
 

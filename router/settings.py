@@ -26,7 +26,7 @@ Defaults of the peers quoted below are those of smg and sglang-router of autumn 
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
@@ -39,13 +39,16 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.dataclasses import dataclass
 
 from policies import (
     DECODE_COST,
     DECODE_POLICIES,
     POLICIES,
     AdmissionRules,
+    BreakerRules,
     LengthBuckets,
+    RedispatchRules,
     ServiceLevel,
     make_policy,
     setting,
@@ -106,15 +109,18 @@ def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
     return bounds
 
 
+JUDGED = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True)
+"""Values are checked, and keys that are not known refused."""
+
+
 class Section(BaseModel):
-    """A frozen group of settings that refuses keys it does not know."""
+    """The settings of one thing among several, such as a link."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
-    )
+    model_config = ConfigDict(frozen=True, **JUDGED)
 
 
-class ServerSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class ServerSettings:
     """The socket clients connect to, and its limits."""
 
     host: str = setting(
@@ -329,7 +335,8 @@ LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
 """``FROM>TO``: KV flows from the first site to the second."""
 
 
-class FleetSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class FleetSettings:
     """The workers, where they stand, and how their health is checked."""
 
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
@@ -571,7 +578,8 @@ def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
     return distinct(names)
 
 
-class DiscoverySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class DiscoverySettings:
     """Which pods of a Kubernetes cluster are workers, beside those that are named."""
 
     service_discovery: bool = setting(
@@ -704,7 +712,8 @@ class CachePoolSettings(Section):
     fetch_tokens_min: int = Field(default=256, ge=1, description="Engines do not fetch fewer tokens.")
 
 
-class PlacementSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class PlacementSettings:
     """How a worker is chosen for a request, and what the prefix tree assumes."""
 
     policy: Annotated[str, AfterValidator(_known_policy)] = setting(
@@ -879,12 +888,13 @@ class PlacementSettings(Section):
         return {name: value for name, value in self.policy_options.items() if name in known}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=JUDGED)
 class AdmissionSettings(ServiceLevel, AdmissionRules):
     """How much a worker is given before requests wait here."""
 
 
-class UpstreamSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class UpstreamSettings:
     """Connections to workers."""
 
     connect_timeout_s: float = setting(
@@ -966,65 +976,10 @@ class UpstreamSettings(Section):
         return self
 
 
-class ReliabilitySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class ReliabilitySettings(BreakerRules, RedispatchRules):
     """Redispatch and circuit breakers."""
 
-    retry_max_retries: int = setting(
-        5,
-        "How often a request that failed before the first byte of its answer is redispatched. The default "
-        "is the peers'; no worker gets the same request twice while another can take it.",
-        ge=0,
-        le=100,
-        live=True,
-    )
-    disable_retries: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never redispatch: a worker's own error passes through.",
-        live=True,
-    )
-    retry_budget_ratio: float = setting(
-        0.2,
-        "Redispatches allowed as a share of all requests, 0 to 1, beyond a small floor. It keeps a sick "
-        "fleet from being hammered.",
-        ge=0,
-        le=1,
-        live=True,
-    )
-    cb_failure_threshold: int = setting(
-        10,
-        "Failures in a row, of one replica's requests, after which all replicas eject a worker. The default "
-        "is the peers'.",
-        ge=1,
-        live=True,
-    )
-    cb_success_threshold: int = setting(
-        3,
-        "Successful probes in a row after which an ejected worker takes requests again, of all replicas; "
-        "fleet.slow_start_s says how fast. The default is the peers'.",
-        ge=1,
-        live=True,
-    )
-    cb_timeout_duration_secs: float = setting(
-        60.0,
-        "Time after which an ejected worker gets one request of the whole gateway as a probe, in seconds. "
-        "The default is the peers'.",
-        gt=0,
-        live=True,
-    )
-    ejected_ratio_max: float = setting(
-        0.5,
-        "Greatest share of the workers that may take a request which is ejected, 0 to 1; below 1 the last "
-        "one never is. Workers beyond it go on taking requests. The default is Envoy's panic threshold; the "
-        "peers eject all (1).",
-        ge=0,
-        le=1,
-        live=True,
-    )
-    disable_circuit_breaker: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never eject a worker for failing requests; health checks still count.",
-        live=True,
-    )
     stall_factor: float = setting(
         4.0,
         "How much longer than predicted a prefill or decode worker may take for its part of a request that "
@@ -1044,7 +999,8 @@ class ReliabilitySettings(Section):
     )
 
 
-class QueueSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class QueueSettings:
     """Requests that wait for a worker with room, in one order over all replicas."""
 
     disable_queue: bool = setting(
@@ -1156,7 +1112,8 @@ class QueueSettings(Section):
         return self
 
 
-class OffloadSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class OffloadSettings:
     """Which requests are prefilled in another site than they are decoded in; needs fleet.links."""
 
     disable_remote_prefill: bool = setting(
@@ -1210,7 +1167,8 @@ class OffloadSettings(Section):
         return self
 
 
-class RoleSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class RoleSettings:
     """The slow loop over how workers are shared between prefill and decode."""
 
     mode: Literal["off", "recommend", "apply"] = setting(
@@ -1247,7 +1205,8 @@ class RoleSettings(Section):
     )
 
 
-class SharedSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class SharedSettings:
     """The log that replicas share through Redis."""
 
     redis_url: RedisUrl = setting(
@@ -1311,7 +1270,8 @@ class SharedSettings(Section):
         return self
 
 
-class TenancySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class TenancySettings:
     """How requests of different tenants are kept apart."""
 
     tenant_header: HeaderName = setting(
@@ -1337,7 +1297,8 @@ class TenancySettings(Section):
     )
 
 
-class ObservabilitySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class ObservabilitySettings:
     """Logs and metrics."""
 
     log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
@@ -1402,7 +1363,8 @@ class ObservabilitySettings(Section):
     )
 
 
-class AdminSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class AdminSettings:
     """Where the admin API listens, and who may use it."""
 
     host: str = setting(

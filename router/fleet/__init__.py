@@ -6,11 +6,11 @@ from router.fleet.core import Core
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
-from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, instance_of
+from router.fleet.health import INSTANCE_HEADER, HealthChecks, instance_of
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import watch_links
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.registry import Registry, RegistryRules
+from router.fleet.registry import Registry
 from router.fleet.role_planner import PlannerRules, RolePlanner
 from router.fleet.worker_key import WorkerKey
 
@@ -23,12 +23,10 @@ __all__ = [
     "EngineMetrics",
     "Health",
     "HealthChecks",
-    "HealthRules",
     "LocalWorker",
     "Patience",
     "PlannerRules",
     "Registry",
-    "RegistryRules",
     "RolePlanner",
     "ServedModel",
     "WorkerKey",

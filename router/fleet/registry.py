@@ -19,7 +19,6 @@ A worker that returns, to this replica's eyes or everybody's, takes a growing sh
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -51,6 +50,7 @@ from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pairs import Kind, Pairs
 from router.fleet.worker_key import WorkerKey
 from router.proxy import WorkerPool
+from router.settings import FleetSettings
 from router.shared import LogPort
 
 Slots = NDArray[np.intp]
@@ -70,23 +70,6 @@ SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
 """Failures that a process that ends causes: connections refused, reset or closed; no timeouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryRules:
-    """When a worker is well.
-
-    Attributes:
-        failure_threshold: Failed probes in a row after which a worker is unhealthy.
-        success_threshold: Good probes in a row after which it is healthy again.
-        breaker: When circuits open and close; None turns them off.
-        slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
-    """
-
-    failure_threshold: int
-    success_threshold: int
-    breaker: BreakerRules | None
-    slow_start_s: float
-
-
 class Registry:
     """The workers this replica may use."""
 
@@ -94,7 +77,8 @@ class Registry:
         self,
         fleet: FleetState,
         log: LogPort,
-        rules: RegistryRules,
+        rules: FleetSettings,
+        breaker: BreakerRules,
         *,
         make_pool: Callable[[str], WorkerPool],
         check_host: Callable[[str], None] = lambda _: None,
@@ -107,6 +91,7 @@ class Registry:
             fleet: The shared state.
             log: Where changes are published.
             rules: When a worker is well.
+            breaker: When circuits open and close.
             make_pool: Makes the connections to a base URL.
             check_host: Raises `ClientError` if no worker may be at a host (`router.destinations`). What the
                 settings name is not asked about.
@@ -122,7 +107,7 @@ class Registry:
         self._check_host = check_host
         self._check_engine_host = check_engine_host
         self._worker_key = worker_key
-        self.circuits = Circuits(fleet, log, rules.breaker)
+        self.circuits = Circuits(fleet, log, breaker)
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """Whether what follows from the workers' roles is to be found anew when somebody asks."""
@@ -139,14 +124,13 @@ class Registry:
         self._cached_as: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
-        self.use(rules)
+        self.use(rules, breaker)
 
-    def use(self, rules: RegistryRules) -> None:
+    def use(self, rules: FleetSettings, breaker: BreakerRules) -> None:
         """Go by these from now on."""
-        self._failure_threshold = rules.failure_threshold
-        self._success_threshold = rules.success_threshold
+        self._rules = rules
         self._ramp_us = rules.slow_start_s * 1e6
-        self.circuits.use(rules.breaker, self._local.values())
+        self.circuits.use(breaker, self._local.values())
         self._lists_changed()
 
     # What dispatch asks.
@@ -451,7 +435,7 @@ class Registry:
         if ok:
             local.successes += 1
             local.failures = 0
-            needed = 1 if local.health is Health.STARTING else self._success_threshold
+            needed = 1 if local.health is Health.STARTING else self._rules.health_success_threshold
             if local.health is not Health.HEALTHY and local.successes >= needed:
                 local.health = Health.HEALTHY
             if local.health is Health.HEALTHY and not local.heard_us:
@@ -466,7 +450,7 @@ class Registry:
             local.successes = 0
             if refused and before is not Health.STARTING:
                 local.refused_us = local.suspected_us = now_us
-            if refused or local.failures >= self._failure_threshold:
+            if refused or local.failures >= self._rules.health_failure_threshold:
                 local.health = Health.UNHEALTHY
         if local.health is not before:
             self._lists_changed()

@@ -4,7 +4,6 @@ from policies import (
     LinkStateRules,
     OffloadRules,
     Policy,
-    RedispatchRules,
     RoomRules,
     decode_policy,
     make_policy,
@@ -16,16 +15,6 @@ def room_rules(settings: Settings) -> RoomRules:
     """How much may wait."""
     queue = settings.queue
     return RoomRules(queue.size, queue.tokens_max, queue.drain_s_max, queue.timeout_s)
-
-
-def redispatch_rules(settings: Settings) -> RedispatchRules:
-    """What may be tried again."""
-    reliability = settings.reliability
-    return RedispatchRules(
-        retries_max=0 if reliability.disable_retries else reliability.retry_max_retries,
-        ratio=reliability.retry_budget_ratio,
-        timeout_s=settings.server.request_timeout_s,
-    )
 
 
 def offload_rules(settings: Settings) -> OffloadRules:

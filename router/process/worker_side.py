@@ -17,7 +17,7 @@ from router.fleet import (
 from router.open_files import probes_max
 from router.process.loops import Loop
 from router.proxy import PoolBounds, WorkerPool
-from router.rules import destinations_of, health_rules, registry_rules, upstream_timeouts
+from router.rules import destinations_of, upstream_timeouts
 from router.settings import Settings
 from router.shared import LogPort
 from router.tls import worker_context
@@ -69,7 +69,8 @@ class WorkerSide:
         registry = Registry(
             fleet,
             log,
-            registry_rules(settings),
+            settings.fleet,
+            settings.reliability,
             make_pool=self._pool,
             check_host=self.destinations.check_host,
             check_engine_host=self.destinations.check_engine_host,
@@ -79,7 +80,7 @@ class WorkerSide:
         self.health = HealthChecks(
             registry,
             asker,
-            health_rules(settings),
+            settings.fleet,
             connected,
             replicas=log.replicas,
             places=probes_max(),
@@ -98,8 +99,8 @@ class WorkerSide:
     def use(self, new: Settings) -> None:
         """Look after workers by these settings from now on."""
         self._settings = new
-        self.core.registry.use(registry_rules(new))
-        self.health.use(health_rules(new))
+        self.core.registry.use(new.fleet, new.reliability)
+        self.health.use(new.fleet)
         self.engine_metrics.use(new.admission.engine_metrics_interval_s, new.fleet.health_check_timeout_s)
         timeouts = upstream_timeouts(new)
         for local in self.core.registry.all():

@@ -2,11 +2,9 @@
 
 from policies import PROFILES, LengthBuckets
 from router.rules import (
-    breaker_rules,
     client_limits,
     client_quota,
     fleet_rules,
-    health_rules,
     held_bytes_max,
     role_rules,
     scrape_limits,
@@ -29,20 +27,6 @@ def test_the_fold_is_told_what_counts_in_it() -> None:
     assert (rules.congestion_max_per_s, rules.lifetime_s_max, rules.quantum_s) == (3, 200, 2)
     assert rules.buckets == LengthBuckets((1_024, 2_048))
     assert (rules.weight_of("gold"), rules.weight_of("tin/acme")) == (3, 7)
-
-
-def test_a_worker_that_is_not_healthy_is_probed_at_least_every_two_seconds() -> None:
-    slow = health_rules(Settings.model_validate({"fleet": {"health_check_interval_s": 60}}))
-    assert (slow.interval_s, slow.unhealthy_interval_s) == (60, 2)
-    fast = health_rules(Settings.model_validate({"fleet": {"health_check_interval_s": 0.5}}))
-    assert (fast.interval_s, fast.unhealthy_interval_s) == (0.5, 0.5)
-
-
-def test_without_circuits_there_are_no_rules_for_them() -> None:
-    assert breaker_rules(Settings.model_validate({"reliability": {"disable_circuit_breaker": True}})) is None
-    rules = breaker_rules(Settings.model_validate({"reliability": {"cb_timeout_duration_secs": 1.5}}))
-    assert rules is not None
-    assert rules.open_us == 1_500_000
 
 
 def test_roles_change_only_where_they_are_applied() -> None:

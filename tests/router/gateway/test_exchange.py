@@ -11,7 +11,17 @@ from fakes.gateway import JSON, SSE, Bench, FakeClient, FakePool, FakeUpstream, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import BytesPerToken, Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
+from policies import (
+    BytesPerToken,
+    Circuit,
+    CircuitSet,
+    Finished,
+    FirstToken,
+    Placed,
+    RedispatchRules,
+    RetryBudget,
+    Trim,
+)
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.fleet import LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
@@ -700,7 +710,7 @@ def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
     """Five failures in a row open it."""
     local = bench.registry.all()[0]
     bench.registry.change(bench.registry.all()[1].worker.worker_id, draining=True)
-    bench.gateway.sending.retry_budget = type(bench.gateway.sending.retry_budget)(0)
+    bench.gateway.sending.retry_budget = RetryBudget(RedispatchRules(retry_budget_ratio=0))
     while bench.gateway.sending.retry_budget.withdraw(bench.time.time()):
         pass
     for _ in range(4):
