@@ -48,6 +48,7 @@ from policies import (
     AdmissionRules,
     BreakerRules,
     LengthBuckets,
+    OffloadRules,
     RedispatchRules,
     ServiceLevel,
     make_policy,
@@ -1113,58 +1114,8 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, config=JUDGED)
-class OffloadSettings:
+class OffloadSettings(OffloadRules):
     """Which requests are prefilled in another site than they are decoded in; needs fleet.links."""
-
-    disable_remote_prefill: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never prefill in another site. The default follows fleet.links: without links there is nothing to "
-        "decide.",
-        live=True,
-    )
-    threshold_tokens: int = setting(
-        0,
-        "Uncached tokens of a prompt above which it is prefilled in another site. 0: seconds decide, and the "
-        "threshold that the slow loop finds (see roles.interval_s) rations what is scarce there.",
-        flag="offload-threshold-tokens",
-        ge=0,
-        live=True,
-    )
-    scarce_above: float = setting(
-        0.7,
-        "Utilisation of a link, as a share of what KV may take of it, above which bandwidth is scarce: then "
-        "only the cache of the decode worker's site counts, and no cached prefix crosses. Below saturation, "
-        "since a queue grows before a link is full.",
-        flag="offload-scarce-above",
-        gt=0,
-        le=1,
-        live=True,
-    )
-    abundant_below: float = setting(
-        0.5,
-        "Utilisation below which bandwidth is abundant again. Far enough below offload.scarce_above that one "
-        "long prompt does not switch back and forth.",
-        flag="offload-abundant-below",
-        ge=0,
-        le=1,
-        live=True,
-    )
-    wait_s_max: float = setting(
-        2.0,
-        "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
-        "whatever its utilisation, in seconds; and by how much the queue of one site must be longer than the "
-        "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
-        "takes to prefill on eight H200.",
-        flag="offload-wait-secs-max",
-        gt=0,
-        live=True,
-    )
-
-    @model_validator(mode="after")
-    def _there_is_room_between_scarce_and_abundant(self) -> Self:
-        if self.abundant_below >= self.scarce_above:
-            raise ValueError("abundant_below must be below scarce_above")
-        return self
 
 
 @dataclass(frozen=True, config=JUDGED)

@@ -29,12 +29,13 @@ fit now waits in the gateway if that is still sooner, and else is prefilled loca
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
 import msgspec
 
+from policies.declared import setting
 from policies.state.link_states import LinkState, LinkStateRules, LinkStates
 from policies.state.links import Links, Quote
 
@@ -60,25 +61,42 @@ class OffloadReason(StrEnum):
     NO_LOCAL = "no_local"
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadRules:
-    """What the rule needs from the settings.
+@dataclass(frozen=True)
+class RemoteRules:
+    """Which prompts are prefilled in another site.
 
     Attributes:
-        states: When a link is in which state.
         margin_ratio: By this share of the local price remote must be cheaper.
         margin_s: And by so many seconds.
-        surge_s: A queue surges from when it is so much longer than that of the other side,
+        surges: Whether a queue surges when it is ``wait_s_max`` longer than that of the other side,
         calm_s: until it is less than so much longer.
         helps: Whether a worker that stands idle may take what waits for the other side, if that is sooner.
     """
 
-    states: LinkStateRules = field(default_factory=LinkStateRules)
+    disable_remote_prefill: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never prefill in another site. The default follows fleet.links: without links there is nothing to "
+        "decide.",
+        live=True,
+    )
+    threshold_tokens: int = setting(
+        0,
+        "Uncached tokens of a prompt above which it is prefilled in another site. 0: seconds decide, and the "
+        "threshold that the slow loop finds (see roles.interval_s) rations what is scarce there.",
+        flag="offload-threshold-tokens",
+        ge=0,
+        live=True,
+    )
     margin_ratio: float = 0.1
     margin_s: float = 0.02
-    surge_s: float = 2.0
+    surges: bool = True
     calm_s: float = 0.5
     helps: bool = True
+
+
+@dataclass(frozen=True)
+class OffloadRules(LinkStateRules, RemoteRules):
+    """What the rule goes by."""
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -188,19 +206,17 @@ class Offload:
     Args:
         links: What is reserved and measured.
         rules: See there.
+
+    Attributes:
+        rules: As given; others take their place, here and in `states`, when settings change.
     """
 
     def __init__(self, links: Links, rules: OffloadRules = OffloadRules()) -> None:
         self.rules = rules
-        self.states = LinkStates(links, rules.states)
+        self.states = LinkStates(links, rules)
         self._links = links
         self._surges: dict[str, int] = {}
         """By link: 1 while the local queue surges, -1 while the remote one does."""
-
-    def use(self, rules: OffloadRules) -> None:
-        """Decide by other rules from now on; what is remembered of links and queues stays."""
-        self.rules = rules
-        self.states.rules = rules.states
 
     def rehearsing(self) -> "Offload":
         """One that judges as this one would now, and remembers nothing for it."""
@@ -288,7 +304,7 @@ class Offload:
 
     def _gets_through(self, local: Offer, side: _Side, quote: Quote) -> bool:
         """Whether the link takes it now and fast, or at least sooner than it were done locally."""
-        wait_s_max = self.rules.states.wait_s_max
+        wait_s_max = self.rules.wait_s_max
         if quote.fits and side.link_s <= wait_s_max:
             return True
         return quote.wait_s <= wait_s_max and self._sooner(local, side)
@@ -296,7 +312,7 @@ class Offload:
     def _surge(self, link: str, longer_s: float) -> int:
         """Which queue surges, by how much longer the local one is than that behind a link."""
         rules, surge = self.rules, self._surges.get(link, 0)
-        if abs(longer_s) > rules.surge_s:
+        if rules.surges and abs(longer_s) > rules.wait_s_max:
             surge = 1 if longer_s > 0 else -1
         elif longer_s * surge < rules.calm_s:
             surge = 0

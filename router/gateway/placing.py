@@ -40,7 +40,6 @@ from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
 from router.gateway.rules import (
     decode_worker_policy,
-    offload_rules,
     placement_policy,
     prefill_policy,
     room_rules,
@@ -110,7 +109,7 @@ class Placing:
 
     def use(self, settings: Settings) -> None:
         """Decide by these settings from now on; what waits keeps its deadline."""
-        placement, offload = settings.placement, settings.offload
+        placement, offload = settings.placement, self.decider.offloading.offload
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
         self.room.use(room_rules(settings))
@@ -118,9 +117,7 @@ class Placing:
         self._matchmaker.policy = decode_worker_policy(placement)
         self.decider.use(self._rules(settings))
         self._watch(placement)
-        self.decider.offloading.use(
-            offload_rules(settings), offload.threshold_tokens, remote=not offload.disable_remote_prefill
-        )
+        offload.rules = offload.states.rules = settings.offload
 
     def _watch(self, placement: PlacementSettings) -> None:
         """Ask the shadow policy that these settings name; one that was asked before keeps what it found."""

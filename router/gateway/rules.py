@@ -1,8 +1,6 @@
 """The settings as what a gateway's parts are told: plain rules, at the start and whenever one changes."""
 
 from policies import (
-    LinkStateRules,
-    OffloadRules,
     Policy,
     RoomRules,
     decode_policy,
@@ -15,17 +13,6 @@ def room_rules(settings: Settings) -> RoomRules:
     """How much may wait."""
     queue = settings.queue
     return RoomRules(queue.size, queue.tokens_max, queue.drain_s_max, queue.timeout_s)
-
-
-def offload_rules(settings: Settings) -> OffloadRules:
-    """What is prefilled in another site."""
-    offload = settings.offload
-    states = LinkStateRules(
-        scarce_above=offload.scarce_above,
-        abundant_below=offload.abundant_below,
-        wait_s_max=offload.wait_s_max,
-    )
-    return OffloadRules(states=states, surge_s=offload.wait_s_max)
 
 
 def placement_policy(placement: PlacementSettings) -> Policy:

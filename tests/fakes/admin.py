@@ -9,7 +9,7 @@ from fakes.console import MadeUpFleet
 from fakes.gateway import Bench
 from fakes.queue_ports import queue_ports
 
-from policies import DecodeFit, Offload, Offloading, RoleRules
+from policies import DecodeFit, Offload, Offloading, OffloadRules, RoleRules
 from router.admin import AdminPorts, LinkPorts, OffloadPorts, SettingsPorts, make_api
 from router.console import EventStream, Pulse
 from router.fleet import LocalWorker, PlannerRules, RolePlanner
@@ -83,7 +83,9 @@ class Setup:
             links=LinkPorts(self.shared.fleet.links, lambda _, __: "abundant", self.time.clock.now_us),
             offload=OffloadPorts(
                 Offloading(
-                    self.shared.fleet, Offload(self.shared.fleet.links), replica="r1", threshold_tokens=7
+                    self.shared.fleet,
+                    Offload(self.shared.fleet.links, OffloadRules(threshold_tokens=7)),
+                    replica="r1",
                 ),
                 OffloadSettings,
                 (),

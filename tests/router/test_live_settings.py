@@ -386,8 +386,6 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "offload": (
             decider.offloading.offload.rules,
             decider.offloading.offload.states.rules,
-            decider.offloading._threshold_tokens,
-            decider.offloading._remote,
         ),
         "fleet": (
             fleet.columns.congestion_max_per_s,

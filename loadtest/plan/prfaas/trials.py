@@ -55,7 +55,6 @@ def config_of(
         engine=H200,
         groups=contender.groups,
         tells_links=contender.knows_link,
-        threshold_tokens=contender.threshold_tokens,
         offload=contender.offload,
         links={
             LINK: LinkPlan(bytes_per_s=link_bytes_per_s, rtt_s=RTT_S, cap_ratio=CAP_RATIO, weather=weather)

@@ -49,9 +49,8 @@ class Setup:
         self.fleet = FleetState()
         self.offloading = Offloading(
             self.fleet,
-            Offload(self.fleet.links),
+            Offload(self.fleet.links, self.settings),
             replica="r1",
-            threshold_tokens=self.settings.threshold_tokens,
         )
 
     def view(self, *links: str) -> dict[str, Any]:
