@@ -48,7 +48,7 @@ from router.process.tenant_side import TenantSide
 from router.process.troubles import troubles
 from router.process.views import Views
 from router.process.worker_side import WorkerSide
-from router.rules import fleet_rules, planner_rules
+from router.rules import fleet_rules
 from router.secret_files import SecretWatch
 from router.settings import Settings
 from router.shared import LogClock, LogPort, SharedConfig, SharedState
@@ -121,7 +121,8 @@ class GatewayProcess:
             core,
             self.workers.client,
             decode_fit=self.gateway.placing.feedback.decode_fit,
-            rules=planner_rules(settings),
+            rules=settings.roles,
+            level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
         self.discovery = make_discovery(settings, core, self.workers.destinations)
@@ -145,7 +146,7 @@ class GatewayProcess:
                 "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
                 "clients": self.clients.use,
                 "workers": self.workers.use,
-                "roles": lambda new: self.roles.use(planner_rules(new)),
+                "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "logs": lambda new: log_from(new.observability.log_level),
             },
         )

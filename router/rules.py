@@ -15,10 +15,9 @@ from policies import (
     KvBytes,
     LengthBuckets,
     LinkRules,
-    RoleRules,
 )
 from router.destinations import Destinations
-from router.fleet import PlannerRules, label_hosts
+from router.fleet import label_hosts
 from router.gateway import weights
 from router.proxy import ClientLimits, ClientQuota, UpstreamTimeouts
 from router.settings import FleetSettings, ServerSettings, Settings
@@ -69,20 +68,6 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
             )
             for name, model in placement.models.items()
         },
-    )
-
-
-def planner_rules(settings: Settings) -> PlannerRules:
-    """What is planned of roles, and when."""
-    roles = settings.roles
-    return PlannerRules(roles.mode, role_rules(settings), roles.interval_s, settings.admission.tpot_slo_s)
-
-
-def role_rules(settings: Settings) -> RoleRules:
-    """When roles change."""
-    roles = settings.roles
-    return RoleRules(
-        apply=roles.mode == "apply", gain_ratio_min=roles.gain_ratio_min, dwell_s=roles.dwell_s_min
     )
 
 

@@ -50,6 +50,8 @@ from policies import (
     LengthBuckets,
     OffloadRules,
     RedispatchRules,
+    RoleRules,
+    RoomRules,
     ServiceLevel,
     make_policy,
     setting,
@@ -1001,54 +1003,9 @@ class ReliabilitySettings(BreakerRules, RedispatchRules):
 
 
 @dataclass(frozen=True, config=JUDGED)
-class QueueSettings:
+class QueueSettings(RoomRules):
     """Requests that wait for a worker with room, in one order over all replicas."""
 
-    disable_queue: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never let a request wait here: each goes to its worker at once, and waits in the engine's queue, in "
-        "the engine's order.",
-        live=True,
-    )
-    size: int = setting(
-        10_000,
-        "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
-        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
-        "default only keeps memory bounded; queue.timeout_s ends long waits.",
-        flag="queue-size",
-        ge=0,
-        live=True,
-        common=True,
-    )
-    tokens_max: int = setting(
-        50_000_000,
-        "Uncached prompt tokens that may wait, over all replicas; the request that reaches the bound is the "
-        "last one let in. 0 turns the bound off. The default is seven minutes of prefill of eight workers.",
-        flag="queue-tokens-max",
-        ge=0,
-        live=True,
-    )
-    drain_s_max: float = setting(
-        0.0,
-        "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
-        "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
-        "burst. 0 turns the bound off, which is the default, because nobody is sent away for a prediction "
-        "unless you ask for it.",
-        flag="queue-drain-secs-max",
-        ge=0,
-        live=True,
-    )
-    timeout_s: float = setting(
-        180.0,
-        "Longest wait for a worker, in seconds; then the request is answered with 408. In an engine's own "
-        "queue nothing expires, and a prompt of 16 s may be overtaken for k times that. The default is the "
-        "grace period, so that nothing waits when a drain is over. A client may set a shorter time, for all "
-        "of its request, with the header x-request-timeout.",
-        flag="queue-timeout-secs",
-        gt=0,
-        live=True,
-        common=True,
-    )
     uncached_weight: float = setting(
         4.0,
         "Weight k of the work: requests go by arrival plus k times their predicted prefill, in seconds. "
@@ -1119,41 +1076,8 @@ class OffloadSettings(OffloadRules):
 
 
 @dataclass(frozen=True, config=JUDGED)
-class RoleSettings:
+class RoleSettings(RoleRules):
     """The slow loop over how workers are shared between prefill and decode."""
-
-    mode: Literal["off", "recommend", "apply"] = setting(
-        "recommend",
-        "What becomes of the best shares of prefill and decode workers that one replica works out from what "
-        "came lately. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
-        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
-        "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
-        flag="roles",
-        live=True,
-    )
-    interval_s: float = setting(
-        30.0,
-        "Time between two looks of the slow loop, in seconds.",
-        flag="roles-interval-secs",
-        ge=1,
-        live=True,
-    )
-    dwell_s_min: float = setting(
-        600.0,
-        "Shortest time between two changes of roles, in seconds. Much longer than a drain and a cold cache "
-        "cost.",
-        flag="roles-dwell-secs-min",
-        ge=0,
-        live=True,
-    )
-    gain_ratio_min: float = setting(
-        0.05,
-        "Least predicted gain in requests a second for which roles change, as a share: 0.05 is 5 %. Above "
-        "the model's own error, so that noise changes nothing.",
-        flag="roles-gain-min",
-        ge=0,
-        live=True,
-    )
 
 
 @dataclass(frozen=True, config=JUDGED)

@@ -11,7 +11,7 @@ from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import watch_links
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
-from router.fleet.role_planner import PlannerRules, RolePlanner
+from router.fleet.role_planner import RolePlanner
 from router.fleet.worker_key import WorkerKey
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "HealthChecks",
     "LocalWorker",
     "Patience",
-    "PlannerRules",
     "Registry",
     "RolePlanner",
     "ServedModel",

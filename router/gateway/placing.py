@@ -42,7 +42,6 @@ from router.gateway.rules import (
     decode_worker_policy,
     placement_policy,
     prefill_policy,
-    room_rules,
 )
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
@@ -80,7 +79,7 @@ class Placing:
             fleet=fleet,
             admission=self.admission,
             lanes=self._lanes,
-            rules=room_rules(settings),
+            rules=settings.queue,
             call_later=loop.call_later,
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.status().lag_s),
             ended=self._wait_ended,
@@ -112,7 +111,7 @@ class Placing:
         placement, offload = settings.placement, self.decider.offloading.offload
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
-        self.room.use(room_rules(settings))
+        self.room.rules = settings.queue
         self.admission.rules = settings.admission
         self._matchmaker.policy = decode_worker_policy(placement)
         self.decider.use(self._rules(settings))

@@ -2,17 +2,10 @@
 
 from policies import (
     Policy,
-    RoomRules,
     decode_policy,
     make_policy,
 )
-from router.settings import PlacementSettings, Settings
-
-
-def room_rules(settings: Settings) -> RoomRules:
-    """How much may wait."""
-    queue = settings.queue
-    return RoomRules(queue.size, queue.tokens_max, queue.drain_s_max, queue.timeout_s)
+from router.settings import PlacementSettings
 
 
 def placement_policy(placement: PlacementSettings) -> Policy:

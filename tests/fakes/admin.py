@@ -9,10 +9,10 @@ from fakes.console import MadeUpFleet
 from fakes.gateway import Bench
 from fakes.queue_ports import queue_ports
 
-from policies import DecodeFit, Offload, Offloading, OffloadRules, RoleRules
+from policies import DecodeFit, Offload, Offloading, OffloadRules
 from router.admin import AdminPorts, LinkPorts, OffloadPorts, SettingsPorts, make_api
 from router.console import EventStream, Pulse
-from router.fleet import LocalWorker, PlannerRules, RolePlanner
+from router.fleet import LocalWorker, RolePlanner
 from router.live_settings import LiveSettings
 from router.metrics import Metrics
 from router.settings import OffloadSettings, Settings
@@ -100,7 +100,6 @@ class Setup:
                 self.bench.core,
                 self.workers_client,
                 decode_fit=lambda _: DecodeFit(),
-                rules=PlannerRules("recommend", RoleRules()),
             ),
             settings=SettingsPorts("r1", self.live, lambda: self.status),
             gateway=self.bench.gateway,

@@ -375,7 +375,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "feedback": gateway.placing.feedback.bytes_per_token_default,
         "stalls": gateway.sending.stalls.rules,
         "classes": (gateway.reader.priorities.named(b"1"), gateway.reader.priorities.named(b"0")),
-        "room": gateway.placing.room._rules,
+        "room": gateway.placing.room.rules,
         "admission": gateway.placing.admission.rules,
         "policies": (decider.policy.name, decider.prefill_policy.name, decider._expected_output_tokens),
         "shadow": gateway.placing._shadowed,
@@ -407,7 +407,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             process.workers.engine_metrics._interval_us,
             process.workers.engine_metrics._timeout_s,
         ),
-        "roles": (process.roles.rules,),
+        "roles": (process.roles.rules, process.roles.level),
         "pools": (local.pool.timeouts, local.pool._idle_s_max, local.pool._look_s),
     }
 

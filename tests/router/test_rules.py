@@ -6,7 +6,6 @@ from router.rules import (
     client_quota,
     fleet_rules,
     held_bytes_max,
-    role_rules,
     scrape_limits,
     upstream_timeouts,
 )
@@ -27,11 +26,6 @@ def test_the_fold_is_told_what_counts_in_it() -> None:
     assert (rules.congestion_max_per_s, rules.lifetime_s_max, rules.quantum_s) == (3, 200, 2)
     assert rules.buckets == LengthBuckets((1_024, 2_048))
     assert (rules.weight_of("gold"), rules.weight_of("tin/acme")) == (3, 7)
-
-
-def test_roles_change_only_where_they_are_applied() -> None:
-    for mode, applies in (("off", False), ("recommend", False), ("apply", True)):
-        assert role_rules(Settings.model_validate({"roles": {"mode": mode}})).apply is applies
 
 
 def test_timeouts_of_workers_are_those_of_the_settings() -> None:
