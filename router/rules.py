@@ -19,7 +19,7 @@ from policies import (
 from router.destinations import Destinations
 from router.fleet import label_hosts
 from router.gateway import weights
-from router.proxy import ClientLimits, ClientQuota, UpstreamTimeouts
+from router.proxy import ClientLimits, ClientQuota
 from router.settings import FleetSettings, ServerSettings, Settings
 from router.values import token_count
 
@@ -68,16 +68,6 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
             )
             for name, model in placement.models.items()
         },
-    )
-
-
-def upstream_timeouts(settings: Settings) -> UpstreamTimeouts:
-    """How long a worker may take."""
-    upstream = settings.upstream
-    return UpstreamTimeouts(
-        connect_s=upstream.connect_timeout_s,
-        first_byte_s=upstream.first_byte_timeout_s,
-        idle_s=upstream.idle_timeout_s,
     )
 
 

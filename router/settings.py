@@ -59,7 +59,7 @@ from policies import (
 from radix import parsed_whole
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
-from router.proxy import may_pass
+from router.proxy import UpstreamRules, may_pass
 from router.values import (
     HeaderName,
     HttpUrl,
@@ -897,49 +897,9 @@ class AdmissionSettings(ServiceLevel, AdmissionRules):
 
 
 @dataclass(frozen=True, config=JUDGED)
-class UpstreamSettings:
+class UpstreamSettings(UpstreamRules):
     """Connections to workers."""
 
-    connect_timeout_s: float = setting(
-        5.0,
-        "Longest time to connect to a worker, TLS included, in seconds; then another worker is tried.",
-        gt=0,
-        live=True,
-    )
-    first_byte_timeout_s: float = setting(
-        300.0,
-        "Longest wait for the first byte of a streamed answer, in seconds. It includes the wait in the "
-        "engine's queue and the prefill, which takes minutes for the longest prompts. Answers that are "
-        "not streamed start when they are complete: server.request_timeout_s limits those.",
-        gt=0,
-        live=True,
-    )
-    idle_timeout_s: float = setting(
-        120.0,
-        "Longest gap between two pieces of an answer, in seconds; then the stream ends with an error event.",
-        flag="stream-idle-timeout-secs",
-        gt=0,
-        live=True,
-    )
-    connections_max: int = setting(
-        8192,
-        "Most connections of one process to one worker; a request takes one until its answer ends. Beyond "
-        "it as many requests wait for one, for at most upstream.connect_timeout_s. The default leaves the "
-        "queue to the engine, and eight processes with that many reach the 65,535 open files that vLLM and "
-        "SGLang allow themselves. A stream takes two open files of ours: the start warns if the hard limit "
-        "(ulimit -Hn) is below twice this.",
-        flag="upstream-connections-max",
-        ge=1,
-    )
-    keepalive_s: float = setting(
-        3.0,
-        "Idle time after which we close a connection to a worker, in seconds. Keep it below the engine's "
-        "own (5 s for uvicorn, which SGLang and vLLM use), else requests are sent into closing "
-        "connections.",
-        flag="upstream-keepalive-secs",
-        ge=0,
-        live=True,
-    )
     answer_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         (),
         "More headers of workers' answers that clients see, beside those in docs/security.md. Headers of a "

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from router.proxy import (
     ClientConnection,
     ClientRequest,
-    UpstreamTimeouts,
+    UpstreamRules,
     WorkerPool,
     lines_of,
     make_protocol,
@@ -83,7 +83,7 @@ class Forwarding:
 
 async def serve(port: int, urls: list[str]) -> None:
     """Serve until a signal comes."""
-    pools = [WorkerPool(url, timeouts=UpstreamTimeouts()) for url in urls]
+    pools = [WorkerPool(url, UpstreamRules(first_byte_timeout_s=600, keepalive_s=60)) for url in urls]
     next_pool = itertools.cycle(pools).__next__
     app = FastAPI()
 

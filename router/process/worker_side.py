@@ -16,8 +16,8 @@ from router.fleet import (
 )
 from router.open_files import probes_max
 from router.process.loops import Loop
-from router.proxy import PoolBounds, WorkerPool
-from router.rules import destinations_of, upstream_timeouts
+from router.proxy import WorkerPool
+from router.rules import destinations_of
 from router.settings import Settings
 from router.shared import LogPort
 from router.tls import worker_context
@@ -102,9 +102,8 @@ class WorkerSide:
         self.core.registry.use(new.fleet, new.reliability)
         self.health.use(new.fleet)
         self.engine_metrics.use(new.admission.engine_metrics_interval_s, new.fleet.health_check_timeout_s)
-        timeouts = upstream_timeouts(new)
         for local in self.core.registry.all():
-            local.pool.use(timeouts, new.upstream.keepalive_s)
+            local.pool.rules = new.upstream
 
     def use_key(self, key: bytes) -> None:
         """Show workers another key."""
@@ -121,10 +120,9 @@ class WorkerSide:
         upstream = self._settings.upstream
         return WorkerPool(
             url,
+            upstream,
             # A burst of new streams waits while its connections are made.
-            bounds=PoolBounds(upstream.connections_max, upstream.connections_max),
-            idle_s_max=upstream.keepalive_s,
-            timeouts=upstream_timeouts(self._settings),
+            waiting_max=upstream.connections_max,
             ssl=self._tls,
             resolve=self.destinations.resolve,
             answer_headers=[name.encode() for name in upstream.answer_headers],

@@ -408,7 +408,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             process.workers.engine_metrics._timeout_s,
         ),
         "roles": (process.roles.rules, process.roles.level),
-        "pools": (local.pool.timeouts, local.pool._idle_s_max, local.pool._look_s),
+        "pools": local.pool.rules,
     }
 
 
@@ -446,7 +446,7 @@ async def test_workers_that_come_later_get_the_new_timeouts() -> None:
     process = process_of({})
     process.live.change({"upstream.connect_timeout_s": 1.5})
     process.registry.add("http://b:1")
-    assert [local.pool.timeouts.connect_s for local in process.registry.all()] == [1.5, 1.5]
+    assert [local.pool.rules.connect_timeout_s for local in process.registry.all()] == [1.5, 1.5]
 
 
 json_values = st.recursive(

@@ -7,7 +7,6 @@ from router.rules import (
     fleet_rules,
     held_bytes_max,
     scrape_limits,
-    upstream_timeouts,
 )
 from router.settings import ServerSettings, Settings
 
@@ -26,15 +25,6 @@ def test_the_fold_is_told_what_counts_in_it() -> None:
     assert (rules.congestion_max_per_s, rules.lifetime_s_max, rules.quantum_s) == (3, 200, 2)
     assert rules.buckets == LengthBuckets((1_024, 2_048))
     assert (rules.weight_of("gold"), rules.weight_of("tin/acme")) == (3, 7)
-
-
-def test_timeouts_of_workers_are_those_of_the_settings() -> None:
-    timeouts = upstream_timeouts(
-        Settings.model_validate(
-            {"upstream": {"connect_timeout_s": 1, "first_byte_timeout_s": 2, "idle_timeout_s": 3}}
-        )
-    )
-    assert (timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s) == (1, 2, 3)
 
 
 def test_the_longest_body_can_be_held_whatever_the_bound() -> None:

@@ -26,7 +26,7 @@ from router.proxy import (
     ClientLimits,
     ClientRequest,
     GatewayProtocol,
-    UpstreamTimeouts,
+    UpstreamRules,
     WorkerPool,
     make_protocol,
 )
@@ -495,7 +495,7 @@ class OnePlace:
     """A pool with room for the one connection under test."""
 
     origin = "http://worker"
-    timeouts = UpstreamTimeouts()
+    rules = UpstreamRules()
     answer_headers = ANSWER_HEADERS
 
     def __init__(self) -> None:
