@@ -19,8 +19,7 @@ from policies import (
 from router.destinations import Destinations
 from router.fleet import label_hosts
 from router.gateway import weights
-from router.proxy import ClientLimits, ClientQuota
-from router.settings import FleetSettings, ServerSettings, Settings
+from router.settings import FleetSettings, Settings
 from router.values import token_count
 
 
@@ -82,35 +81,4 @@ def destinations_of(fleet: FleetSettings) -> Destinations:
         loopback=not fleet.disable_loopback_workers,
         named=named,
         keyed=fleet.worker_api_key is not None,
-    )
-
-
-def client_limits(server: ServerSettings) -> ClientLimits:
-    """What a client may ask of one connection."""
-    return ClientLimits(
-        body_bytes_max=server.body_bytes_max,
-        headers_max=server.header_count_max,
-        head_bytes_max=server.header_bytes_max,
-        receive_s_max=server.read_timeout_s,
-    )
-
-
-def scrape_limits(server: ServerSettings) -> ClientLimits:
-    """What a scraper may ask of one connection: it sends no body."""
-    return replace(client_limits(server), body_bytes_max=0)
-
-
-def held_bytes_max(server: ServerSettings) -> int:
-    """How many bytes of bodies a process holds, 0 for any number; the longest body must fit."""
-    return server.held_bytes_max and max(server.held_bytes_max, server.body_bytes_max)
-
-
-def client_quota(server: ServerSettings, requests_max: int) -> ClientQuota:
-    """How much one client may take of a process that has open files for so many requests."""
-    return ClientQuota(
-        connections_max=min(server.connections_max or requests_max, requests_max),
-        connections_per_client_max=server.connections_per_client_max,
-        requests_per_s=server.requests_per_client_per_s,
-        requests_burst=server.requests_per_client_burst,
-        trusted_proxies=server.trusted_proxies,
     )

@@ -27,7 +27,6 @@ Defaults of the peers quoted below are those of smg and sglang-router of autumn 
 
 import re
 from dataclasses import fields, replace
-from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -59,11 +58,12 @@ from policies import (
 from radix import parsed_whole
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
-from router.proxy import UpstreamRules, may_pass
+from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
 from router.values import (
     HeaderName,
     HttpUrl,
     LogLevel,
+    Networks,
     RedisUrl,
     Secret,
     TokenCount,
@@ -96,16 +96,6 @@ def _known_decode_policy(name: str) -> str:
     return name
 
 
-def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that they are networks."""
-    for network in networks:
-        try:
-            ip_network(network)
-        except ValueError as error:
-            raise ValueError(f"{network!r} is not a network such as 10.0.0.0/8 ({error})") from error
-    return networks
-
-
 def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
     """Check that they are bounds of length buckets."""
     LengthBuckets(tuple(token_count(bound) for bound in bounds))
@@ -123,8 +113,8 @@ class Section(BaseModel):
 
 
 @dataclass(frozen=True, config=JUDGED)
-class ServerSettings:
-    """The socket clients connect to, and its limits."""
+class ListenSettings:
+    """The socket clients connect to, and how long and how many requests are served."""
 
     host: str = setting(
         "0.0.0.0",  # noqa: S104 - a gateway in a container is reached from outside it; see the description
@@ -171,86 +161,12 @@ class ServerSettings:
         ge=-1,
         live=True,
     )
-    body_bytes_max: int = setting(
-        512 * _MIB,
-        "Largest request body, in bytes; larger ones get 413. The default is the peers', large enough for "
-        "batches of embeddings and images as data. A body is held in memory until it is sent.",
-        flag="max-payload-size",
-        ge=1024,
-        live=True,
-    )
-    held_bytes_max: int = setting(
-        1024 * _MIB,
-        "Bytes of request bodies that one process holds at a time; a body beyond them gets 429 and "
-        "Retry-After. A body counts from its first byte until its answer begins: while it comes in, while it "
-        "waits for a worker, and while it may have to be sent again. Bodies below 256 KB may go an eighth "
-        "beyond the bound, so that large ones do not keep them out. The default fits a pod of 4 GiB: set a "
-        "quarter of the memory that each process has. It is at least "
-        "server.body_bytes_max. 0 turns the limit off.",
-        ge=0,
-        live=True,
-    )
-    header_count_max: int = setting(
-        100,
-        "Most header lines of a request; more get 431. The default is what most HTTP servers allow.",
-        ge=8,
-        live=True,
-    )
-    header_bytes_max: int = setting(
-        64 * 1024,
-        "Largest head of a request, in bytes; larger ones get 431. The default has room for large bearer "
-        "tokens.",
-        ge=1024,
-        le=16 * _MIB,
-        live=True,
-    )
-    read_timeout_s: float = setting(
-        60.0,
-        "Longest time a client may take to send the head or the body of a request, in seconds; then it "
-        "gets 408. It frees us from clients that send a byte at a time.",
-        gt=0,
-        live=True,
-    )
-    connections_max: int = setting(
-        0,
-        "Client connections that one process has open at a time. For one more, the oldest connection without "
-        "a request under way is closed; if there is none, the new one is, so that a load balancer tries "
-        "another replica. 0: half the files that the process may have open, since a request in flight takes "
-        "one at a worker, too; never more than that. The admin and metrics listeners have bounds of their "
-        "own, up to 256 connections each.",
-        ge=0,
-        live=True,
-    )
-    connections_per_client_max: int = setting(
-        0,
-        "Connections that one client address (of IPv6, its /64) may have at one process; more are closed as "
-        "they are made. 0 turns the limit off, which is the default because behind a load balancer all "
-        "clients have its address.",
-        ge=0,
-        live=True,
-    )
-    requests_per_client_per_s: float = setting(
-        0.0,
-        "Requests per second that one client address may keep up at one process; more get 429. It is for "
-        "floods, and counts every request to this port; what tenants may use is said in tenancy.keys_file. "
-        "0 turns the limit off, which is the default for the same reason.",
-        ge=0,
-        live=True,
-    )
-    requests_per_client_burst: int = setting(
-        20,
-        "Requests that such a client may send at once after a pause.",
-        ge=1,
-        le=100_000,
-        live=True,
-    )
-    trusted_proxies: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
-        (),
-        "Networks of load balancers and proxies whose x-forwarded-for is believed: limits per client, logs "
-        "and audit lines then mean the client's address. They are not limited themselves. Of everybody else "
-        "the header is ignored.",
-        allowed="networks such as 10.0.0.0/8 or fd00::/8",
-    )
+
+
+@dataclass(frozen=True, config=JUDGED)
+class ServerSettings(ClientQuota, ClientLimits, ListenSettings):
+    """The socket clients connect to, and its limits."""
+
     keepalive_s: float = setting(
         75.0,
         "Idle time after which a client's connection is closed, in seconds. Keep it above the keep-alive "
@@ -421,7 +337,7 @@ class FleetSettings:
         "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can "
         "fetch what other tenants have cached. Otherwise such a request gets 400.",
     )
-    worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
+    worker_networks: Networks = setting(
         (),
         "Networks where workers may be that are not named in the settings but added later: by the admin API, "
         "by discovery, or by encoders that register themselves. Judged are the addresses that a connection "

@@ -1,14 +1,8 @@
 """What settings become for the parts of a process."""
 
 from policies import PROFILES, LengthBuckets
-from router.rules import (
-    client_limits,
-    client_quota,
-    fleet_rules,
-    held_bytes_max,
-    scrape_limits,
-)
-from router.settings import ServerSettings, Settings
+from router.rules import fleet_rules
+from router.settings import Settings
 
 
 def test_the_fold_is_told_what_counts_in_it() -> None:
@@ -25,23 +19,3 @@ def test_the_fold_is_told_what_counts_in_it() -> None:
     assert (rules.congestion_max_per_s, rules.lifetime_s_max, rules.quantum_s) == (3, 200, 2)
     assert rules.buckets == LengthBuckets((1_024, 2_048))
     assert (rules.weight_of("gold"), rules.weight_of("tin/acme")) == (3, 7)
-
-
-def test_the_longest_body_can_be_held_whatever_the_bound() -> None:
-    for held, longest, bound in ((0, 4096, 0), (2048, 4096, 4096), (8192, 4096, 8192)):
-        server = Settings.model_validate(
-            {"server": {"held_bytes_max": held, "body_bytes_max": longest}}
-        ).server
-        assert held_bytes_max(server) == bound
-
-
-def test_clients_have_no_more_connections_than_there_are_files() -> None:
-    for said, files, bound in ((0, 100, 100), (30, 100, 30), (300, 100, 100)):
-        assert client_quota(ServerSettings(connections_max=said), files).connections_max == bound
-
-
-def test_a_scraper_may_do_what_a_client_may_but_send_a_body() -> None:
-    server = ServerSettings(read_timeout_s=7, header_count_max=9)
-    assert scrape_limits(server).body_bytes_max == 0
-    assert (scrape_limits(server).receive_s_max, scrape_limits(server).headers_max) == (7, 9)
-    assert client_limits(server).body_bytes_max > 0

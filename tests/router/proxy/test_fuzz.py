@@ -197,7 +197,7 @@ async def talk(pieces: Sequence[bytes]) -> Talk:
     protocol = make_protocol(
         start,
         lambda method, path: method == b"POST" and path.startswith(b"/v1/"),
-        ClientLimits(head_bytes_max=4096, body_bytes_max=4096),
+        ClientLimits(header_bytes_max=4096, body_bytes_max=4096),
     )(config(), ServerState(), {"served": talk.served})
     wire = Wire()
     wire.protocol = protocol
