@@ -40,6 +40,7 @@ from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
 from router.process import report
 from router.process.client_side import ClientSide
+from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
@@ -48,7 +49,6 @@ from router.process.tenant_side import TenantSide
 from router.process.troubles import troubles
 from router.process.views import Views
 from router.process.worker_side import WorkerSide
-from router.rules import fleet_rules
 from router.secret_files import SecretWatch
 from router.settings import Settings
 from router.shared import LogClock, LogPort, SharedConfig, SharedState

@@ -30,6 +30,7 @@ from policies import (
     Waiting,
     WaitingRoom,
     class_of,
+    decode_policy,
     exceeded_tokens,
     make_policy,
     model_and_bucket,
@@ -38,11 +39,6 @@ from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
-from router.gateway.rules import (
-    decode_worker_policy,
-    placement_policy,
-    prefill_policy,
-)
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
 
@@ -113,7 +109,9 @@ class Placing:
         self.feedback.bytes_per_token_default = placement.bytes_per_token
         self.room.rules = settings.queue
         self.admission.rules = settings.admission
-        self._matchmaker.policy = decode_worker_policy(placement)
+        self._matchmaker.policy = decode_policy(
+            placement.decode_policy, placement.options_of(placement.decode_policy)
+        )
         self.decider.use(self._rules(settings))
         self._watch(placement)
         offload.rules = offload.states.rules = settings.offload
@@ -134,13 +132,14 @@ class Placing:
     def _rules(self, settings: Settings) -> DecisionRules:
         """By what requests are placed."""
         placement = settings.placement
+        prefill = placement.prefill_policy
         return DecisionRules(
-            placement_policy(placement),
+            make_policy(placement.policy, placement.options_of(placement.policy)),
             placement.block_tokens,
             4 * placement.block_tokens,
             placement.expected_output_tokens,
             None if settings.queue.disable_queue else self._order(settings),
-            prefill_policy(placement),
+            make_policy(prefill, placement.options_of(prefill)) if prefill else None,
         )
 
     def _order(self, settings: Settings) -> Order:

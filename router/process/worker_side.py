@@ -1,8 +1,10 @@
 """The workers of one process: how they are reached, asked and looked after."""
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
-from policies import FleetState
+from policies import BOOTSTRAP_HOST_LABEL, FleetState
+from router.destinations import Destinations
 from router.discovery import scopes_of
 from router.fleet import (
     Asker,
@@ -13,12 +15,12 @@ from router.fleet import (
     Registry,
     WorkerKey,
     asking_client,
+    label_hosts,
 )
 from router.open_files import probes_max
 from router.process.loops import Loop
 from router.proxy import WorkerPool
-from router.rules import destinations_of
-from router.settings import Settings
+from router.settings import FleetSettings, Settings
 from router.shared import LogPort
 from router.tls import worker_context
 
@@ -56,7 +58,7 @@ class WorkerSide:
         self._may_resend = may_resend
         worker_key = settings.fleet.worker_api_key
         self._tls = worker_context(settings.upstream)
-        self.destinations = destinations_of(settings.fleet)
+        self.destinations = _destinations(settings.fleet)
         self._worker_key = WorkerKey(
             worker_key.get_secret_value() if worker_key else None,
             self.destinations,
@@ -88,8 +90,8 @@ class WorkerSide:
         self.engine_metrics = EngineMetrics(
             self.core,
             self.client,
-            interval_s=settings.admission.engine_metrics_interval_s,
-            timeout_s=settings.fleet.health_check_timeout_s,
+            settings.admission,
+            settings.fleet.health_check_timeout_s,
         )
 
     def loops(self) -> list[Loop]:
@@ -101,7 +103,8 @@ class WorkerSide:
         self._settings = new
         self.core.registry.use(new.fleet, new.reliability)
         self.health.use(new.fleet)
-        self.engine_metrics.use(new.admission.engine_metrics_interval_s, new.fleet.health_check_timeout_s)
+        self.engine_metrics.rules = new.admission
+        self.engine_metrics.timeout_s = new.fleet.health_check_timeout_s
         for local in self.core.registry.all():
             local.pool.rules = new.upstream
 
@@ -128,3 +131,17 @@ class WorkerSide:
             answer_headers=[name.encode() for name in upstream.answer_headers],
             may_resend=self._may_resend,
         )
+
+
+def _destinations(fleet: FleetSettings) -> Destinations:
+    """Where workers may be."""
+    named = {urlsplit(worker.url).hostname or "" for worker in fleet.workers}
+    named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
+    named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}
+    return Destinations(
+        fleet.worker_networks,
+        fleet.worker_hosts,
+        loopback=not fleet.disable_loopback_workers,
+        named=named,
+        keyed=fleet.worker_api_key is not None,
+    )

@@ -404,8 +404,8 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "circuits": registry.circuits._rules,
         "health": process.workers.health._rules,
         "engine_metrics": (
-            process.workers.engine_metrics._interval_us,
-            process.workers.engine_metrics._timeout_s,
+            process.workers.engine_metrics.rules,
+            process.workers.engine_metrics.timeout_s,
         ),
         "roles": (process.roles.rules, process.roles.level),
         "pools": local.pool.rules,

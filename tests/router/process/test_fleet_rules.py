@@ -1,7 +1,7 @@
-"""What settings become for the parts of a process."""
+"""What the fold is told of the settings."""
 
 from policies import PROFILES, LengthBuckets
-from router.rules import fleet_rules
+from router.process.fleet_rules import fleet_rules
 from router.settings import Settings
 
 

@@ -1,14 +1,9 @@
-"""The settings as what the parts of a process are told: plain rules, at the start and whenever one changes.
-
-Those of a gateway's own parts are in `router.gateway.rules`.
-"""
+"""What the fold needs to know, from the sections of the settings that say it."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from policies import (
-    BOOTSTRAP_HOST_LABEL,
     PROFILES,
     CachePool,
     FleetRules,
@@ -16,10 +11,8 @@ from policies import (
     LengthBuckets,
     LinkRules,
 )
-from router.destinations import Destinations
-from router.fleet import label_hosts
 from router.gateway import weights
-from router.settings import FleetSettings, Settings
+from router.settings import Settings
 from router.values import token_count
 
 
@@ -67,18 +60,4 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
             )
             for name, model in placement.models.items()
         },
-    )
-
-
-def destinations_of(fleet: FleetSettings) -> Destinations:
-    """Where workers may be."""
-    named = {urlsplit(worker.url).hostname or "" for worker in fleet.workers}
-    named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
-    named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}
-    return Destinations(
-        fleet.worker_networks,
-        fleet.worker_hosts,
-        loopback=not fleet.disable_loopback_workers,
-        named=named,
-        keyed=fleet.worker_api_key is not None,
     )
