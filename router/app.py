@@ -29,7 +29,6 @@ from router.admin import make_api, make_data_api
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import RolePlanner, watch_links
-from router.fleet.kv_events import make_kv_events
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -42,6 +41,7 @@ from router.process import report
 from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
+from router.process.kv_events import make_kv_events
 from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
 from router.process.starting import first_probes, opened_trace, replica_id, warn_of_unpriced_links

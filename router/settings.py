@@ -56,6 +56,7 @@ from policies import (
     setting,
 )
 from radix import parsed_whole
+from router.fleet import HealthRules
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
@@ -255,8 +256,8 @@ LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
 
 
 @dataclass(frozen=True, config=JUDGED)
-class FleetSettings:
-    """The workers, where they stand, and how their health is checked."""
+class NamedSettings:
+    """The workers, where they stand, and where they may be."""
 
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
         (),
@@ -362,48 +363,11 @@ class FleetSettings:
         "tokens then correct; too low a value forgets prefixes that are still there.",
         ge=0,
     )
-    health_check_interval_s: float = setting(
-        5.0,
-        "Time between two health checks of a worker, in seconds. Shorter than the peers' 60 s, so that a "
-        "dead worker is known within 15 s even without traffic.",
-        gt=0,
-        live=True,
-    )
-    health_check_timeout_s: float = setting(
-        5.0,
-        "Longest time a health check may take, in seconds. The default is the peers'; a busy engine "
-        "answers late.",
-        gt=0,
-        live=True,
-    )
-    health_check_endpoint: str = setting(
-        "/health",
-        "Path of the health check. SGLang, vLLM and the emulator serve the default.",
-        allowed="a path that starts with /",
-        pattern=r"^/\S*$",
-        live=True,
-    )
-    health_failure_threshold: int = setting(
-        3,
-        "Failed health checks in a row after which a worker is unhealthy. The default is the peers'.",
-        ge=1,
-        live=True,
-    )
-    health_success_threshold: int = setting(
-        2,
-        "Successful health checks in a row after which an unhealthy worker is healthy again. The default "
-        "is the peers'. A worker seen for the first time needs one.",
-        ge=1,
-        live=True,
-    )
-    slow_start_s: float = setting(
-        10.0,
-        "Time over which a worker that returns (healthy again, no longer ejected, or restarted) grows from a "
-        "tenth to its full share of the requests, in seconds; 0 gives it the full share at once. The default "
-        "is long enough to see a worker that is not well after all, at a tenth of the price.",
-        ge=0,
-        live=True,
-    )
+
+
+@dataclass(frozen=True, config=JUDGED)
+class FleetSettings(HealthRules, NamedSettings):
+    """The workers, where they stand, and how their health is checked."""
 
     kv_events: Literal["off", "auto"] = setting(
         "off",

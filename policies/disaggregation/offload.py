@@ -61,15 +61,19 @@ class OffloadReason(StrEnum):
     NO_LOCAL = "no_local"
 
 
+MARGIN_RATIO, MARGIN_S = 0.1, 0.02
+"""By this share of the local price, and by so many seconds, remote must be cheaper."""
+
+CALM_S = 0.5
+"""A queue surges until it is less than so many seconds longer than that of the other side."""
+
+
 @dataclass(frozen=True)
 class RemoteRules:
     """Which prompts are prefilled in another site.
 
     Attributes:
-        margin_ratio: By this share of the local price remote must be cheaper.
-        margin_s: And by so many seconds.
-        surges: Whether a queue surges when it is ``wait_s_max`` longer than that of the other side,
-        calm_s: until it is less than so much longer.
+        surges: Whether a queue surges when it is ``wait_s_max`` longer than that of the other side.
         helps: Whether a worker that stands idle may take what waits for the other side, if that is sooner.
     """
 
@@ -87,10 +91,7 @@ class RemoteRules:
         ge=0,
         live=True,
     )
-    margin_ratio: float = 0.1
-    margin_s: float = 0.02
     surges: bool = True
-    calm_s: float = 0.5
     helps: bool = True
 
 
@@ -275,7 +276,7 @@ class Offload:
             return False, OffloadReason.SOONER_LOCAL
         short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
         queue_s = side.offer.backlog_s
-        scarce = side.state is LinkState.SCARCE or queue_s > max(self.rules.calm_s, local.backlog_s)
+        scarce = side.state is LinkState.SCARCE or queue_s > max(CALM_S, local.backlog_s)
         if short and scarce and surge <= 0:
             return False, OffloadReason.BELOW_THRESHOLD
         return True, OffloadReason.SOONER_REMOTE
@@ -299,8 +300,8 @@ class Offload:
 
     def _sooner(self, local: Offer, side: _Side) -> bool:
         """Whether remote is cheaper by the margin."""
-        rules, local_s = self.rules, local.ttft_s + local.others_s
-        return side.price_s + max(rules.margin_s, rules.margin_ratio * local_s) < local_s
+        local_s = local.ttft_s + local.others_s
+        return side.price_s + max(MARGIN_S, MARGIN_RATIO * local_s) < local_s
 
     def _gets_through(self, local: Offer, side: _Side, quote: Quote) -> bool:
         """Whether the link takes it now and fast, or at least sooner than it were done locally."""
@@ -314,7 +315,7 @@ class Offload:
         rules, surge = self.rules, self._surges.get(link, 0)
         if rules.surges and abs(longer_s) > rules.wait_s_max:
             surge = 1 if longer_s > 0 else -1
-        elif longer_s * surge < rules.calm_s:
+        elif longer_s * surge < CALM_S:
             surge = 0
         if link in self._links.rules:
             self._surges[link] = surge

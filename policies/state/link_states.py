@@ -26,6 +26,9 @@ UTILISATION_MAX = 2.0
 DOWN_LOSS_RATIO = 0.5
 """Share of failed transfers at which a link is down."""
 
+PROBE_S = 5.0
+"""So long after the last failure one transfer may try."""
+
 CALM_RATIO = 0.5
 """Loss and wait are low again below this share of what was too much."""
 
@@ -41,11 +44,7 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True)
 class LinkStateRules:
-    """When a link is in which state.
-
-    Attributes:
-        probe_s: So long after the last failure one transfer may try.
-    """
+    """When a link is in which state."""
 
     scarce_above: float = setting(
         0.7,
@@ -76,7 +75,6 @@ class LinkStateRules:
         gt=0,
         live=True,
     )
-    probe_s: float = 5.0
 
     def __post_init__(self) -> None:
         if self.abundant_below >= self.scarce_above:
@@ -144,7 +142,7 @@ class LinkStates:
         if known is not None:
             loss_ratio = known.loss_ratio
             if loss_ratio >= DOWN_LOSS_RATIO:
-                due = now_us - known.at_us >= rules.probe_s * 1e6
+                due = now_us - known.at_us >= PROBE_S * 1e6
                 return LinkState.PROBING if due and not links.under_way(link) else LinkState.DOWN
         utilisation = self.utilisation(link, now_us)
         signals = self._signals[link]

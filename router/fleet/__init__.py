@@ -9,7 +9,7 @@ from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import INSTANCE_HEADER, HealthChecks, instance_of
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import watch_links
-from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.local_worker import Health, HealthRules, LocalWorker
 from router.fleet.registry import Registry
 from router.fleet.role_planner import RolePlanner
 from router.fleet.worker_key import WorkerKey
@@ -23,6 +23,7 @@ __all__ = [
     "EngineMetrics",
     "Health",
     "HealthChecks",
+    "HealthRules",
     "LocalWorker",
     "Patience",
     "Registry",

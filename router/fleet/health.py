@@ -28,11 +28,10 @@ from typing import Any
 from router.engines import DIALECTS, Description, switches_role
 from router.fleet.asking import AskError, Asks, NotConnected, TooLate
 from router.fleet.engine_info import served_models, started_unix_ms
-from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.local_worker import Health, HealthRules, LocalWorker
 from router.fleet.pages import PAGE_BYTES_MAX
 from router.fleet.registry import Registry
 from router.fleet.timetable import PLACES, YOUNG_S, Timetable
-from router.settings import FleetSettings
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class HealthChecks:
         self,
         registry: Registry,
         asker: Asks,
-        rules: FleetSettings,
+        rules: HealthRules,
         connected: Callable[[LocalWorker, float], None] = lambda _, __: None,
         *,
         replicas: Callable[[], Collection[str]] = tuple,
@@ -110,7 +109,7 @@ class HealthChecks:
         self.rebuilt = 0
         registry.on_change = self._look_again
 
-    def use(self, rules: FleetSettings) -> None:
+    def use(self, rules: HealthRules) -> None:
         """Probe by other rules from now on: everybody soon, if they differ."""
         if rules != self._rules:
             self._rules = rules

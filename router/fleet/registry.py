@@ -46,11 +46,10 @@ from router.fleet.changes import Change, Changes
 from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
-from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.local_worker import Health, HealthRules, LocalWorker
 from router.fleet.pairs import Kind, Pairs
 from router.fleet.worker_key import WorkerKey
 from router.proxy import WorkerPool
-from router.settings import FleetSettings
 from router.shared import LogPort
 
 Slots = NDArray[np.intp]
@@ -77,7 +76,7 @@ class Registry:
         self,
         fleet: FleetState,
         log: LogPort,
-        rules: FleetSettings,
+        rules: HealthRules,
         breaker: BreakerRules,
         *,
         make_pool: Callable[[str], WorkerPool],
@@ -126,7 +125,7 @@ class Registry:
         """Called when a worker is new or suspect and should be probed soon."""
         self.use(rules, breaker)
 
-    def use(self, rules: FleetSettings, breaker: BreakerRules) -> None:
+    def use(self, rules: HealthRules, breaker: BreakerRules) -> None:
         """Go by these from now on."""
         self._rules = rules
         self._ramp_us = rules.slow_start_s * 1e6

@@ -26,7 +26,7 @@ from policies import (
     Placed,
     encode_op,
 )
-from router.fleet import Core, LocalWorker, Registry
+from router.fleet import Core, HealthRules, LocalWorker, Registry
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
 from router.gateway.exchange import RequestExchange
@@ -35,7 +35,7 @@ from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
-from router.settings import FleetSettings, Settings
+from router.settings import Settings
 from router.shared import LogClock, LogPort, LogStatus
 from router.tenants import Keyring, Limiter
 
@@ -315,7 +315,7 @@ def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
     log = log_port(shared, time, given.pop("replica"), given.pop("replicas"))
     names = ("health_failure_threshold", "health_success_threshold", "slow_start_s")
     wanted = {"slow_start_s": 0.0} | {name: given.pop(name) for name in names if name in given}
-    return Registry(shared.fleet, log, FleetSettings(**wanted), **given)
+    return Registry(shared.fleet, log, HealthRules(**wanted), **given)
 
 
 def pool_of(local: LocalWorker) -> FakePool:

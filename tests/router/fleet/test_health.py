@@ -20,17 +20,17 @@ from router.fleet import (
     Asker,
     Health,
     HealthChecks,
+    HealthRules,
     LocalWorker,
     ServedModel,
     health,
     instance_of,
 )
 from router.fleet.asking import TooLate
-from router.settings import FleetSettings
 
 
-def rules(interval_s: float, timeout_s: float = 5.0, endpoint: str = "/health") -> FleetSettings:
-    return FleetSettings(
+def rules(interval_s: float, timeout_s: float = 5.0, endpoint: str = "/health") -> HealthRules:
+    return HealthRules(
         health_check_interval_s=interval_s,
         health_check_timeout_s=timeout_s,
         health_check_endpoint=endpoint,
