@@ -70,7 +70,11 @@ SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
 
 
 class Registry:
-    """The workers this replica may use."""
+    """The workers this replica may use.
+
+    Attributes:
+        rules: When a worker is well; others take their place when settings change.
+    """
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Registry:
             check_engine_host: Likewise for a host that only engines connect to.
             worker_key: Knows which workers are shown the fleet's key; None if there is none.
         """
+        self.rules = rules
         self._fleet = fleet
         self._publish = log.publish
         self.now_us = log.now_us
@@ -123,14 +128,6 @@ class Registry:
         self._cached_as: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
-        self.use(rules, breaker)
-
-    def use(self, rules: HealthRules, breaker: BreakerRules) -> None:
-        """Go by these from now on."""
-        self._rules = rules
-        self._ramp_us = rules.slow_start_s * 1e6
-        self.circuits.use(breaker, self._local.values())
-        self._lists_changed()
 
     # What dispatch asks.
 
@@ -245,18 +242,20 @@ class Registry:
         Returns:
             Not empty: if all of them have just returned for it, somebody must take it.
         """
-        if now_us - self._fleet.last_return_us >= self._ramp_us:
+        ramp_us = self.rules.slow_start_s * 1e6
+        if now_us - self._fleet.last_return_us >= ramp_us:
             return slots
         elapsed_us = now_us - self._fleet.returned_us[slots]
-        mask = admitted(key, self._fleet.columns.hashes(slots), elapsed_us, self._ramp_us)
+        mask = admitted(key, self._fleet.columns.hashes(slots), elapsed_us, ramp_us)
         return slots if mask.all() or not mask.any() else slots[mask]
 
     def share(self, local: LocalWorker, now_us: int) -> float:
         """Share of the requests that a worker may take now: less than 1 while it is starting slowly."""
-        if not self._ramp_us:
+        ramp_us = self.rules.slow_start_s * 1e6
+        if not ramp_us:
             return 1.0
         returned_us = self._fleet.returned_us[local.worker.slot : local.worker.slot + 1]
-        return float(shares(now_us - returned_us, self._ramp_us)[0])
+        return float(shares(now_us - returned_us, ramp_us)[0])
 
     def at_site(self, site: str) -> list[int]:
         """Slots of all workers that stand in a site."""
@@ -434,7 +433,7 @@ class Registry:
         if ok:
             local.successes += 1
             local.failures = 0
-            needed = 1 if local.health is Health.STARTING else self._rules.health_success_threshold
+            needed = 1 if local.health is Health.STARTING else self.rules.health_success_threshold
             if local.health is not Health.HEALTHY and local.successes >= needed:
                 local.health = Health.HEALTHY
             if local.health is Health.HEALTHY and not local.heard_us:
@@ -449,7 +448,7 @@ class Registry:
             local.successes = 0
             if refused and before is not Health.STARTING:
                 local.refused_us = local.suspected_us = now_us
-            if refused or local.failures >= self._rules.health_failure_threshold:
+            if refused or local.failures >= self.rules.health_failure_threshold:
                 local.health = Health.UNHEALTHY
         if local.health is not before:
             self._lists_changed()

@@ -101,11 +101,13 @@ class WorkerSide:
     def use(self, new: Settings) -> None:
         """Look after workers by these settings from now on."""
         self._settings = new
-        self.core.registry.use(new.fleet, new.reliability)
+        registry = self.core.registry
+        registry.rules = new.fleet
+        registry.circuits.use(new.reliability, registry.all())
         self.health.use(new.fleet)
         self.engine_metrics.rules = new.admission
         self.engine_metrics.timeout_s = new.fleet.health_check_timeout_s
-        for local in self.core.registry.all():
+        for local in registry.all():
             local.pool.rules = new.upstream
 
     def use_key(self, key: bytes) -> None:

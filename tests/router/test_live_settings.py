@@ -367,7 +367,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
                 gateway.placing.retry_after_s,
                 gateway.placing.decider._expected_output_tokens,
             ),
-            (gateway.reports.request_logs, gateway.reports.request_log_ratio),
+            gateway.reports.rules,
             (gateway.sending._at_workers_max, gateway.sending._queues, gateway.reader._default_flow),
         ],
         "redispatch": gateway.sending.retry_budget.rules,
@@ -400,7 +400,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             process.clients.clients._quota,
             process.protocol.watches_requests,
         ),
-        "registry": (registry._rules, registry._ramp_us),
+        "registry": registry.rules,
         "circuits": registry.circuits._rules,
         "health": process.workers.health._rules,
         "engine_metrics": (

@@ -23,7 +23,7 @@ from policies import (
     Trim,
 )
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.fleet import LocalWorker, ServedModel
+from router.fleet import HealthRules, LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
@@ -776,7 +776,7 @@ def test_everybody_knows_of_a_probe_before_it_is_sent() -> None:
 def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one() -> None:
     """A tenth of its half; all of them when the other one is gone."""
     bench = Bench(queue={"disable_queue": True})
-    bench.registry._ramp_us = 10e6
+    bench.registry.rules = HealthRules(slow_start_s=10)
     back, other = bench.registry.all()
     bench.shared.fleet.returns(back.worker.slot, bench.time.clock.now_us())
     for number in range(100):
