@@ -33,4 +33,7 @@ def setting(
         limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
     """
     extra = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live, "common": common}
-    return field(default=default, metadata={"description": description, "json_schema_extra": extra, **limits})
+    metadata = {"description": description, "json_schema_extra": extra, **limits}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)

@@ -30,7 +30,6 @@ from router.console import EventStream, Pulse
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import RolePlanner, watch_links
-from router.fleet.kv_events import make_kv_events
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -41,14 +40,15 @@ from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
 from router.process import report
 from router.process.client_side import ClientSide
+from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
+from router.process.kv_events import make_kv_events
 from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
 from router.process.starting import first_probes, opened_trace, replica_id, warn_of_unpriced_links
 from router.process.tenant_side import TenantSide
 from router.process.troubles import troubles
 from router.process.worker_side import WorkerSide
-from router.rules import fleet_rules, planner_rules
 from router.samples import Samples
 from router.secret_files import SecretWatch
 from router.settings import Settings
@@ -122,7 +122,8 @@ class GatewayProcess:
             core,
             self.workers.client,
             decode_fit=self.gateway.placing.feedback.decode_fit,
-            rules=planner_rules(settings),
+            rules=settings.roles,
+            level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
         self.discovery = make_discovery(settings, core, self.workers.destinations)
@@ -153,7 +154,7 @@ class GatewayProcess:
                 "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
                 "clients": self.clients.use,
                 "workers": self.workers.use,
-                "roles": lambda new: self.roles.use(planner_rules(new)),
+                "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "logs": lambda new: log_from(new.observability.log_level),
             },
         )

@@ -8,14 +8,14 @@ cannot be reachable by one way and unknown to another.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from router.settings import Section, Settings
+from router.settings import Settings
 
 Kind = Literal["boolean", "integer", "number", "text", "secret", "choice", "list", "map"]
 
@@ -69,17 +69,10 @@ def section_title(section: str) -> str:
     return (_class_of(section).__doc__ or "").strip().rstrip(".")
 
 
-def section_fields(section: str) -> Mapping[str, FieldInfo]:
-    """The settings of a section by name, whether it is a model of pydantic's or a dataclass of a part."""
-    kind = _class_of(section)
-    if issubclass(kind, Section):
-        return kind.model_fields
-    types = get_type_hints(kind, include_extras=True)
-    return {
-        each.name: FieldInfo.from_annotated_attribute(types[each.name], each)
-        for each in fields(kind)
-        if each.metadata
-    }
+def _section_fields(section: str) -> Mapping[str, FieldInfo]:
+    """The settings of a section by name."""
+    fields: Mapping[str, FieldInfo] = _class_of(section).__pydantic_fields__
+    return {name: field for name, field in fields.items() if field.json_schema_extra}
 
 
 def _bare(annotation: Any) -> Any:
@@ -152,7 +145,7 @@ def _row(section: str, name: str, field: FieldInfo) -> Setting:
         flag=f"--{flag}",
         env=ENV_PREFIX + flag.replace("-", "_").upper(),
         kind=kind,
-        default=field.default,
+        default=field.get_default(call_default_factory=True),
         choices=choices,
         allowed=extra["allowed"] or _allowed(kind, field, choices),
         description=field.description or "",
@@ -164,7 +157,7 @@ def _row(section: str, name: str, field: FieldInfo) -> Setting:
 def _rows() -> dict[str, Setting]:
     rows: dict[str, Setting] = {}
     for section in Settings.model_fields:
-        for name, field in section_fields(section).items():
+        for name, field in _section_fields(section).items():
             row = _row(section, name, field)
             rows[row.key] = row
     return rows

@@ -11,13 +11,14 @@ uses the old address: servers accept the old password and the new one while repl
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from router.settings import Section, Settings
+from router.settings import Settings
 from router.sources import SettingsError
 from router.tenants import FileWatch, KeysFileError
 from router.values import RedisUrl, Secret
@@ -53,7 +54,7 @@ def with_secret_files(settings: Settings) -> Settings:
     Raises:
         SettingsError: A file cannot be used.
     """
-    found: dict[str, Section] = {}
+    found: dict[str, Any] = {}
     problems: list[str] = []
     for kind in _KINDS:
         section = getattr(settings, kind.section)
@@ -64,7 +65,9 @@ def with_secret_files(settings: Settings) -> Settings:
             except KeysFileError as error:
                 problems += [f"{kind.section}.{kind.name}_file: {why}" for why in error.problems]
             else:
-                found[kind.section] = section.model_copy(update={kind.name: value})
+                # A copy that is not judged again, since a key and its file are not given both.
+                found[kind.section] = copy(section)
+                vars(found[kind.section])[kind.name] = value
     if problems:
         raise SettingsError(problems)
     return settings.model_copy(update=found)

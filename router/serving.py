@@ -32,9 +32,9 @@ from uvicorn.config import STARTUP_FAILURE
 
 from router.discovery import check_discovery
 from router.errors import RouterError, StateError
-from router.fleet.kv_events import check_kv_events
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
+from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
 from router.secret_files import with_secret_files

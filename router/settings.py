@@ -26,8 +26,7 @@ Defaults of the peers quoted below are those of smg and sglang-router of autumn 
 """
 
 import re
-from dataclasses import dataclass, fields, replace
-from ipaddress import ip_network
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -39,25 +38,33 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.dataclasses import dataclass
 
 from policies import (
     DECODE_COST,
     DECODE_POLICIES,
     POLICIES,
     AdmissionRules,
+    BreakerRules,
     LengthBuckets,
+    OffloadRules,
+    RedispatchRules,
+    RoleRules,
+    RoomRules,
     ServiceLevel,
     make_policy,
     setting,
 )
 from radix import parsed_whole
+from router.fleet import HealthRules
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
-from router.proxy import may_pass
+from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
 from router.values import (
     HeaderName,
     HttpUrl,
     LogLevel,
+    Networks,
     RedisUrl,
     Secret,
     TokenCount,
@@ -90,32 +97,25 @@ def _known_decode_policy(name: str) -> str:
     return name
 
 
-def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that they are networks."""
-    for network in networks:
-        try:
-            ip_network(network)
-        except ValueError as error:
-            raise ValueError(f"{network!r} is not a network such as 10.0.0.0/8 ({error})") from error
-    return networks
-
-
 def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
     """Check that they are bounds of length buckets."""
     LengthBuckets(tuple(token_count(bound) for bound in bounds))
     return bounds
 
 
+JUDGED = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True)
+"""Values are checked, and keys that are not known refused."""
+
+
 class Section(BaseModel):
-    """A frozen group of settings that refuses keys it does not know."""
+    """The settings of one thing among several, such as a link."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
-    )
+    model_config = ConfigDict(frozen=True, **JUDGED)
 
 
-class ServerSettings(Section):
-    """The socket clients connect to, and its limits."""
+@dataclass(frozen=True, config=JUDGED)
+class ListenSettings:
+    """The socket clients connect to, and how long and how many requests are served."""
 
     host: str = setting(
         "0.0.0.0",  # noqa: S104 - a gateway in a container is reached from outside it; see the description
@@ -162,86 +162,12 @@ class ServerSettings(Section):
         ge=-1,
         live=True,
     )
-    body_bytes_max: int = setting(
-        512 * _MIB,
-        "Largest request body, in bytes; larger ones get 413. The default is the peers', large enough for "
-        "batches of embeddings and images as data. A body is held in memory until it is sent.",
-        flag="max-payload-size",
-        ge=1024,
-        live=True,
-    )
-    held_bytes_max: int = setting(
-        1024 * _MIB,
-        "Bytes of request bodies that one process holds at a time; a body beyond them gets 429 and "
-        "Retry-After. A body counts from its first byte until its answer begins: while it comes in, while it "
-        "waits for a worker, and while it may have to be sent again. Bodies below 256 KB may go an eighth "
-        "beyond the bound, so that large ones do not keep them out. The default fits a pod of 4 GiB: set a "
-        "quarter of the memory that each process has. It is at least "
-        "server.body_bytes_max. 0 turns the limit off.",
-        ge=0,
-        live=True,
-    )
-    header_count_max: int = setting(
-        100,
-        "Most header lines of a request; more get 431. The default is what most HTTP servers allow.",
-        ge=8,
-        live=True,
-    )
-    header_bytes_max: int = setting(
-        64 * 1024,
-        "Largest head of a request, in bytes; larger ones get 431. The default has room for large bearer "
-        "tokens.",
-        ge=1024,
-        le=16 * _MIB,
-        live=True,
-    )
-    read_timeout_s: float = setting(
-        60.0,
-        "Longest time a client may take to send the head or the body of a request, in seconds; then it "
-        "gets 408. It frees us from clients that send a byte at a time.",
-        gt=0,
-        live=True,
-    )
-    connections_max: int = setting(
-        0,
-        "Client connections that one process has open at a time. For one more, the oldest connection without "
-        "a request under way is closed; if there is none, the new one is, so that a load balancer tries "
-        "another replica. 0: half the files that the process may have open, since a request in flight takes "
-        "one at a worker, too; never more than that. The admin and metrics listeners have bounds of their "
-        "own, up to 256 connections each.",
-        ge=0,
-        live=True,
-    )
-    connections_per_client_max: int = setting(
-        0,
-        "Connections that one client address (of IPv6, its /64) may have at one process; more are closed as "
-        "they are made. 0 turns the limit off, which is the default because behind a load balancer all "
-        "clients have its address.",
-        ge=0,
-        live=True,
-    )
-    requests_per_client_per_s: float = setting(
-        0.0,
-        "Requests per second that one client address may keep up at one process; more get 429. It is for "
-        "floods, and counts every request to this port; what tenants may use is said in tenancy.keys_file. "
-        "0 turns the limit off, which is the default for the same reason.",
-        ge=0,
-        live=True,
-    )
-    requests_per_client_burst: int = setting(
-        20,
-        "Requests that such a client may send at once after a pause.",
-        ge=1,
-        le=100_000,
-        live=True,
-    )
-    trusted_proxies: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
-        (),
-        "Networks of load balancers and proxies whose x-forwarded-for is believed: limits per client, logs "
-        "and audit lines then mean the client's address. They are not limited themselves. Of everybody else "
-        "the header is ignored.",
-        allowed="networks such as 10.0.0.0/8 or fd00::/8",
-    )
+
+
+@dataclass(frozen=True, config=JUDGED)
+class ServerSettings(ClientQuota, ClientLimits, ListenSettings):
+    """The socket clients connect to, and its limits."""
+
     keepalive_s: float = setting(
         75.0,
         "Idle time after which a client's connection is closed, in seconds. Keep it above the keep-alive "
@@ -329,8 +255,9 @@ LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
 """``FROM>TO``: KV flows from the first site to the second."""
 
 
-class FleetSettings(Section):
-    """The workers, where they stand, and how their health is checked."""
+@dataclass(frozen=True, config=JUDGED)
+class NamedSettings:
+    """The workers, where they stand, and where they may be."""
 
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
         (),
@@ -411,7 +338,7 @@ class FleetSettings(Section):
         "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can "
         "fetch what other tenants have cached. Otherwise such a request gets 400.",
     )
-    worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
+    worker_networks: Networks = setting(
         (),
         "Networks where workers may be that are not named in the settings but added later: by the admin API, "
         "by discovery, or by encoders that register themselves. Judged are the addresses that a connection "
@@ -436,48 +363,11 @@ class FleetSettings(Section):
         "tokens then correct; too low a value forgets prefixes that are still there.",
         ge=0,
     )
-    health_check_interval_s: float = setting(
-        5.0,
-        "Time between two health checks of a worker, in seconds. Shorter than the peers' 60 s, so that a "
-        "dead worker is known within 15 s even without traffic.",
-        gt=0,
-        live=True,
-    )
-    health_check_timeout_s: float = setting(
-        5.0,
-        "Longest time a health check may take, in seconds. The default is the peers'; a busy engine "
-        "answers late.",
-        gt=0,
-        live=True,
-    )
-    health_check_endpoint: str = setting(
-        "/health",
-        "Path of the health check. SGLang, vLLM and the emulator serve the default.",
-        allowed="a path that starts with /",
-        pattern=r"^/\S*$",
-        live=True,
-    )
-    health_failure_threshold: int = setting(
-        3,
-        "Failed health checks in a row after which a worker is unhealthy. The default is the peers'.",
-        ge=1,
-        live=True,
-    )
-    health_success_threshold: int = setting(
-        2,
-        "Successful health checks in a row after which an unhealthy worker is healthy again. The default "
-        "is the peers'. A worker seen for the first time needs one.",
-        ge=1,
-        live=True,
-    )
-    slow_start_s: float = setting(
-        10.0,
-        "Time over which a worker that returns (healthy again, no longer ejected, or restarted) grows from a "
-        "tenth to its full share of the requests, in seconds; 0 gives it the full share at once. The default "
-        "is long enough to see a worker that is not well after all, at a tenth of the price.",
-        ge=0,
-        live=True,
-    )
+
+
+@dataclass(frozen=True, config=JUDGED)
+class FleetSettings(HealthRules, NamedSettings):
+    """The workers, where they stand, and how their health is checked."""
 
     kv_events: Literal["off", "auto"] = setting(
         "off",
@@ -571,7 +461,8 @@ def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
     return distinct(names)
 
 
-class DiscoverySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class DiscoverySettings:
     """Which pods of a Kubernetes cluster are workers, beside those that are named."""
 
     service_discovery: bool = setting(
@@ -704,7 +595,8 @@ class CachePoolSettings(Section):
     fetch_tokens_min: int = Field(default=256, ge=1, description="Engines do not fetch fewer tokens.")
 
 
-class PlacementSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class PlacementSettings:
     """How a worker is chosen for a request, and what the prefix tree assumes."""
 
     policy: Annotated[str, AfterValidator(_known_policy)] = setting(
@@ -879,54 +771,15 @@ class PlacementSettings(Section):
         return {name: value for name, value in self.policy_options.items() if name in known}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=JUDGED)
 class AdmissionSettings(ServiceLevel, AdmissionRules):
     """How much a worker is given before requests wait here."""
 
 
-class UpstreamSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class UpstreamSettings(UpstreamRules):
     """Connections to workers."""
 
-    connect_timeout_s: float = setting(
-        5.0,
-        "Longest time to connect to a worker, TLS included, in seconds; then another worker is tried.",
-        gt=0,
-        live=True,
-    )
-    first_byte_timeout_s: float = setting(
-        300.0,
-        "Longest wait for the first byte of a streamed answer, in seconds. It includes the wait in the "
-        "engine's queue and the prefill, which takes minutes for the longest prompts. Answers that are "
-        "not streamed start when they are complete: server.request_timeout_s limits those.",
-        gt=0,
-        live=True,
-    )
-    idle_timeout_s: float = setting(
-        120.0,
-        "Longest gap between two pieces of an answer, in seconds; then the stream ends with an error event.",
-        flag="stream-idle-timeout-secs",
-        gt=0,
-        live=True,
-    )
-    connections_max: int = setting(
-        8192,
-        "Most connections of one process to one worker; a request takes one until its answer ends. Beyond "
-        "it as many requests wait for one, for at most upstream.connect_timeout_s. The default leaves the "
-        "queue to the engine, and eight processes with that many reach the 65,535 open files that vLLM and "
-        "SGLang allow themselves. A stream takes two open files of ours: the start warns if the hard limit "
-        "(ulimit -Hn) is below twice this.",
-        flag="upstream-connections-max",
-        ge=1,
-    )
-    keepalive_s: float = setting(
-        3.0,
-        "Idle time after which we close a connection to a worker, in seconds. Keep it below the engine's "
-        "own (5 s for uvicorn, which SGLang and vLLM use), else requests are sent into closing "
-        "connections.",
-        flag="upstream-keepalive-secs",
-        ge=0,
-        live=True,
-    )
     answer_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         (),
         "More headers of workers' answers that clients see, beside those in docs/security.md. Headers of a "
@@ -966,65 +819,10 @@ class UpstreamSettings(Section):
         return self
 
 
-class ReliabilitySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class ReliabilitySettings(BreakerRules, RedispatchRules):
     """Redispatch and circuit breakers."""
 
-    retry_max_retries: int = setting(
-        5,
-        "How often a request that failed before the first byte of its answer is redispatched. The default "
-        "is the peers'; no worker gets the same request twice while another can take it.",
-        ge=0,
-        le=100,
-        live=True,
-    )
-    disable_retries: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never redispatch: a worker's own error passes through.",
-        live=True,
-    )
-    retry_budget_ratio: float = setting(
-        0.2,
-        "Redispatches allowed as a share of all requests, 0 to 1, beyond a small floor. It keeps a sick "
-        "fleet from being hammered.",
-        ge=0,
-        le=1,
-        live=True,
-    )
-    cb_failure_threshold: int = setting(
-        10,
-        "Failures in a row, of one replica's requests, after which all replicas eject a worker. The default "
-        "is the peers'.",
-        ge=1,
-        live=True,
-    )
-    cb_success_threshold: int = setting(
-        3,
-        "Successful probes in a row after which an ejected worker takes requests again, of all replicas; "
-        "fleet.slow_start_s says how fast. The default is the peers'.",
-        ge=1,
-        live=True,
-    )
-    cb_timeout_duration_secs: float = setting(
-        60.0,
-        "Time after which an ejected worker gets one request of the whole gateway as a probe, in seconds. "
-        "The default is the peers'.",
-        gt=0,
-        live=True,
-    )
-    ejected_ratio_max: float = setting(
-        0.5,
-        "Greatest share of the workers that may take a request which is ejected, 0 to 1; below 1 the last "
-        "one never is. Workers beyond it go on taking requests. The default is Envoy's panic threshold; the "
-        "peers eject all (1).",
-        ge=0,
-        le=1,
-        live=True,
-    )
-    disable_circuit_breaker: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never eject a worker for failing requests; health checks still count.",
-        live=True,
-    )
     stall_factor: float = setting(
         4.0,
         "How much longer than predicted a prefill or decode worker may take for its part of a request that "
@@ -1044,54 +842,10 @@ class ReliabilitySettings(Section):
     )
 
 
-class QueueSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class QueueSettings(RoomRules):
     """Requests that wait for a worker with room, in one order over all replicas."""
 
-    disable_queue: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never let a request wait here: each goes to its worker at once, and waits in the engine's queue, in "
-        "the engine's order.",
-        live=True,
-    )
-    size: int = setting(
-        10_000,
-        "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
-        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
-        "default only keeps memory bounded; queue.timeout_s ends long waits.",
-        flag="queue-size",
-        ge=0,
-        live=True,
-        common=True,
-    )
-    tokens_max: int = setting(
-        50_000_000,
-        "Uncached prompt tokens that may wait, over all replicas; the request that reaches the bound is the "
-        "last one let in. 0 turns the bound off. The default is seven minutes of prefill of eight workers.",
-        flag="queue-tokens-max",
-        ge=0,
-        live=True,
-    )
-    drain_s_max: float = setting(
-        0.0,
-        "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
-        "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
-        "burst. 0 turns the bound off, which is the default, because nobody is sent away for a prediction "
-        "unless you ask for it.",
-        flag="queue-drain-secs-max",
-        ge=0,
-        live=True,
-    )
-    timeout_s: float = setting(
-        180.0,
-        "Longest wait for a worker, in seconds; then the request is answered with 408. In an engine's own "
-        "queue nothing expires, and a prompt of 16 s may be overtaken for k times that. The default is the "
-        "grace period, so that nothing waits when a drain is over. A client may set a shorter time, for all "
-        "of its request, with the header x-request-timeout.",
-        flag="queue-timeout-secs",
-        gt=0,
-        live=True,
-        common=True,
-    )
     uncached_weight: float = setting(
         4.0,
         "Weight k of the work: requests go by arrival plus k times their predicted prefill, in seconds. "
@@ -1156,98 +910,18 @@ class QueueSettings(Section):
         return self
 
 
-class OffloadSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class OffloadSettings(OffloadRules):
     """Which requests are prefilled in another site than they are decoded in; needs fleet.links."""
 
-    disable_remote_prefill: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Never prefill in another site. The default follows fleet.links: without links there is nothing to "
-        "decide.",
-        live=True,
-    )
-    threshold_tokens: int = setting(
-        0,
-        "Uncached tokens of a prompt above which it is prefilled in another site. 0: seconds decide, and the "
-        "threshold that the slow loop finds (see roles.interval_s) rations what is scarce there.",
-        flag="offload-threshold-tokens",
-        ge=0,
-        live=True,
-    )
-    scarce_above: float = setting(
-        0.7,
-        "Utilisation of a link, as a share of what KV may take of it, above which bandwidth is scarce: then "
-        "only the cache of the decode worker's site counts, and no cached prefix crosses. Below saturation, "
-        "since a queue grows before a link is full.",
-        flag="offload-scarce-above",
-        gt=0,
-        le=1,
-        live=True,
-    )
-    abundant_below: float = setting(
-        0.5,
-        "Utilisation below which bandwidth is abundant again. Far enough below offload.scarce_above that one "
-        "long prompt does not switch back and forth.",
-        flag="offload-abundant-below",
-        ge=0,
-        le=1,
-        live=True,
-    )
-    wait_s_max: float = setting(
-        2.0,
-        "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
-        "whatever its utilisation, in seconds; and by how much the queue of one site must be longer than the "
-        "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
-        "takes to prefill on eight H200.",
-        flag="offload-wait-secs-max",
-        gt=0,
-        live=True,
-    )
 
-    @model_validator(mode="after")
-    def _there_is_room_between_scarce_and_abundant(self) -> Self:
-        if self.abundant_below >= self.scarce_above:
-            raise ValueError("abundant_below must be below scarce_above")
-        return self
-
-
-class RoleSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class RoleSettings(RoleRules):
     """The slow loop over how workers are shared between prefill and decode."""
 
-    mode: Literal["off", "recommend", "apply"] = setting(
-        "recommend",
-        "What becomes of the best shares of prefill and decode workers that one replica works out from what "
-        "came lately. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
-        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
-        "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
-        flag="roles",
-        live=True,
-    )
-    interval_s: float = setting(
-        30.0,
-        "Time between two looks of the slow loop, in seconds.",
-        flag="roles-interval-secs",
-        ge=1,
-        live=True,
-    )
-    dwell_s_min: float = setting(
-        600.0,
-        "Shortest time between two changes of roles, in seconds. Much longer than a drain and a cold cache "
-        "cost.",
-        flag="roles-dwell-secs-min",
-        ge=0,
-        live=True,
-    )
-    gain_ratio_min: float = setting(
-        0.05,
-        "Least predicted gain in requests a second for which roles change, as a share: 0.05 is 5 %. Above "
-        "the model's own error, so that noise changes nothing.",
-        flag="roles-gain-min",
-        ge=0,
-        live=True,
-    )
 
-
-class SharedSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class SharedSettings:
     """The log that replicas share through Redis."""
 
     redis_url: RedisUrl = setting(
@@ -1311,7 +985,8 @@ class SharedSettings(Section):
         return self
 
 
-class TenancySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class TenancySettings:
     """How requests of different tenants are kept apart."""
 
     tenant_header: HeaderName = setting(
@@ -1337,7 +1012,8 @@ class TenancySettings(Section):
     )
 
 
-class ObservabilitySettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class ObservabilitySettings:
     """Logs and metrics."""
 
     log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
@@ -1402,7 +1078,8 @@ class ObservabilitySettings(Section):
     )
 
 
-class AdminSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class AdminSettings:
     """Where the admin API listens, and who may use it."""
 
     host: str = setting(

@@ -128,3 +128,17 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error", "critical"],
     BeforeValidator(_level),
 ]
+
+
+def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that they are networks."""
+    for network in networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise ValueError(f"{network!r} is not a network such as 10.0.0.0/8 ({error})") from error
+    return networks
+
+
+Networks = Annotated[tuple[str, ...], AfterValidator(_networks)]
+"""Networks, such as 10.0.0.0/8."""

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from router.proxy import (
     ClientConnection,
     ClientRequest,
-    UpstreamTimeouts,
+    UpstreamRules,
     WorkerPool,
     lines_of,
     make_protocol,
@@ -80,7 +80,8 @@ class Forwarding:
 
 async def serve(port: int, urls: list[str]) -> None:
     """Serve until a signal comes."""
-    next_pool = itertools.cycle([WorkerPool(url, timeouts=UpstreamTimeouts()) for url in urls]).__next__
+    rules = UpstreamRules(first_byte_timeout_s=600, keepalive_s=60)
+    next_pool = itertools.cycle([WorkerPool(url, rules) for url in urls]).__next__
     app = FastAPI()
 
     @app.get("/readiness")

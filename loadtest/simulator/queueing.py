@@ -17,7 +17,7 @@ LOOK_S = 0.05
 ASK_S = 2.0
 """A request that waits decides afresh no sooner than that, unless it is its turn."""
 
-PATIENT = RoomRules(requests_max=1_000_000, timeout_s=1e6, look_s=LOOK_S, ask_s=ASK_S)
+PATIENT = RoomRules(size=1_000_000, tokens_max=0, timeout_s=1e6, look_s=LOOK_S, ask_s=ASK_S)
 """Everybody is let in, and nobody expires."""
 
 DEFAULT_FLOW = "normal/"

@@ -110,7 +110,6 @@ class ReplicaRules:
         queue: How requests wait; None: they never do.
         step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
         offload: How the site of a prefill is chosen.
-        threshold_tokens: t if it is set by hand; 0: what the slow loop says.
     """
 
     policy: Policy
@@ -122,7 +121,6 @@ class ReplicaRules:
     queue: QueueRules | None = None
     step_tokens: int = 0
     offload: OffloadRules = field(default_factory=OffloadRules)
-    threshold_tokens: int = 0
 
 
 class Caller(Protocol):
@@ -197,12 +195,7 @@ class Replica:
             ended=self._wait_ended,
         )
         self.link_watch = LinkWatch(self.fleet, op_log)
-        self.offloading = Offloading(
-            self.fleet,
-            Offload(self.fleet.links, rules.offload),
-            replica=name,
-            threshold_tokens=rules.threshold_tokens,
-        )
+        self.offloading = Offloading(self.fleet, Offload(self.fleet.links, rules.offload), replica=name)
         self._decider = Decider(
             self.fleet,
             DecisionRules(

@@ -81,7 +81,6 @@ class SimulationConfig:
         links: Between the groups' sites, as ``FROM>TO``.
         tells_links: Whether the gateway is told of them; if not, sites mean nothing to it.
         offload: How the site of a prefill is chosen.
-        threshold_tokens: Uncached tokens from which it is another one, if set by hand; 0: the slow loop says.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
         log_delay_s: From a replica's word until the others have heard it.
@@ -110,7 +109,6 @@ class SimulationConfig:
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
     tells_links: bool = True
     offload: OffloadRules = field(default_factory=OffloadRules)
-    threshold_tokens: int = 0
     decode_policy: str = DECODE_COST
     replicas: int = 1
     log_delay_s: float = 0.005
@@ -298,7 +296,6 @@ class _Simulation:
             step_tokens=engine.chunk_tokens,
             expected_output_tokens=config.expected_output_tokens,
             offload=config.offload,
-            threshold_tokens=config.threshold_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
         for replica in replicas:

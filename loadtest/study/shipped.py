@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from loadtest.simulator.queueing import ASK_S, LOOK_S, QueueRules
-from router.gateway.rules import room_rules
 from router.settings import Settings
 
 K = Settings().queue.uncached_weight
@@ -23,7 +22,7 @@ def shipped_queue(k: float = K) -> QueueRules:
     return QueueRules(
         k=k,
         admission=settings.admission,
-        room=replace(room_rules(settings), look_s=LOOK_S, ask_s=ASK_S),
+        room=replace(settings.queue, look_s=LOOK_S, ask_s=ASK_S),
         level=settings.admission,
         quantum_s=settings.queue.fairness_quantum_s,
         window_s=settings.queue.fairness_window_s,

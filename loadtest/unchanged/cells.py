@@ -25,12 +25,12 @@ from loadtest.simulator.agentic import read_agentic
 from loadtest.simulator.azure import read_azure
 from loadtest.simulator.generated import AgenticShape, Lengths, generate_agentic
 from loadtest.simulator.mooncake import read_mooncake
-from loadtest.simulator.queueing import ASK_S, LOOK_S, Flow, QueueRules
+from loadtest.simulator.queueing import PATIENT, Flow, QueueRules
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, CONVERSATION_FILE
 from loadtest.unchanged.facts import Facts
-from policies import POLICIES, RoomRules, ServiceLevel
+from policies import POLICIES, ServiceLevel
 
 SEEDS = (1, 2, 3)
 
@@ -42,7 +42,7 @@ FLOWS = (Flow("normal/one", 2.0), Flow("high/two", 1.0, weight=3.0))
 QUEUES: Mapping[int, QueueRules] = MappingProxyType(
     {
         1: QueueRules(flows=FLOWS),
-        2: QueueRules(room=RoomRules(requests_max=12, timeout_s=20.0, look_s=LOOK_S, ask_s=ASK_S)),
+        2: QueueRules(room=replace(PATIENT, size=12, timeout_s=20.0)),
         3: QueueRules(level=ServiceLevel(ttft_slo_s=4.0, ttft_slo_s_per_1k_tokens=0.1)),
     }
 )

@@ -29,12 +29,13 @@ fit now waits in the gateway if that is still sooner, and else is prefilled loca
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
 import msgspec
 
+from policies.declared import setting
 from policies.state.link_states import LinkState, LinkStateRules, LinkStates
 from policies.state.links import Links, Quote
 
@@ -60,25 +61,43 @@ class OffloadReason(StrEnum):
     NO_LOCAL = "no_local"
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadRules:
-    """What the rule needs from the settings.
+MARGIN_RATIO, MARGIN_S = 0.1, 0.02
+"""By this share of the local price, and by so many seconds, remote must be cheaper."""
+
+CALM_S = 0.5
+"""A queue surges until it is less than so many seconds longer than that of the other side."""
+
+
+@dataclass(frozen=True)
+class RemoteRules:
+    """Which prompts are prefilled in another site.
 
     Attributes:
-        states: When a link is in which state.
-        margin_ratio: By this share of the local price remote must be cheaper.
-        margin_s: And by so many seconds.
-        surge_s: A queue surges from when it is so much longer than that of the other side,
-        calm_s: until it is less than so much longer.
+        surges: Whether a queue surges when it is ``wait_s_max`` longer than that of the other side.
         helps: Whether a worker that stands idle may take what waits for the other side, if that is sooner.
     """
 
-    states: LinkStateRules = field(default_factory=LinkStateRules)
-    margin_ratio: float = 0.1
-    margin_s: float = 0.02
-    surge_s: float = 2.0
-    calm_s: float = 0.5
+    disable_remote_prefill: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never prefill in another site. The default follows fleet.links: without links there is nothing to "
+        "decide.",
+        live=True,
+    )
+    threshold_tokens: int = setting(
+        0,
+        "Uncached tokens of a prompt above which it is prefilled in another site. 0: seconds decide, and the "
+        "threshold that the slow loop finds (see roles.interval_s) rations what is scarce there.",
+        flag="offload-threshold-tokens",
+        ge=0,
+        live=True,
+    )
+    surges: bool = True
     helps: bool = True
+
+
+@dataclass(frozen=True)
+class OffloadRules(LinkStateRules, RemoteRules):
+    """What the rule goes by."""
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -188,19 +207,17 @@ class Offload:
     Args:
         links: What is reserved and measured.
         rules: See there.
+
+    Attributes:
+        rules: As given; others take their place, here and in `states`, when settings change.
     """
 
     def __init__(self, links: Links, rules: OffloadRules = OffloadRules()) -> None:
         self.rules = rules
-        self.states = LinkStates(links, rules.states)
+        self.states = LinkStates(links, rules)
         self._links = links
         self._surges: dict[str, int] = {}
         """By link: 1 while the local queue surges, -1 while the remote one does."""
-
-    def use(self, rules: OffloadRules) -> None:
-        """Decide by other rules from now on; what is remembered of links and queues stays."""
-        self.rules = rules
-        self.states.rules = rules.states
 
     def rehearsing(self) -> "Offload":
         """One that judges as this one would now, and remembers nothing for it."""
@@ -259,7 +276,7 @@ class Offload:
             return False, OffloadReason.SOONER_LOCAL
         short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
         queue_s = side.offer.backlog_s
-        scarce = side.state is LinkState.SCARCE or queue_s > max(self.rules.calm_s, local.backlog_s)
+        scarce = side.state is LinkState.SCARCE or queue_s > max(CALM_S, local.backlog_s)
         if short and scarce and surge <= 0:
             return False, OffloadReason.BELOW_THRESHOLD
         return True, OffloadReason.SOONER_REMOTE
@@ -283,12 +300,12 @@ class Offload:
 
     def _sooner(self, local: Offer, side: _Side) -> bool:
         """Whether remote is cheaper by the margin."""
-        rules, local_s = self.rules, local.ttft_s + local.others_s
-        return side.price_s + max(rules.margin_s, rules.margin_ratio * local_s) < local_s
+        local_s = local.ttft_s + local.others_s
+        return side.price_s + max(MARGIN_S, MARGIN_RATIO * local_s) < local_s
 
     def _gets_through(self, local: Offer, side: _Side, quote: Quote) -> bool:
         """Whether the link takes it now and fast, or at least sooner than it were done locally."""
-        wait_s_max = self.rules.states.wait_s_max
+        wait_s_max = self.rules.wait_s_max
         if quote.fits and side.link_s <= wait_s_max:
             return True
         return quote.wait_s <= wait_s_max and self._sooner(local, side)
@@ -296,9 +313,9 @@ class Offload:
     def _surge(self, link: str, longer_s: float) -> int:
         """Which queue surges, by how much longer the local one is than that behind a link."""
         rules, surge = self.rules, self._surges.get(link, 0)
-        if abs(longer_s) > rules.surge_s:
+        if rules.surges and abs(longer_s) > rules.wait_s_max:
             surge = 1 if longer_s > 0 else -1
-        elif longer_s * surge < rules.calm_s:
+        elif longer_s * surge < CALM_S:
             surge = 0
         if link in self._links.rules:
             self._surges[link] = surge

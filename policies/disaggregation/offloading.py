@@ -16,7 +16,7 @@ import numpy as np
 
 from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_selection import DecodeView
-from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
+from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadVerdict
 from policies.estimates.kv_bytes import KvBytes
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
@@ -93,8 +93,6 @@ class Offloading:
         fleet: What is known of the workers and the links.
         offload: The rule.
         replica: Who decides.
-        threshold_tokens: t if it is set by hand; 0: what the slow loop says, if it has.
-        remote: Whether anything may be prefilled in another site at all.
 
     Attributes:
         counts: Of each reason, how many requests went.
@@ -108,8 +106,6 @@ class Offloading:
         offload: Offload,
         *,
         replica: str,
-        threshold_tokens: int = 0,
-        remote: bool = True,
     ) -> None:
         self.offload = offload
         self.counts: Counter[OffloadReason] = Counter()
@@ -117,34 +113,20 @@ class Offloading:
         self.latest: deque[PastVerdict] = deque(maxlen=VERDICTS_KEPT)
         self._fleet = fleet
         self._replica = replica
-        self._threshold_tokens = threshold_tokens
-        self._remote = remote
         self._left_to: dict[str, tuple[str, int, int]] = {}
         """Of each link, to whom its room was left: since when, and when last."""
 
-    def use(self, rules: OffloadRules, threshold_tokens: int, *, remote: bool) -> None:
-        """Decide by these from now on (see `Offloading`)."""
-        self.offload.use(rules)
-        self._threshold_tokens = threshold_tokens
-        self._remote = remote
-
     def rehearsing(self) -> "Offloading":
         """One that decides as this one would now, and remembers nothing for it."""
-        other = Offloading(
-            self._fleet,
-            self.offload.rehearsing(),
-            replica=self._replica,
-            threshold_tokens=self._threshold_tokens,
-            remote=self._remote,
-        )
+        other = Offloading(self._fleet, self.offload.rehearsing(), replica=self._replica)
         other._left_to = dict(self._left_to)
         return other
 
     @property
     def threshold_tokens(self) -> int | None:
         """t: by hand, else by the slow loop; None while there is none."""
-        if self._threshold_tokens:
-            return self._threshold_tokens
+        if self.offload.rules.threshold_tokens:
+            return self.offload.rules.threshold_tokens
         plan = self._fleet.offload_plan
         return plan.threshold_tokens if plan is not None and plan.threshold_tokens >= 0 else None
 
@@ -182,7 +164,7 @@ class Offloading:
                 local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
         remotes: list[Placing] = []
         offers: list[Offer] = []
-        for side in by_site.remote if self._remote else ():
+        for side in () if self.offload.rules.disable_remote_prefill else by_site.remote:
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
@@ -190,7 +172,7 @@ class Offloading:
                 offers.append(_crossing(offer, kv, view, decode_view, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
-        fixed = self._threshold_tokens > 0
+        fixed = self.offload.rules.threshold_tokens > 0
         verdict = self.offload.judge(
             local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
         )

@@ -11,7 +11,7 @@ A step turns one worker, or a twentieth of them if there are many (`SHARE_TURNED
 back. It is recommended only if
 
     the best split serves more by `RoleRules.gain_ratio_min`, twice that to undo what changed of late
-    the last change is older than `RoleRules.dwell_s`, and none is under way
+    the last change is older than `RoleRules.dwell_s_min`, and none is under way
     at least `RoleRules.requests_min` requests came
     the fleet looks like it: the stage that is to grow is busy, and not less than the other
 
@@ -27,10 +27,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
+from typing import Literal
 
 import msgspec
 import numpy as np
 
+from policies.declared import setting
 from policies.disaggregation.optimum import (
     Curve,
     Optimum,
@@ -82,25 +84,56 @@ GAIN_RATIO_MAX = 1000.0
 """What is said of a gain over nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoleRules:
     """When roles change.
 
     Attributes:
-        apply: Whether they do at all, or are only recommended.
-        gain_ratio_min: By how much more the best split must serve.
-        dwell_s: Least time between two changes.
         drain_s_max: A worker that does not get free in this time stays what it was.
         reversal_s: A change that undoes one of this time must gain twice as much.
         requests_min: Requests in the window below which nothing is judged.
     """
 
-    apply: bool = False
-    gain_ratio_min: float = 0.05
-    dwell_s: float = 600.0
+    mode: Literal["off", "recommend", "apply"] = setting(
+        "recommend",
+        "What becomes of the best shares of prefill and decode workers that one replica works out from what "
+        "came lately. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
+        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
+        "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
+        flag="roles",
+        live=True,
+    )
+    interval_s: float = setting(
+        30.0,
+        "Time between two looks of the slow loop, in seconds.",
+        flag="roles-interval-secs",
+        ge=1,
+        live=True,
+    )
+    dwell_s_min: float = setting(
+        600.0,
+        "Shortest time between two changes of roles, in seconds. Much longer than a drain and a cold cache "
+        "cost.",
+        flag="roles-dwell-secs-min",
+        ge=0,
+        live=True,
+    )
+    gain_ratio_min: float = setting(
+        0.05,
+        "Least predicted gain in requests a second for which roles change, as a share: 0.05 is 5 %. Above "
+        "the model's own error, so that noise changes nothing.",
+        flag="roles-gain-min",
+        ge=0,
+        live=True,
+    )
     drain_s_max: float = 900.0
     reversal_s: float = 3600.0
     requests_min: int = 200
+
+    @property
+    def apply(self) -> bool:
+        """Whether roles change at all, or are only recommended."""
+        return self.mode == "apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +345,7 @@ def plan_roles(
     role = next(iter(roles.values()))
     needed = rules.gain_ratio_min * (1 + _undoes(role, known, now_us, rules))
     changed_us = known.changed_us if known is not None else 0
-    wait_s = max(0.0, rules.dwell_s - (now_us - changed_us) / 1e6) if changed_us else 0.0
+    wait_s = max(0.0, rules.dwell_s_min - (now_us - changed_us) / 1e6) if changed_us else 0.0
     found = replace(found, needed_ratio=needed, wait_s=wait_s)
     rates = f"{best.throughput.requests_per_s:.3g} requests/s instead of {now.requests_per_s:.3g}"
     counts = f"{best.split.prefill_workers} to prefill and {best.split.decode_workers} to decode"
@@ -326,7 +359,7 @@ def plan_roles(
             f"and the others for {other:.0%}",
         )
     if wait_s:
-        return replace(found, reason=f"the last change is {rules.dwell_s - wait_s:.0f} s old")
+        return replace(found, reason=f"the last change is {rules.dwell_s_min - wait_s:.0f} s old")
     return replace(found, reason=f"{len(roles)} should {role}: {counts} serve {rates}", roles=roles)
 
 

@@ -4,12 +4,14 @@ Only while nothing of the answer has gone to the client; that is the caller's to
 retries from making a bad day worse: attempts per request, and a *budget* for all requests of a replica.
 
 The budget is a token bucket (as in Finagle's retry budgets and gRPC's retry throttling): each
-request deposits ``ratio`` of a token, time deposits ``floor_per_s``, a redispatch takes one. A
-fleet where every attempt fails is thus asked at most ``1 + ratio`` times per request, while a
+request deposits ``retry_budget_ratio`` of a token, time deposits ``floor_per_s``, a redispatch takes one. A
+fleet where every attempt fails is thus asked at most ``1 + retry_budget_ratio`` times per request, while a
 single failure at night may always be redispatched.
 """
 
 from dataclasses import dataclass
+
+from policies.declared import setting
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504))
 """A worker's answers that another worker may better: the peers' list (`wire.md` 4)."""
@@ -38,37 +40,54 @@ class GiveUp:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RedispatchRules:
-    """Bounds.
+    """How often requests are tried again."""
 
-    Attributes:
-        retries_max: Redispatches per request; 0 turns them off.
-        ratio: Redispatches per request allowed beside the floor, averaged over all requests.
-        timeout_s: A request older than this is not tried again.
-    """
+    retry_max_retries: int = setting(
+        5,
+        "How often a request that failed before the first byte of its answer is redispatched. The default "
+        "is the peers'; no worker gets the same request twice while another can take it.",
+        ge=0,
+        le=100,
+        live=True,
+    )
+    disable_retries: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never redispatch: a worker's own error passes through.",
+        live=True,
+    )
+    retry_budget_ratio: float = setting(
+        0.2,
+        "Redispatches allowed as a share of all requests, 0 to 1, beyond a small floor. It keeps a sick "
+        "fleet from being hammered.",
+        ge=0,
+        le=1,
+        live=True,
+    )
 
-    retries_max: int
-    ratio: float
-    timeout_s: float
+    @property
+    def retries_max(self) -> int:
+        """Redispatches of one request."""
+        return 0 if self.disable_retries else self.retry_max_retries
 
 
 class RetryBudget:
     """The token bucket of one replica.
 
     Attributes:
-        ratio: What a request deposits; may change.
+        rules: As given; others take their place when settings change.
     """
 
-    def __init__(self, ratio: float) -> None:
-        self.ratio = ratio
+    def __init__(self, rules: RedispatchRules) -> None:
+        self.rules = rules
         self._balance_max = FLOOR_PER_S * BALANCE_S_MAX
         self._balance = self._balance_max
         self._filled_s: float | None = None
 
     def deposit(self) -> None:
         """A request began."""
-        self._balance = min(self._balance + self.ratio, self._balance_max)
+        self._balance = min(self._balance + self.rules.retry_budget_ratio, self._balance_max)
 
     def withdraw(self, now_s: float) -> bool:
         """Take a redispatch out, if there is one."""
@@ -83,31 +102,32 @@ class RetryBudget:
 
 
 def redispatch(
-    rules: RedispatchRules,
     budget: RetryBudget,
     *,
     status: int | None,
     attempts: int,
     age_s: float,
+    timeout_s: float,
     now_s: float,
 ) -> Redispatch | GiveUp:
     """Decide about one failed attempt; a `Redispatch` is paid for from the budget.
 
     Args:
-        rules: Bounds.
-        budget: The replica's budget.
+        budget: The replica's budget, with its rules.
         status: What the worker answered; None if it did not.
         attempts: Attempts so far, this one included.
         age_s: Seconds since the request was complete.
+        timeout_s: A request older than this is not tried again.
         now_s: Monotonic seconds.
     """
+    rules = budget.rules
     if rules.retries_max == 0:
         return GiveUp("disabled")
     if status is not None and status not in RETRIED_STATUSES:
         return GiveUp("not_retriable")
     if attempts > rules.retries_max:
         return GiveUp("attempts")
-    if age_s >= rules.timeout_s:
+    if age_s >= timeout_s:
         return GiveUp("deadline")
     if not budget.withdraw(now_s):
         return GiveUp("budget")

@@ -55,6 +55,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from policies.declared import setting
 from policies.dispatch.decision import SLO_UNREACHABLE, Decision, Queued
 from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
@@ -203,23 +204,60 @@ class Waiter(Protocol):
         """The wait is over, and nothing will come of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoomRules:
     """How much may wait.
 
     Attributes:
-        requests_max: Requests over all replicas; 0: nobody.
-        tokens_max: Their uncached tokens; one request may go beyond. 0 for no bound.
-        drain_s_max: Predicted time that those of one lane will take, likewise. 0 for no bound.
-        timeout_s: Longest wait of a request.
         look_s: Between two looks at all workers.
         ask_s: A request decides afresh no sooner than that, unless it is its turn.
     """
 
-    requests_max: int = 10_000
-    tokens_max: int = 0
-    drain_s_max: float = 0.0
-    timeout_s: float = 60.0
+    disable_queue: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never let a request wait here: each goes to its worker at once, and waits in the engine's queue, in "
+        "the engine's order.",
+        live=True,
+    )
+    size: int = setting(
+        10_000,
+        "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
+        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
+        "default only keeps memory bounded; queue.timeout_s ends long waits.",
+        flag="queue-size",
+        ge=0,
+        live=True,
+        common=True,
+    )
+    tokens_max: int = setting(
+        50_000_000,
+        "Uncached prompt tokens that may wait, over all replicas; the request that reaches the bound is the "
+        "last one let in. 0 turns the bound off. The default is seven minutes of prefill of eight workers.",
+        flag="queue-tokens-max",
+        ge=0,
+        live=True,
+    )
+    drain_s_max: float = setting(
+        0.0,
+        "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
+        "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
+        "burst. 0 turns the bound off, which is the default, because nobody is sent away for a prediction "
+        "unless you ask for it.",
+        flag="queue-drain-secs-max",
+        ge=0,
+        live=True,
+    )
+    timeout_s: float = setting(
+        180.0,
+        "Longest wait for a worker, in seconds; then the request is answered with 408. In an engine's own "
+        "queue nothing expires, and a prompt of 16 s may be overtaken for k times that. The default is the "
+        "grace period, so that nothing waits when a drain is over. A client may set a shorter time, for all "
+        "of its request, with the header x-request-timeout.",
+        flag="queue-timeout-secs",
+        gt=0,
+        live=True,
+        common=True,
+    )
     look_s: float = LOOK_S
     ask_s: float = ASKED_S
 
@@ -262,6 +300,7 @@ class RequestQueue:
         ended: Told of every wait that ended: what was last said of it, how, and after how many seconds.
 
     Attributes:
+        rules: As given; others take their place when settings change, for requests that begin to wait.
         overdue: Rooms that another replica left unused for longer than the grace time.
     """
 
@@ -281,7 +320,7 @@ class RequestQueue:
         self._fleet = fleet
         self._admission = admission
         self._lanes = lanes
-        self._rules = rules
+        self.rules = rules
         self._call_later = call_later
         self._grace_s = grace_s
         self._ended = ended
@@ -307,10 +346,6 @@ class RequestQueue:
     def __len__(self) -> int:
         """How many wait here."""
         return len(self._places)
-
-    def use(self, rules: RoomRules) -> None:
-        """Go by other rules from now on; who waits already keeps its deadline."""
-        self._rules = rules
 
     def tickets(self) -> list[Waiting]:
         """What was last said of those that wait here."""
@@ -339,7 +374,7 @@ class RequestQueue:
         full = None if again else self._make_room(op)
         if full is not None:
             return full
-        latest_us = op.at_us + round(self._rules.timeout_s * 1e6)
+        latest_us = op.at_us + round(self.rules.timeout_s * 1e6)
         place = _Place(
             waiter, op, queued.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
         )
@@ -356,7 +391,7 @@ class RequestQueue:
             self._lanes.follow(self._fleet.tickets.lane_totals())
         if self._timer is None:
             self._fleet.placed_paths.clear()
-            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
+            self._timer = self._call_later(self.rules.look_s, self._look_at_all)
         return None
 
     def leave(self, ticket_id: str) -> None:
@@ -397,9 +432,9 @@ class RequestQueue:
 
     def is_full(self, lane: str) -> bool:
         """Whether so much waits that one more of a lane would be rejected, or displace another."""
-        rules, tickets = self._rules, self._fleet.tickets
+        rules, tickets = self.rules, self._fleet.tickets
         return (
-            tickets.count >= rules.requests_max
+            tickets.count >= rules.size
             or 0 < rules.tokens_max <= tickets.tokens
             or 0 < rules.drain_s_max <= self.drain_s(lane)
         )
@@ -422,7 +457,7 @@ class RequestQueue:
             self._look_once(self._now_us())
         finally:
             if self._places:
-                self._timer = self._call_later(self._rules.look_s, self._look_at_all)
+                self._timer = self._call_later(self.rules.look_s, self._look_at_all)
             else:
                 self._left_to.clear()
                 self._waiting_for_decode.clear()
@@ -476,7 +511,7 @@ class RequestQueue:
         place = self._places.get(ticket_id)
         if place is not None and place.op.worker not in ("", self._fleet.at_slot(slot).worker_id):
             self._resting.pop(ticket_id, None)
-            self._resting[ticket_id] = now_us + round(self._rules.ask_s * 1e6)
+            self._resting[ticket_id] = now_us + round(self.rules.ask_s * 1e6)
 
     def _wake(self, now_us: int) -> None:
         """Let those rest no longer who have rested for long enough; they are in the order of their times."""
@@ -590,7 +625,7 @@ class RequestQueue:
 
     def _ask_some(self, now_us: int) -> None:
         """Let those decide afresh who did longest ago."""
-        latest_us = now_us - round(self._rules.ask_s * 1e6)
+        latest_us = now_us - round(self.rules.ask_s * 1e6)
         asked = 0
         while self._round and asked < ASKED_MAX:
             place = self._places.get(self._round[0])

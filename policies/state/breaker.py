@@ -24,6 +24,7 @@ replica died does not block the circuit: after ``open_us`` the next request may 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from policies.declared import setting
 from policies.state.ops import Circuit, CircuitSet
 from policies.state.rendezvous import turn_of
 
@@ -31,22 +32,50 @@ PROBE_STAGGER_US = 250_000
 """Between the replicas' turns to probe: ten times what the log lags at P99."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BreakerRules:
-    """When circuits move.
+    """When circuits move."""
 
-    Attributes:
-        failure_threshold: Failures in a row that open one, >= 1.
-        success_threshold: Successes in a row that close it again, >= 1.
-        open_us: Microseconds it stays open before a probe, and a probe may take before the next one.
-        ejected_ratio_max: Greatest share of the workers that may take a request which is ejected, 0 to 1;
-            below 1 one worker at least is never ejected.
-    """
+    cb_failure_threshold: int = setting(
+        10,
+        "Failures in a row, of one replica's requests, after which all replicas eject a worker. The default "
+        "is the peers'.",
+        ge=1,
+        live=True,
+    )
+    cb_success_threshold: int = setting(
+        3,
+        "Successful probes in a row after which an ejected worker takes requests again, of all replicas; "
+        "fleet.slow_start_s says how fast. The default is the peers'.",
+        ge=1,
+        live=True,
+    )
+    cb_timeout_duration_secs: float = setting(
+        60.0,
+        "Time after which an ejected worker gets one request of the whole gateway as a probe, in seconds. "
+        "The default is the peers'.",
+        gt=0,
+        live=True,
+    )
+    ejected_ratio_max: float = setting(
+        0.5,
+        "Greatest share of the workers that may take a request which is ejected, 0 to 1; below 1 the last "
+        "one never is. Workers beyond it go on taking requests. The default is Envoy's panic threshold; the "
+        "peers eject all (1).",
+        ge=0,
+        le=1,
+        live=True,
+    )
+    disable_circuit_breaker: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never eject a worker for failing requests; health checks still count.",
+        live=True,
+    )
 
-    failure_threshold: int
-    success_threshold: int
-    open_us: int
-    ejected_ratio_max: float = 0.5
+    @property
+    def open_us(self) -> int:
+        """Microseconds that a circuit stays open before a probe, and a probe may take before the next one."""
+        return round(self.cb_timeout_duration_secs * 1e6)
 
     def spared(self, workers: int, ejected: int) -> int:
         """How many of the ejected workers take requests all the same, since too many are.
@@ -116,7 +145,7 @@ class Breaker:
         if known is None or not self._probes(known, sent_us):
             return None
         successes = known.successes + 1
-        if successes >= self.rules.success_threshold:
+        if successes >= self.rules.cb_success_threshold:
             return self._to(known, now_us, Circuit.CLOSED)
         return self._to(known, now_us, Circuit.HALF_OPEN, now_us, successes)
 
@@ -129,7 +158,7 @@ class Breaker:
             if sent_us < since_us:
                 return None
             self._failures += 1
-            if self._failures < self.rules.failure_threshold:
+            if self._failures < self.rules.cb_failure_threshold:
                 return None
         elif not self._probes(known, sent_us):
             return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp
 
+from policies.declared import setting
 from policies.state.links import Links
 
 SMOOTHING_S = 2.0
@@ -24,6 +25,9 @@ UTILISATION_MAX = 2.0
 
 DOWN_LOSS_RATIO = 0.5
 """Share of failed transfers at which a link is down."""
+
+PROBE_S = 5.0
+"""So long after the last failure one transfer may try."""
 
 CALM_RATIO = 0.5
 """Loss and wait are low again below this share of what was too much."""
@@ -38,22 +42,43 @@ class LinkState(StrEnum):
     PROBING = "probing"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LinkStateRules:
-    """When a link is in which state.
+    """When a link is in which state."""
 
-    Attributes:
-        scarce_above: Smoothed utilisation of the cap above which bandwidth is scarce.
-        abundant_below: Below which it is abundant again.
-        wait_s_max: Seconds of wait for the link, or for the prefill workers behind it, above which it is
-            scarce.
-        probe_s: So long after the last failure one transfer may try.
-    """
+    scarce_above: float = setting(
+        0.7,
+        "Utilisation of a link, as a share of what KV may take of it, above which bandwidth is scarce: then "
+        "only the cache of the decode worker's site counts, and no cached prefix crosses. Below saturation, "
+        "since a queue grows before a link is full.",
+        flag="offload-scarce-above",
+        gt=0,
+        le=1,
+        live=True,
+    )
+    abundant_below: float = setting(
+        0.5,
+        "Utilisation below which bandwidth is abundant again. Far enough below offload.scarce_above that one "
+        "long prompt does not switch back and forth.",
+        flag="offload-abundant-below",
+        ge=0,
+        le=1,
+        live=True,
+    )
+    wait_s_max: float = setting(
+        2.0,
+        "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
+        "whatever its utilisation, in seconds; and by how much the queue of one site must be longer than the "
+        "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
+        "takes to prefill on eight H200.",
+        flag="offload-wait-secs-max",
+        gt=0,
+        live=True,
+    )
 
-    scarce_above: float = 0.7
-    abundant_below: float = 0.5
-    wait_s_max: float = 2.0
-    probe_s: float = 5.0
+    def __post_init__(self) -> None:
+        if self.abundant_below >= self.scarce_above:
+            raise ValueError("abundant_below must be below scarce_above")
 
 
 @dataclass(slots=True)
@@ -117,7 +142,7 @@ class LinkStates:
         if known is not None:
             loss_ratio = known.loss_ratio
             if loss_ratio >= DOWN_LOSS_RATIO:
-                due = now_us - known.at_us >= rules.probe_s * 1e6
+                due = now_us - known.at_us >= PROBE_S * 1e6
                 return LinkState.PROBING if due and not links.under_way(link) else LinkState.DOWN
         utilisation = self.utilisation(link, now_us)
         signals = self._signals[link]

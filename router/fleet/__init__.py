@@ -6,12 +6,12 @@ from router.fleet.core import Core
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
-from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, instance_of
+from router.fleet.health import INSTANCE_HEADER, HealthChecks, instance_of
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import watch_links
-from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.registry import Registry, RegistryRules
-from router.fleet.role_planner import PlannerRules, RolePlanner
+from router.fleet.local_worker import Health, HealthRules, LocalWorker
+from router.fleet.registry import Registry
+from router.fleet.role_planner import RolePlanner
 from router.fleet.worker_key import WorkerKey
 
 __all__ = [
@@ -26,9 +26,7 @@ __all__ = [
     "HealthRules",
     "LocalWorker",
     "Patience",
-    "PlannerRules",
     "Registry",
-    "RegistryRules",
     "RolePlanner",
     "ServedModel",
     "WorkerKey",

@@ -36,7 +36,7 @@ class Circuits:
         self,
         fleet: FleetState,
         log: LogPort,
-        rules: BreakerRules | None,
+        rules: BreakerRules,
     ) -> None:
         self._fleet = fleet
         self._publish = log.publish
@@ -53,21 +53,22 @@ class Circuits:
 
     def breaker(self, worker_id: str) -> Breaker | None:
         """This replica's part in a new worker's circuit; None if circuits are turned off."""
-        return None if self._rules is None else Breaker(self._rules, worker_id, self._replica)
+        return None if self._rules.disable_circuit_breaker else Breaker(self._rules, worker_id, self._replica)
 
-    def use(self, rules: BreakerRules | None, workers: Iterable[LocalWorker]) -> None:
-        """Move and obey circuits by other rules from now on; None turns them off."""
+    def use(self, rules: BreakerRules, workers: Iterable[LocalWorker]) -> None:
+        """Move and obey circuits by other rules from now on."""
         self._rules = rules
         self._revision = -1
         for local in workers:
-            if rules is None or local.breaker is None:
+            if rules.disable_circuit_breaker or local.breaker is None:
                 local.breaker = self.breaker(local.worker.worker_id)
             else:
                 local.breaker.rules = rules
 
     def of(self, local: LocalWorker) -> CircuitSet | None:
         """A worker's circuit as this replica obeys it; None if it was always closed."""
-        return None if self._rules is None else self._fleet.circuits.get(local.worker.worker_id)
+        off = self._rules.disable_circuit_breaker
+        return None if off else self._fleet.circuits.get(local.worker.worker_id)
 
     def state(self, local: LocalWorker) -> Circuit:
         """The state of a worker's circuit."""
@@ -76,7 +77,7 @@ class Circuits:
 
     def allowed(self, slots: Slots, now_us: int) -> Slots:
         """Of some workers, those that this replica may dispatch to now: the same array until that changes."""
-        if not self._fleet.circuits.tripped or self._rules is None:
+        if not self._fleet.circuits.tripped or self._rules.disable_circuit_breaker:
             return slots
         if self._revision != self._fleet.circuits.revision or now_us >= self._stale_us:
             self._rank(now_us)
@@ -84,13 +85,13 @@ class Circuits:
         if kept is None or kept[0] is not slots:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            kept = self._kept[id(slots)] = (slots, self._without_refused(slots, self._rules))
+            kept = self._kept[id(slots)] = (slots, self._without_refused(slots))
         return kept[1]
 
-    def _without_refused(self, slots: Slots, rules: BreakerRules) -> Slots:
+    def _without_refused(self, slots: Slots) -> Slots:
         """Of some workers, those that are not ejected, and those that are spared since too many are."""
         refused = slots[np.isin(slots, self._refused)]
-        spared = rules.spared(len(slots), len(refused))
+        spared = self._rules.spared(len(slots), len(refused))
         if spared:
             tripped = self._fleet.circuits.tripped
             # Those that were ejected first have had most time to recover; every replica spares the same.

@@ -22,7 +22,7 @@ import logging
 
 import httpx
 
-from policies import Reported, turn_of
+from policies import AdmissionRules, Reported, turn_of
 from radix import TOKENS_MAX, whole
 from router.fleet.core import Core
 from router.fleet.engine_load import EngineLoad, engine_load
@@ -57,10 +57,11 @@ class EngineMetrics:
     Args:
         core: The workers, and what is in flight there.
         client: Asks them.
-        interval_s: Between two looks at a worker; 0: never.
+        rules: How often.
         timeout_s: A page that takes longer does not come.
 
     Attributes:
+        rules, timeout_s: As given; others take their place when settings change.
         reports: Pages that said something of a load.
         failures: Pages that did not come, or said nothing of it.
     """
@@ -69,10 +70,10 @@ class EngineMetrics:
         self,
         core: Core,
         client: httpx.AsyncClient,
-        *,
-        interval_s: float,
+        rules: AdmissionRules,
         timeout_s: float,
     ) -> None:
+        self.rules, self.timeout_s = rules, timeout_s
         self._registry = core.registry
         self._fleet = core.fleet
         self._client = client
@@ -80,7 +81,6 @@ class EngineMetrics:
         self._now_us = core.log.now_us
         self._replica = core.log.replica
         self._replicas = core.log.replicas
-        self.use(interval_s, timeout_s)
         self._alive: tuple[str, ...] = ()
         self._turns: dict[str, int] = {}
         self._looking: set[str] = set()
@@ -90,10 +90,10 @@ class EngineMetrics:
         self.reports = 0
         self.failures = 0
 
-    def use(self, interval_s: float, timeout_s: float) -> None:
-        """Look by these from the next tick on (see `EngineMetrics`)."""
-        self._interval_us = round(interval_s * 1e6)
-        self._timeout_s = timeout_s
+    @property
+    def _interval_us(self) -> int:
+        """Between two looks at a worker; 0: never."""
+        return round(self.rules.engine_metrics_interval_s * 1e6)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -118,7 +118,7 @@ class EngineMetrics:
         before = self._inflight.get(worker.worker_id, inflight)
         self._inflight[worker.worker_id] = inflight
         try:
-            text = await page(self._client, worker.url + "/metrics", self._timeout_s)
+            text = await page(self._client, worker.url + "/metrics", self.timeout_s)
             load = None if text is None else engine_load(text)
             if load is not None:
                 self._tell(local, load, asked_us, (max(inflight[0], before[0]), max(inflight[1], before[1])))

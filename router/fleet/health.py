@@ -20,7 +20,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 from router.engines import DIALECTS, Description, switches_role
 from router.fleet.asking import AskError, Asks, NotConnected, TooLate
 from router.fleet.engine_info import served_models, started_unix_ms
-from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.local_worker import Health, HealthRules, LocalWorker
 from router.fleet.pages import PAGE_BYTES_MAX
 from router.fleet.registry import Registry
 from router.fleet.timetable import PLACES, YOUNG_S, Timetable
@@ -53,6 +53,9 @@ STUCK_S = 15.0
 PAGES = 4
 """Questions of one probe at most, each of which may last as long as the timeout."""
 
+UNHEALTHY_INTERVAL_S_MAX = 2.0
+"""Between two probes of a worker that is not healthy, at most: that it is back should be seen soon."""
+
 INSTANCE_HEADER = "x-cacheway-instance"
 """Header of a gateway's answer to a health check: says which replica it is."""
 
@@ -60,23 +63,6 @@ INSTANCE_HEADER = "x-cacheway-instance"
 def instance_of(replica: str) -> str:
     """Return what a replica calls itself in `INSTANCE_HEADER`: its id, unreadable."""
     return blake2b(replica.encode(), digest_size=12, person=b"cacheway-replica").hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class HealthRules:
-    """How workers are probed.
-
-    Attributes:
-        interval_s: Time between two probes of a worker.
-        unhealthy_interval_s: The same while it is not healthy: recovery should be seen soon.
-        timeout_s: A probe that takes longer has failed.
-        endpoint: Path that answers 2xx when the engine can serve.
-    """
-
-    interval_s: float
-    unhealthy_interval_s: float
-    timeout_s: float
-    endpoint: str
 
 
 class HealthChecks:
@@ -164,7 +150,7 @@ class HealthChecks:
                     await asyncio.sleep(PAUSE_S)
                     continue
                 # A worker probed in the meantime may be due sooner than those that wait now.
-                most_s = min(SCAN_S_MAX, self._rules.interval_s, self._rules.unhealthy_interval_s)
+                most_s = min(SCAN_S_MAX, self._rules.health_check_interval_s)
                 wait_s = self._timetable.wait_s(now_s, SCAN_S_MIN if self._changed else most_s)
                 try:
                     async with asyncio.timeout(max(wait_s, PAUSE_S)):
@@ -197,8 +183,8 @@ class HealthChecks:
 
     def _watch(self, now_s: float) -> None:
         """Build anew what asks if it is stuck."""
-        stuck_s = max(STUCK_S, 3 * self._rules.timeout_s)
-        endless_s = stuck_s + PAGES * self._rules.timeout_s
+        stuck_s = max(STUCK_S, 3 * self._rules.health_check_timeout_s)
+        endless_s = stuck_s + PAGES * self._rules.health_check_timeout_s
         oldest_s = next((begun_s for _, begun_s in self._running.values()), now_s)
         unheard_s = 0.0 if self._unheard_since_s is None else now_s - self._unheard_since_s
         if unheard_s <= stuck_s and now_s - oldest_s <= endless_s:
@@ -267,7 +253,9 @@ class HealthChecks:
         if local.removed:
             return
         healthy = local.health is Health.HEALTHY
-        interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
+        interval_s = self._rules.health_check_interval_s
+        if not healthy:
+            interval_s = min(interval_s, UNHEALTHY_INTERVAL_S_MAX)
         self._probed_s[worker_id] = now_s
         self._timetable.plan(
             worker_id,
@@ -307,11 +295,11 @@ class HealthChecks:
 
     async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
         """Whether the worker is well, whether it refused the connection, and what it said."""
-        url, timeout_s = local.worker.url + self._rules.endpoint, self._rules.timeout_s
+        endpoint, timeout_s = self._rules.health_check_endpoint, self._rules.health_check_timeout_s
         try:
             answer = await self._asker.ask(
                 "GET",
-                url,
+                local.worker.url + endpoint,
                 timeout_s=timeout_s,
                 head_only=True,
                 begun=self._heard,
@@ -331,7 +319,7 @@ class HealthChecks:
         instance = answer.header(INSTANCE_HEADER.encode())
         if instance is not None and instance in self._instances():
             return False, False, "it is this gateway itself: requests would go round in circles"
-        return answer.is_success, False, f"HTTP {answer.status} from {self._rules.endpoint}"
+        return answer.is_success, False, f"HTTP {answer.status} from {endpoint}"
 
     def _instances(self) -> frozenset[bytes]:
         """What the replicas of this gateway call themselves."""
@@ -385,7 +373,7 @@ class HealthChecks:
             answer = await self._asker.ask(
                 "GET",
                 local.worker.url + path,
-                timeout_s=self._rules.timeout_s,
+                timeout_s=self._rules.health_check_timeout_s,
                 bytes_max=PAGE_BYTES_MAX,
             )
         except AskError:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policies import CONVERTIBLE_LABEL, HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
+from policies import CONVERTIBLE_LABEL, HAND_OVERS, HANDOVER_LABEL, Breaker, Worker, setting
 from router.engines import DIALECTS
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
@@ -18,6 +18,54 @@ class Health(StrEnum):
     STARTING = "starting"
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True)
+class HealthRules:
+    """How workers are probed, and how one that returns begins."""
+
+    health_check_interval_s: float = setting(
+        5.0,
+        "Time between two health checks of a worker, in seconds. Shorter than the peers' 60 s, so that a "
+        "dead worker is known within 15 s even without traffic.",
+        gt=0,
+        live=True,
+    )
+    health_check_timeout_s: float = setting(
+        5.0,
+        "Longest time a health check may take, in seconds. The default is the peers'; a busy engine "
+        "answers late.",
+        gt=0,
+        live=True,
+    )
+    health_check_endpoint: str = setting(
+        "/health",
+        "Path of the health check. SGLang, vLLM and the emulator serve the default.",
+        allowed="a path that starts with /",
+        pattern=r"^/\S*$",
+        live=True,
+    )
+    health_failure_threshold: int = setting(
+        3,
+        "Failed health checks in a row after which a worker is unhealthy. The default is the peers'.",
+        ge=1,
+        live=True,
+    )
+    health_success_threshold: int = setting(
+        2,
+        "Successful health checks in a row after which an unhealthy worker is healthy again. The default "
+        "is the peers'. A worker seen for the first time needs one.",
+        ge=1,
+        live=True,
+    )
+    slow_start_s: float = setting(
+        10.0,
+        "Time over which a worker that returns (healthy again, no longer ejected, or restarted) grows from a "
+        "tenth to its full share of the requests, in seconds; 0 gives it the full share at once. The default "
+        "is long enough to see a worker that is not well after all, at a tenth of the price.",
+        ge=0,
+        live=True,
+    )
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ A worker that returns, to this replica's eyes or everybody's, takes a growing sh
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -47,7 +46,7 @@ from router.fleet.changes import Change, Changes
 from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
-from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.local_worker import Health, HealthRules, LocalWorker
 from router.fleet.pairs import Kind, Pairs
 from router.fleet.worker_key import WorkerKey
 from router.proxy import WorkerPool
@@ -70,31 +69,19 @@ SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
 """Failures that a process that ends causes: connections refused, reset or closed; no timeouts."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryRules:
-    """When a worker is well.
+class Registry:
+    """The workers this replica may use.
 
     Attributes:
-        failure_threshold: Failed probes in a row after which a worker is unhealthy.
-        success_threshold: Good probes in a row after which it is healthy again.
-        breaker: When circuits open and close; None turns them off.
-        slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
+        rules: When a worker is well; others take their place when settings change.
     """
-
-    failure_threshold: int
-    success_threshold: int
-    breaker: BreakerRules | None
-    slow_start_s: float
-
-
-class Registry:
-    """The workers this replica may use."""
 
     def __init__(
         self,
         fleet: FleetState,
         log: LogPort,
-        rules: RegistryRules,
+        rules: HealthRules,
+        breaker: BreakerRules,
         *,
         make_pool: Callable[[str], WorkerPool],
         check_host: Callable[[str], None] = lambda _: None,
@@ -107,12 +94,14 @@ class Registry:
             fleet: The shared state.
             log: Where changes are published.
             rules: When a worker is well.
+            breaker: When circuits open and close.
             make_pool: Makes the connections to a base URL.
             check_host: Raises `ClientError` if no worker may be at a host (`router.destinations`). What the
                 settings name is not asked about.
             check_engine_host: Likewise for a host that only engines connect to.
             worker_key: Knows which workers are shown the fleet's key; None if there is none.
         """
+        self.rules = rules
         self._fleet = fleet
         self._publish = log.publish
         self.now_us = log.now_us
@@ -122,7 +111,7 @@ class Registry:
         self._check_host = check_host
         self._check_engine_host = check_engine_host
         self._worker_key = worker_key
-        self.circuits = Circuits(fleet, log, rules.breaker)
+        self.circuits = Circuits(fleet, log, breaker)
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """Whether what follows from the workers' roles is to be found anew when somebody asks."""
@@ -139,15 +128,6 @@ class Registry:
         self._cached_as: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
-        self.use(rules)
-
-    def use(self, rules: RegistryRules) -> None:
-        """Go by these from now on."""
-        self._failure_threshold = rules.failure_threshold
-        self._success_threshold = rules.success_threshold
-        self._ramp_us = rules.slow_start_s * 1e6
-        self.circuits.use(rules.breaker, self._local.values())
-        self._lists_changed()
 
     # What dispatch asks.
 
@@ -262,18 +242,20 @@ class Registry:
         Returns:
             Not empty: if all of them have just returned for it, somebody must take it.
         """
-        if now_us - self._fleet.last_return_us >= self._ramp_us:
+        ramp_us = self.rules.slow_start_s * 1e6
+        if now_us - self._fleet.last_return_us >= ramp_us:
             return slots
         elapsed_us = now_us - self._fleet.returned_us[slots]
-        mask = admitted(key, self._fleet.columns.hashes(slots), elapsed_us, self._ramp_us)
+        mask = admitted(key, self._fleet.columns.hashes(slots), elapsed_us, ramp_us)
         return slots if mask.all() or not mask.any() else slots[mask]
 
     def share(self, local: LocalWorker, now_us: int) -> float:
         """Share of the requests that a worker may take now: less than 1 while it is starting slowly."""
-        if not self._ramp_us:
+        ramp_us = self.rules.slow_start_s * 1e6
+        if not ramp_us:
             return 1.0
         returned_us = self._fleet.returned_us[local.worker.slot : local.worker.slot + 1]
-        return float(shares(now_us - returned_us, self._ramp_us)[0])
+        return float(shares(now_us - returned_us, ramp_us)[0])
 
     def at_site(self, site: str) -> list[int]:
         """Slots of all workers that stand in a site."""
@@ -451,7 +433,7 @@ class Registry:
         if ok:
             local.successes += 1
             local.failures = 0
-            needed = 1 if local.health is Health.STARTING else self._success_threshold
+            needed = 1 if local.health is Health.STARTING else self.rules.health_success_threshold
             if local.health is not Health.HEALTHY and local.successes >= needed:
                 local.health = Health.HEALTHY
             if local.health is Health.HEALTHY and not local.heard_us:
@@ -466,7 +448,7 @@ class Registry:
             local.successes = 0
             if refused and before is not Health.STARTING:
                 local.refused_us = local.suspected_us = now_us
-            if refused or local.failures >= self._failure_threshold:
+            if refused or local.failures >= self.rules.health_failure_threshold:
                 local.health = Health.UNHEALTHY
         if local.health is not before:
             self._lists_changed()

@@ -40,6 +40,7 @@ from policies import (
     RoleRules,
     RoleStep,
     RoleVerdict,
+    ServiceLevel,
     Switched,
     Worker,
     plan_roles,
@@ -67,23 +68,6 @@ LEAD_S = 10.0
 """Whoever begins to lead waits so long: several times what the log and a heartbeat take."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerRules:
-    """What is planned, and when.
-
-    Attributes:
-        mode: ``off``, ``recommend`` or ``apply``.
-        roles: When roles change.
-        interval_s: Between two looks.
-        tpot_slo_s: Promised time per output token; 0 if there is none.
-    """
-
-    mode: str
-    roles: RoleRules
-    interval_s: float = 30.0
-    tpot_slo_s: float = 0.0
-
-
 @dataclass(slots=True)
 class RolePlanner:
     """Decides who prefills and who decodes, and from which length on prefill is remote.
@@ -92,7 +76,8 @@ class RolePlanner:
         core: The fleet.
         client: Asks engines to switch.
         decode_fit: What this replica learned of decode, by worker class.
-        rules: What is planned, and when.
+        rules: When roles change.
+        level: What is promised.
         turned: Told into which role a worker turned.
         clock: Monotonic seconds.
     """
@@ -100,7 +85,8 @@ class RolePlanner:
     core: Core
     client: httpx.AsyncClient
     decode_fit: Callable[[str], DecodeFit]
-    rules: PlannerRules
+    rules: RoleRules = field(default_factory=RoleRules)
+    level: ServiceLevel = field(default_factory=ServiceLevel)
     turned: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -109,10 +95,10 @@ class RolePlanner:
     _asked: dict[str, int] = field(init=False, default_factory=dict)
     """Which start of a worker's engine was asked for its role."""
 
-    def use(self, rules: PlannerRules) -> None:
+    def use(self, rules: RoleRules, level: ServiceLevel) -> None:
         """Plan by these from now on; the time to the next look begins anew."""
-        if rules != self.rules:
-            self.rules = rules
+        if (rules, level.tpot_slo_s) != (self.rules, self.level.tpot_slo_s):
+            self.rules, self.level = rules, level
             self._changed.set()
 
     async def run(self) -> None:
@@ -137,7 +123,7 @@ class RolePlanner:
         if not members:
             return
         verdict = self.verdict(members)
-        step = turn_roles(verdict, members, *self._known(), self.rules.roles)
+        step = turn_roles(verdict, members, *self._known(), self.rules)
         self._log(verdict)
         self._say(step)
         if step.free:
@@ -162,7 +148,7 @@ class RolePlanner:
     def demand(self, members: list[RoleMember]) -> RoleDemand:
         """What came lately, and what it takes."""
         return role_demand(
-            self.core.fleet, members, self._decode_fit, self.core.log.now_us(), self.rules.tpot_slo_s
+            self.core.fleet, members, self._decode_fit, self.core.log.now_us(), self.level.tpot_slo_s
         )
 
     def verdict(self, members: list[RoleMember]) -> RoleVerdict:
@@ -170,7 +156,7 @@ class RolePlanner:
         if self.rules.mode == "off":
             return SWITCHED_OFF
         plan, _, now_us = self._known()
-        return plan_roles(self.demand(members), members, plan, now_us, self.rules.roles)
+        return plan_roles(self.demand(members), members, plan, now_us, self.rules)
 
     def _known(self) -> tuple[OffloadPlan | None, str, int]:
         """The newest plan, who this replica is, and log time."""
@@ -201,7 +187,7 @@ class RolePlanner:
     async def _follow_restarts(self) -> None:
         """Give workers that began anew the role that their engines were started with, if they switch it."""
         asked: dict[str, int] = {}
-        for local in self.core.registry.all() if self.rules.roles.apply else ():
+        for local in self.core.registry.all() if self.rules.apply else ():
             worker, started = local.worker, self.core.fleet.started(local.worker.worker_id)
             if started is None or not started.cold or started.at_us <= worker.version[0]:
                 continue

@@ -255,11 +255,11 @@ class Dispatcher(msgspec.Struct, eq=False):
         """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
         gateway, record, now_s = self.gateway, self.record, self.gateway.now_s()
         return redispatch(
-            gateway.sending.redispatch_rules,
             gateway.sending.retry_budget,
             status=status,
             attempts=record.attempts,
             age_s=now_s - record.received_s,
+            timeout_s=gateway.sending.exchanges.timeout_s,
             now_s=now_s,
         )
 

@@ -97,7 +97,7 @@ class Gateway:
         tracer = None
         if telemetry.trace_request is not None:
             tracer = Tracer(telemetry.trace_request, reader.hasher, self.placing.feedback, core.log.now_us)
-        self.reports = Reports(settings, telemetry, tracer, core.log.now_us)
+        self.reports = Reports(settings.observability, telemetry, tracer, core.log.now_us)
         self.metrics = telemetry.metrics
         self.lane = StepRunner(loop.call_soon)
 
@@ -109,4 +109,4 @@ class Gateway:
         self.reader.use(settings)
         self.placing.use(settings)
         self.sending.use(settings)
-        self.reports.use(settings)
+        self.reports.rules = settings.observability

@@ -30,6 +30,7 @@ from policies import (
     WaitEnd,
     Waiting,
     class_of,
+    decode_policy,
     exceeded_tokens,
     make_policy,
     model_and_bucket,
@@ -38,13 +39,6 @@ from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
-from router.gateway.rules import (
-    decode_worker_policy,
-    offload_rules,
-    placement_policy,
-    prefill_policy,
-    room_rules,
-)
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
 
@@ -81,7 +75,7 @@ class Placing:
             fleet=fleet,
             admission=self.admission,
             lanes=self._lanes,
-            rules=room_rules(settings),
+            rules=settings.queue,
             call_later=loop.call_later,
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.status().lag_s),
             ended=self._wait_ended,
@@ -110,17 +104,17 @@ class Placing:
 
     def use(self, settings: Settings) -> None:
         """Decide by these settings from now on; what waits keeps its deadline."""
-        placement, offload = settings.placement, settings.offload
+        placement, offload = settings.placement, self.decider.offloading.offload
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
-        self.room.use(room_rules(settings))
+        self.room.rules = settings.queue
         self.admission.rules = settings.admission
-        self._decode_selector.policy = decode_worker_policy(placement)
+        self._decode_selector.policy = decode_policy(
+            placement.decode_policy, placement.options_of(placement.decode_policy)
+        )
         self.decider.use(self._rules(settings))
         self._watch(placement)
-        self.decider.offloading.use(
-            offload_rules(settings), offload.threshold_tokens, remote=not offload.disable_remote_prefill
-        )
+        offload.rules = offload.states.rules = settings.offload
 
     def _watch(self, placement: PlacementSettings) -> None:
         """Ask the shadow policy that these settings name; one that was asked before keeps what it found."""
@@ -138,13 +132,14 @@ class Placing:
     def _rules(self, settings: Settings) -> DecisionRules:
         """By what requests are placed."""
         placement = settings.placement
+        prefill = placement.prefill_policy
         return DecisionRules(
-            placement_policy(placement),
+            make_policy(placement.policy, placement.options_of(placement.policy)),
             placement.block_tokens,
             4 * placement.block_tokens,
             placement.expected_output_tokens,
             None if settings.queue.disable_queue else self._order(settings),
-            prefill_policy(placement),
+            make_policy(prefill, placement.options_of(prefill)) if prefill else None,
         )
 
     def _order(self, settings: Settings) -> QueueOrder:

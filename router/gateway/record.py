@@ -166,8 +166,9 @@ class RequestRecord(msgspec.Struct, eq=False):
                 self._end_spans(self.spans, outcome, status)
             detail = "" if error is None else error.message
             self._keep(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
-        reports, sampled = gateway.reports, outcome == "completed" and gateway.reports.request_log_ratio < 1.0
-        if not reports.request_logs or (sampled and not reports.log_completed()):
+        reports, rules = gateway.reports, gateway.reports.rules
+        sampled = outcome == "completed" and rules.request_log_ratio < 1.0
+        if not rules.request_logs or (sampled and not reports.log_completed()):
             return
         parsed, attempt = self.parsed, self.attempt
         fields = {

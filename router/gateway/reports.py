@@ -9,7 +9,7 @@ from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.metrics import Metrics
 from router.request_trace import TraceLine
-from router.settings import Settings
+from router.settings import ObservabilitySettings
 
 if TYPE_CHECKING:
     from router.gateway.spans import Spans
@@ -36,7 +36,7 @@ class Reports:
     """Takes in what became of each request.
 
     Args:
-        settings: The effective settings.
+        rules: Which requests are logged.
         telemetry: What there is.
         tracer: Notes every request for replay; None if nobody asked for that.
         now_us: Log time.
@@ -47,29 +47,27 @@ class Reports:
         tracer: As given.
         decisions: The newest decisions.
         refusals: The newest refusals.
-        request_logs: Whether requests are logged.
-        request_log_ratio: Which part of completed requests is.
+        rules: Which requests are logged; others take their place when settings change.
     """
 
     def __init__(
-        self, settings: Settings, telemetry: Telemetry, tracer: Tracer | None, now_us: Callable[[], int]
+        self,
+        rules: ObservabilitySettings,
+        telemetry: Telemetry,
+        tracer: Tracer | None,
+        now_us: Callable[[], int],
     ) -> None:
         self.request_log = telemetry.request_log
         self.spans = telemetry.spans
         self.tracer = tracer
         self.decisions = RecentDecisions()
         self.refusals = Refusals(now_us)
+        self.rules = rules
         self._log_due = 0.0
-        self.use(settings)
-
-    def use(self, settings: Settings) -> None:
-        """Log by these settings from now on."""
-        self.request_logs = settings.observability.request_logs
-        self.request_log_ratio = settings.observability.request_log_ratio
 
     def log_completed(self) -> bool:
         """Whether the request that was just completed is one of those that are logged."""
-        self._log_due += self.request_log_ratio
+        self._log_due += self.rules.request_log_ratio
         if self._log_due < 1.0:
             return False
         self._log_due -= 1.0

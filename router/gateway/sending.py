@@ -14,7 +14,6 @@ from router.fleet import Core
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.placing import Placing
 from router.gateway.prefill_ends import PrefillEnds
-from router.gateway.rules import redispatch_rules
 from router.gateway.stall_detector import StallDetector
 from router.handover import Handover
 from router.metric_families import REDISPATCHES
@@ -42,8 +41,7 @@ class Sending:
         exchanges: All of them, waiting or sent.
         link_watch: Watches KV on links.
         prefill_ends: Ends prefills of which no answer tells.
-        redispatch_rules: What may be tried again.
-        retry_budget: What that may cost.
+        retry_budget: What may be tried again.
         stall_detector: Gives up legs of workers that stand still.
     """
 
@@ -65,13 +63,12 @@ class Sending:
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
         self.link_watch = LinkWatch(core.fleet, core.log)
-        self.retry_budget = RetryBudget(settings.reliability.retry_budget_ratio)
+        self.retry_budget = RetryBudget(settings.reliability)
         self.stall_detector = StallDetector(
             core.fleet,
             placing.feedback,
             handovers,
-            factor=settings.reliability.stall_factor,
-            floor_s=settings.reliability.stall_floor_s,
+            settings.reliability,
             loop=loop,
             now_s=now_s,
             now_us=core.log.now_us,
@@ -82,11 +79,8 @@ class Sending:
 
     def use(self, settings: Settings) -> None:
         """Send by these settings from now on; what is in flight keeps its worker."""
-        reliability = settings.reliability
         self.exchanges.timeout_s = settings.server.request_timeout_s
-        self.redispatch_rules = redispatch_rules(settings)
-        self.retry_budget.ratio = reliability.retry_budget_ratio
-        self.stall_detector.use(reliability.stall_factor, reliability.stall_floor_s)
+        self.retry_budget.rules = self.stall_detector.rules = settings.reliability
         self._at_workers_max = settings.server.max_concurrent_requests
         self._queues = not settings.queue.disable_queue
         self.at_workers(0)
@@ -123,7 +117,8 @@ class Sending:
 
     def may_resend(self) -> bool:
         """Whether a request that met a stale connection may be sent once more; counts and pays for it."""
-        if self.redispatch_rules.retries_max == 0 or not self.retry_budget.withdraw(self._now_s()):
+        budget = self.retry_budget
+        if budget.rules.retries_max == 0 or not budget.withdraw(self._now_s()):
             return False
         self._metrics.counts[REDISPATCHES].add(("stale_connection",))
         return True

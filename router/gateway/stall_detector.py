@@ -38,6 +38,7 @@ from router.errors import WorkerSilent
 from router.fleet import LocalWorker
 from router.gateway.parsing import ParsedRequest
 from router.handover import Handover, Leg, PairedRequest
+from router.settings import ReliabilitySettings
 
 LOOK_S = 0.5
 """Between two looks."""
@@ -87,11 +88,13 @@ class StallDetector:
         fleet: The shared state.
         feedback: Knows what predictions are worth.
         handovers: By protocol, how prefill workers hand over to decode workers.
-        factor: How much longer than predicted anything may take; 0 gives up nothing.
-        floor_s: What is added to that.
+        rules: How much longer than predicted anything may take.
         loop: Runs the looks.
         now_s: Monotonic seconds.
         now_us: Log time.
+
+    Attributes:
+        rules: As given; others take their place when settings change, for what is sent from then on.
     """
 
     def __init__(
@@ -99,9 +102,8 @@ class StallDetector:
         fleet: FleetState,
         feedback: Feedback,
         handovers: Mapping[str, Handover],
+        rules: ReliabilitySettings,
         *,
-        factor: float,
-        floor_s: float,
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float],
         now_us: Callable[[], int],
@@ -109,8 +111,7 @@ class StallDetector:
         self._fleet = fleet
         self._feedback = feedback
         self._handovers = handovers
-        self._factor = factor
-        self._floor_s = floor_s
+        self.rules = rules
         self._loop = loop
         self._now_s = now_s
         self._now_us = now_us
@@ -121,10 +122,6 @@ class StallDetector:
     def __len__(self) -> int:
         """Legs that are waited for."""
         return len(self._watched)
-
-    def use(self, factor: float, floor_s: float) -> None:
-        """Judge what is sent from now on by these (see `StallDetector`)."""
-        self._factor, self._floor_s = factor, floor_s
 
     # What reservations tell.
 
@@ -163,7 +160,7 @@ class StallDetector:
     def _wait(self, pair: WatchedPair, predicted_s: float) -> None:
         """Wait for a leg, in place of the one before."""
         self.forget(pair)
-        if not self._factor or predicted_s == inf:
+        if not self.rules.stall_factor or predicted_s == inf:
             return
         limit_s = self._limit_s(predicted_s)
         self._watched[pair.decode_attempt.request_id] = _Watched(pair, self._now_s(), limit_s)
@@ -177,7 +174,7 @@ class StallDetector:
         late: list[_Watched] = []
         for watched in self._watched.values():
             waits_s = now_s - watched.since_s
-            if waits_s < self._floor_s:
+            if waits_s < self.rules.stall_floor_s:
                 break
             if waits_s >= watched.limit_s:
                 late.append(watched)
@@ -218,7 +215,7 @@ class StallDetector:
         return max(self._fleet.loads.prefilled_us(slot), self._heard_us.get(slot, 0))
 
     def _limit_s(self, predicted_s: float) -> float:
-        return self._factor * predicted_s + self._floor_s
+        return self.rules.stall_factor * predicted_s + self.rules.stall_floor_s
 
     def _prefill_s(self, pair: WatchedPair) -> float:
         return self._scratch_s(pair.prefill.worker.worker_class, pair.placed.context_tokens)

@@ -19,7 +19,7 @@ import msgspec
 from router.destinations import Resolve
 from router.errors import HandoverFailed, UpstreamError
 from router.handover.bootstrap import Bootstrap, bootstrap_of
-from router.proxy import PoolBounds, UpstreamRequest, UpstreamTimeouts, WorkerPool
+from router.proxy import UpstreamRequest, UpstreamRules, WorkerPool
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
@@ -93,8 +93,8 @@ class _Engine:
         self._counts = counts
         self._refresh_s = refresh_s
         self._url = f"http://{bootstrap.host}:{bootstrap.port}"
-        timeouts = UpstreamTimeouts(QUERY_S, QUERY_S, QUERY_S)
-        self._pool = WorkerPool(self._url, bounds=PoolBounds(1), timeouts=timeouts, resolve=resolve)
+        rules = UpstreamRules(QUERY_S, QUERY_S, QUERY_S, connections_max=1)
+        self._pool = WorkerPool(self._url, rules, resolve=resolve)
         self._pool.drain()  # a query now and then needs no kept connection
         self._ranks: Sequence[Rank] = ()
         self._heard_s = 0.0

@@ -23,7 +23,6 @@ from router.proxy import (
     StartExchange,
     make_protocol,
 )
-from router.rules import client_limits, client_quota, held_bytes_max, scrape_limits
 from router.settings import Settings
 
 
@@ -44,11 +43,9 @@ class ClientSide:
     def __init__(self, settings: Settings, metrics: Metrics, files: OpenFiles) -> None:
         self._settings, self._metrics, self._files = settings, metrics, files
         self.ending = Ending()
-        self.clients = Clients(
-            client_quota(settings.server, files.requests_max), time.monotonic, metrics.client_refused
-        )
+        self.clients = Clients(settings.server, time.monotonic, metrics.client_refused, files.requests_max)
         self.held = HeldBytes(
-            held_bytes_max(settings.server), lambda: self.clients.refuse(Refusal.HELD_BYTES)
+            _held_bytes_max(settings.server), lambda: self.clients.refuse(Refusal.HELD_BYTES)
         )
         self._protocols: list[type[GatewayProtocol]] = []
         self._listeners: list[tuple[Listener, bool]] = []
@@ -66,7 +63,7 @@ class ClientSide:
         made = make_protocol(
             start,
             is_proxied,
-            client_limits(self._settings.server),
+            self._settings.server,
             self.ending,
             self.clients,
             judge,
@@ -83,7 +80,7 @@ class ClientSide:
             listener: Bound to the port.
         """
         tls = admin_tls(self._settings.admin)
-        admin = self._listener(api, client_limits(self._settings.server), tls)
+        admin = self._listener(api, self._settings.server, tls)
         self._listeners.append((admin, False))
         # A copy, so that there is a port to start again with if it ever fails.
         self._loops.append(("admin listener", lambda: admin.serve(listener.dup())))
@@ -95,13 +92,13 @@ class ClientSide:
     def use(self, new: Settings) -> None:
         """Let clients ask and have what these settings say from now on."""
         self._settings = new
-        self.clients.use(client_quota(new.server, self._files.requests_max))
-        self.held.use(held_bytes_max(new.server))
+        self.clients.use(new.server)
+        self.held.use(_held_bytes_max(new.server))
         for protocol in self._protocols:
-            protocol.limits = client_limits(new.server)
+            protocol.limits = new.server
             protocol.watches_requests = self.clients.watches_requests
         for listener, scrapes in self._listeners:
-            listener.use(scrape_limits(new.server) if scrapes else client_limits(new.server))
+            listener.use(scrape_limits(new.server) if scrapes else new.server)
 
     def _listen_for_scrapes(self, host: str, port: int) -> None:
         api = make_metrics_api(self._metrics.exposition)
@@ -113,6 +110,22 @@ class ClientSide:
     def _listener(self, api: FastAPI, limits: ClientLimits, tls: ssl.SSLContext | None = None) -> Listener:
         """A listener beside the data port."""
         server = self._settings.server
-        quota = ClientQuota(self._files.listener_connections_max, trusted_proxies=server.trusted_proxies)
-        clients = Clients(quota, time.monotonic, self._metrics.client_refused)
+        quota = ClientQuota(trusted_proxies=server.trusted_proxies)
+        files_max = self._files.listener_connections_max
+        clients = Clients(quota, time.monotonic, self._metrics.client_refused, files_max)
         return Listener(api, clients, limits, server.keepalive_s, tls)
+
+
+def scrape_limits(limits: ClientLimits) -> ClientLimits:
+    """What a scraper may ask of one connection: it sends no body."""
+    return ClientLimits(
+        body_bytes_max=0,
+        header_count_max=limits.header_count_max,
+        header_bytes_max=limits.header_bytes_max,
+        read_timeout_s=limits.read_timeout_s,
+    )
+
+
+def _held_bytes_max(limits: ClientLimits) -> int:
+    """How many bytes of bodies a process holds, 0 for any number; the longest body must fit."""
+    return limits.held_bytes_max and max(limits.held_bytes_max, limits.body_bytes_max)

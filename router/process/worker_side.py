@@ -1,8 +1,10 @@
 """The workers of one process: how they are reached, asked and looked after."""
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
-from policies import FleetState
+from policies import BOOTSTRAP_HOST_LABEL, FleetState
+from router.destinations import Destinations
 from router.discovery import scopes_of
 from router.fleet import (
     Asker,
@@ -13,12 +15,12 @@ from router.fleet import (
     Registry,
     WorkerKey,
     asking_client,
+    label_hosts,
 )
 from router.open_files import probes_max
 from router.process.loops import Loop
-from router.proxy import PoolBounds, WorkerPool
-from router.rules import destinations_of, health_rules, registry_rules, upstream_timeouts
-from router.settings import Settings
+from router.proxy import WorkerPool
+from router.settings import FleetSettings, Settings
 from router.shared import LogPort
 from router.tls import worker_context
 
@@ -56,7 +58,7 @@ class WorkerSide:
         self._may_resend = may_resend
         worker_key = settings.fleet.worker_api_key
         self._tls = worker_context(settings.upstream)
-        self.destinations = destinations_of(settings.fleet)
+        self.destinations = _destinations(settings.fleet)
         self._worker_key = WorkerKey(
             worker_key.get_secret_value() if worker_key else None,
             self.destinations,
@@ -69,7 +71,8 @@ class WorkerSide:
         registry = Registry(
             fleet,
             log,
-            registry_rules(settings),
+            settings.fleet,
+            settings.reliability,
             make_pool=self._pool,
             check_host=self.destinations.check_host,
             check_engine_host=self.destinations.check_engine_host,
@@ -79,7 +82,7 @@ class WorkerSide:
         self.health = HealthChecks(
             registry,
             asker,
-            health_rules(settings),
+            settings.fleet,
             connected,
             replicas=log.replicas,
             places=probes_max(),
@@ -87,8 +90,8 @@ class WorkerSide:
         self.engine_metrics = EngineMetrics(
             self.core,
             self.client,
-            interval_s=settings.admission.engine_metrics_interval_s,
-            timeout_s=settings.fleet.health_check_timeout_s,
+            settings.admission,
+            settings.fleet.health_check_timeout_s,
         )
 
     def loops(self) -> list[Loop]:
@@ -98,12 +101,14 @@ class WorkerSide:
     def use(self, new: Settings) -> None:
         """Look after workers by these settings from now on."""
         self._settings = new
-        self.core.registry.use(registry_rules(new))
-        self.health.use(health_rules(new))
-        self.engine_metrics.use(new.admission.engine_metrics_interval_s, new.fleet.health_check_timeout_s)
-        timeouts = upstream_timeouts(new)
-        for local in self.core.registry.all():
-            local.pool.use(timeouts, new.upstream.keepalive_s)
+        registry = self.core.registry
+        registry.rules = new.fleet
+        registry.circuits.use(new.reliability, registry.all())
+        self.health.use(new.fleet)
+        self.engine_metrics.rules = new.admission
+        self.engine_metrics.timeout_s = new.fleet.health_check_timeout_s
+        for local in registry.all():
+            local.pool.rules = new.upstream
 
     def use_key(self, key: bytes) -> None:
         """Show workers another key."""
@@ -120,12 +125,25 @@ class WorkerSide:
         upstream = self._settings.upstream
         return WorkerPool(
             url,
+            upstream,
             # A burst of new streams waits while its connections are made.
-            bounds=PoolBounds(upstream.connections_max, upstream.connections_max),
-            idle_s_max=upstream.keepalive_s,
-            timeouts=upstream_timeouts(self._settings),
+            waiting_max=upstream.connections_max,
             ssl=self._tls,
             resolve=self.destinations.resolve,
             answer_headers=[name.encode() for name in upstream.answer_headers],
             may_resend=self._may_resend,
         )
+
+
+def _destinations(fleet: FleetSettings) -> Destinations:
+    """Where workers may be."""
+    named = {urlsplit(worker.url).hostname or "" for worker in fleet.workers}
+    named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
+    named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}
+    return Destinations(
+        fleet.worker_networks,
+        fleet.worker_hosts,
+        loopback=not fleet.disable_loopback_workers,
+        named=named,
+        keyed=fleet.worker_api_key is not None,
+    )

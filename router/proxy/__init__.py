@@ -18,7 +18,7 @@ from router.proxy.ports import (
     UpstreamRequest,
     UpstreamSink,
 )
-from router.proxy.upstream import PoolBounds, UpstreamTimeouts, WorkerPool
+from router.proxy.upstream import UpstreamRules, WorkerPool
 
 __all__ = [
     "ClientConnection",
@@ -34,12 +34,11 @@ __all__ = [
     "HeldBytes",
     "IsProxied",
     "JudgeHead",
-    "PoolBounds",
     "Refusal",
     "StartExchange",
     "UpstreamRequest",
+    "UpstreamRules",
     "UpstreamSink",
-    "UpstreamTimeouts",
     "WorkerPool",
     "error_answer",
     "lines_of",

@@ -6,8 +6,8 @@
 uvicorn keeps sockets, TLS, accepting and graceful shutdown. This class decides, when a head is complete,
 which of the two serves it, and enforces limits for both:
 
-* a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431, or 414 if it is the
-  target that is long);
+* a head has at most `ClientLimits.header_count_max` headers and `header_bytes_max` bytes (431, or 414 if it
+  is the target that is long);
 * a client may have so many connections, and send so many requests, as `Clients` say (closed, or 429); where
   there is no place left, a connection on which nothing is under way is closed for a new one (`Spare`);
 * a body that is compressed is refused (415): nothing is ever unpacked here, and engines do not do it either;
@@ -316,7 +316,7 @@ class GatewayProtocol(HttpToolsProtocol):
             cause = error.__context__
             self._refuse(cause if isinstance(cause, RouterError) else _malformed(str(error)))
         else:
-            if self._framing_bytes > self.limits.head_bytes_max and self._receives():
+            if self._framing_bytes > self.limits.header_bytes_max and self._receives():
                 in_head = self._receiving is Receiving.HEAD
                 self._refuse(
                     self._head_too_long() if in_head else _malformed("too much framing around the body")
@@ -401,12 +401,12 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Choose who serves this request, within the limits."""
         parser, limits, noted = self.parser, self.limits, self._noted
-        if len(self.headers) > limits.headers_max:
-            raise _too_many_headers(f"more than {limits.headers_max} headers")
+        if len(self.headers) > limits.header_count_max:
+            raise _too_many_headers(f"more than {limits.header_count_max} headers")
         # All that was read can be too long only if this is.
-        if self._framing_bytes + self._read_bytes > limits.head_bytes_max:
+        if self._framing_bytes + self._read_bytes > limits.header_bytes_max:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            if head_bytes > limits.head_bytes_max:
+            if head_bytes > limits.header_bytes_max:
                 raise self._head_too_long()
         self._framing_bytes = 0
         self._begun += 1
@@ -641,7 +641,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receive_timer = self.loop.call_later(LINGER_S, transport.abort)
 
     def _head_too_long(self) -> ClientError:
-        if len(self.url) > self.limits.head_bytes_max / 2:
+        if len(self.url) > self.limits.header_bytes_max / 2:
             return ClientError("the target is too long", code="uri_too_long", status=414)
         return _too_many_headers("the head is too long")
 
@@ -669,7 +669,9 @@ class GatewayProtocol(HttpToolsProtocol):
         nothing_owed = self._unanswered() is None
         if self._receives() or (nothing_owed and self not in self.idle):
             if self._receive_timer is None:
-                self._receive_timer = self.loop.call_later(self.limits.receive_s_max, self._receive_timed_out)
+                self._receive_timer = self.loop.call_later(
+                    self.limits.read_timeout_s, self._receive_timed_out
+                )
             if nothing_owed:
                 self.spare.add(self)
             else:

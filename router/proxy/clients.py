@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from policies import setting
 from router.errors import RequestRejected
 from router.proxy.ports import Header
+from router.values import Networks
 
 logger = logging.getLogger(__name__)
 
@@ -51,23 +53,50 @@ class Refusal(StrEnum):
     HELD_BYTES = "held_bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClientQuota:
-    """What clients may have at one process; 0 turns a limit off.
+    """What clients may have at one process; 0 turns a limit off."""
 
-    Attributes:
-        connections_max: Connections at a time, of all clients.
-        connections_per_client_max: Connections at a time of one client.
-        requests_per_s: Requests per second that a client may keep up.
-        requests_burst: Requests that it may send at once, at least 1.
-        trusted_proxies: Networks whose ``x-forwarded-for`` is believed.
-    """
-
-    connections_max: int = 0
-    connections_per_client_max: int = 0
-    requests_per_s: float = 0.0
-    requests_burst: int = 1
-    trusted_proxies: tuple[str, ...] = ()
+    connections_max: int = setting(
+        0,
+        "Client connections that one process has open at a time. For one more, the oldest connection without "
+        "a request under way is closed; if there is none, the new one is, so that a load balancer tries "
+        "another replica. 0: half the files that the process may have open, since a request in flight takes "
+        "one at a worker, too; never more than that. The admin and metrics listeners have bounds of their "
+        "own, up to 256 connections each.",
+        ge=0,
+        live=True,
+    )
+    connections_per_client_max: int = setting(
+        0,
+        "Connections that one client address (of IPv6, its /64) may have at one process; more are closed as "
+        "they are made. 0 turns the limit off, which is the default because behind a load balancer all "
+        "clients have its address.",
+        ge=0,
+        live=True,
+    )
+    requests_per_client_per_s: float = setting(
+        0.0,
+        "Requests per second that one client address may keep up at one process; more get 429. It is for "
+        "floods, and counts every request to this port; what tenants may use is said in tenancy.keys_file. "
+        "0 turns the limit off, which is the default for the same reason.",
+        ge=0,
+        live=True,
+    )
+    requests_per_client_burst: int = setting(
+        20,
+        "Requests that such a client may send at once after a pause.",
+        ge=1,
+        le=100_000,
+        live=True,
+    )
+    trusted_proxies: Networks = setting(
+        (),
+        "Networks of load balancers and proxies whose x-forwarded-for is believed: limits per client, logs "
+        "and audit lines then mean the client's address. They are not limited themselves. Of everybody else "
+        "the header is ignored.",
+        allowed="networks such as 10.0.0.0/8 or fd00::/8",
+    )
 
 
 class Client:
@@ -92,18 +121,25 @@ class Clients:
         quota: What they may have.
         now_s: Monotonic seconds.
         refused: Told of each refusal.
+        files_max: For how many connections there are open files; 0: for any number.
 
     Attributes:
+        connections_max: How many there may be; 0: any number.
         connections: How many there are.
         watches_requests: Whether `forwarded_for` and `take` are to be asked for each request.
     """
 
     def __init__(
-        self, quota: ClientQuota, now_s: Callable[[], float], refused: Callable[[Refusal], None]
+        self,
+        quota: ClientQuota,
+        now_s: Callable[[], float],
+        refused: Callable[[Refusal], None],
+        files_max: int = 0,
     ) -> None:
         self.connections = 0
         self._now_s = now_s
         self._refused = refused
+        self._files_max = files_max
         self._trusted = tuple(ipaddress.ip_network(network) for network in quota.trusted_proxies)
         self._counts: Counter[str] = Counter()
         self._full_s: dict[str, float] = {}
@@ -113,9 +149,12 @@ class Clients:
     def use(self, quota: ClientQuota) -> None:
         """Limit by this from now on, but for the trusted proxies, which stay; who is connected stays so."""
         self._quota = quota
-        self.watches_requests = quota.requests_per_s > 0 or bool(self._trusted)
-        self._interval_s = 1 / quota.requests_per_s if quota.requests_per_s else 0.0
-        self._burst_s = (quota.requests_burst - 1) * self._interval_s
+        self.connections_max = quota.connections_max
+        if self._files_max:
+            self.connections_max = min(quota.connections_max or self._files_max, self._files_max)
+        self.watches_requests = quota.requests_per_client_per_s > 0 or bool(self._trusted)
+        self._interval_s = 1 / quota.requests_per_client_per_s if quota.requests_per_client_per_s else 0.0
+        self._burst_s = (quota.requests_per_client_burst - 1) * self._interval_s
 
     def enter(self, peer: str, make_room: Callable[[], bool] = lambda: False) -> Client | None:
         """A connection was made; None if it is one too many, and to be closed without `leave`.
@@ -130,7 +169,7 @@ class Clients:
         if counted and 0 < quota.connections_per_client_max <= self._counts[client.key]:
             self.refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
             return None
-        while 0 < quota.connections_max <= self.connections:
+        while 0 < self.connections_max <= self.connections:
             if not make_room():
                 self.refuse(Refusal.CONNECTIONS, peer)
                 return None
@@ -189,8 +228,9 @@ class Clients:
         if ahead_s > 1e-9:
             self._full_s[key] = full_s
             self.refuse(Refusal.REQUESTS_PER_CLIENT, forwarded_for or key)
+            rate_per_s = self._quota.requests_per_client_per_s
             raise RequestRejected(
-                f"More than {self._quota.requests_per_s:g} requests per second come from this address.",
+                f"More than {rate_per_s:g} requests per second come from this address.",
                 retry_after_s=ahead_s,
                 code="client_rate_limit_exceeded",
             )

@@ -226,18 +226,18 @@ class WorkerConnection(asyncio.Protocol):
         if request is None or request.paused:
             return
         quiet_s = now_s - self._quiet_since_s
-        timeouts = self._pool.timeouts
+        rules = self._pool.rules
         if not self._begun:
             # Time to send is not time to answer: while bytes leave, the clock starts anew.
             unsent_bytes = self._transport.get_write_buffer_size()
             if unsent_bytes != self._unsent_bytes:
                 self._unsent_bytes = unsent_bytes
                 self._quiet_since_s = now_s
-            elif quiet_s > timeouts.first_byte_s and (unsent_bytes or not request.patient):
+            elif quiet_s > rules.first_byte_timeout_s and (unsent_bytes or not request.patient):
                 what = "took nothing of the request for" if unsent_bytes else "did not answer within"
-                self.break_off(WorkerSilent(f"{self._pool.origin} {what} {timeouts.first_byte_s:g} s"))
-        elif quiet_s > timeouts.idle_s:
-            message = f"{self._pool.origin} sent nothing for {timeouts.idle_s:g} s"
+                self.break_off(WorkerSilent(f"{self._pool.origin} {what} {rules.first_byte_timeout_s:g} s"))
+        elif quiet_s > rules.idle_timeout_s:
+            message = f"{self._pool.origin} sent nothing for {rules.idle_timeout_s:g} s"
             self.break_off(StreamBroken(message, code="upstream_idle_timeout"))
 
     # asyncio.Protocol

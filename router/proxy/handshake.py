@@ -129,7 +129,7 @@ class _Handshake(asyncio.Protocol):
                 lambda: self,
                 connection,
                 ssl=self._context,
-                ssl_handshake_timeout=min(HANDSHAKE_S_MAX, protocol.limits.receive_s_max),
+                ssl_handshake_timeout=min(HANDSHAKE_S_MAX, protocol.limits.read_timeout_s),
             )
         except OSError:  # it failed, and the connection is closed; `ssl.SSLError` is one, too
             self._leave()

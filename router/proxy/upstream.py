@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from policies import setting
 from radix import is_base_url
 from router.destinations import Resolve
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
@@ -44,34 +45,56 @@ CHECKED_AT_ONCE = 500
 """Connections looked at in one turn of the loop: 0.3 to 0.9 ms (10,000 at once took 5 to 18 ms)."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamTimeouts:
-    """How long a worker may take, in seconds, all > 0.
+@dataclass(frozen=True)
+class UpstreamRules:
+    """How long a worker may take, and how many connections it may have.
 
-    Attributes:
-        connect_s: To get a connection: to set one up, or to wait for one when all are in use.
-        first_byte_s: From the last byte of the request that left to the first of the answer's body. An
-            engine may send the head before it has begun (vLLM does, for streams). Also how long
-            the worker may take nothing of a request.
-        idle_s: Between two reads of the body, not counting time the client was paused.
+    To connect includes to wait for a connection while all are in use. Of the first byte of a body, since an
+    engine may send the head before it has begun (vLLM does, for streams); the time for it is also how long
+    the worker may take nothing of a request. Between two reads of the body the time during which the client
+    was paused does not count.
     """
 
-    connect_s: float = 5.0
-    first_byte_s: float = 600.0
-    idle_s: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBounds:
-    """How much one worker may be asked at a time.
-
-    Attributes:
-        connections_max: Most connections, idle or not.
-        waiting_max: Most requests waiting for a connection; more fail with ``upstream_pool_full``.
-    """
-
-    connections_max: int = 1024
-    waiting_max: int = 1024
+    connect_timeout_s: float = setting(
+        5.0,
+        "Longest time to connect to a worker, TLS included, in seconds; then another worker is tried.",
+        gt=0,
+        live=True,
+    )
+    first_byte_timeout_s: float = setting(
+        300.0,
+        "Longest wait for the first byte of a streamed answer, in seconds. It includes the wait in the "
+        "engine's queue and the prefill, which takes minutes for the longest prompts. Answers that are "
+        "not streamed start when they are complete: server.request_timeout_s limits those.",
+        gt=0,
+        live=True,
+    )
+    idle_timeout_s: float = setting(
+        120.0,
+        "Longest gap between two pieces of an answer, in seconds; then the stream ends with an error event.",
+        flag="stream-idle-timeout-secs",
+        gt=0,
+        live=True,
+    )
+    connections_max: int = setting(
+        8192,
+        "Most connections of one process to one worker; a request takes one until its answer ends. Beyond "
+        "it as many requests wait for one, for at most upstream.connect_timeout_s. The default leaves the "
+        "queue to the engine, and eight processes with that many reach the 65,535 open files that vLLM and "
+        "SGLang allow themselves. A stream takes two open files of ours: the start warns if the hard limit "
+        "(ulimit -Hn) is below twice this.",
+        flag="upstream-connections-max",
+        ge=1,
+    )
+    keepalive_s: float = setting(
+        3.0,
+        "Idle time after which we close a connection to a worker, in seconds. Keep it below the engine's "
+        "own (5 s for uvicorn, which SGLang and vLLM use), else requests are sent into closing "
+        "connections.",
+        flag="upstream-keepalive-secs",
+        ge=0,
+        live=True,
+    )
 
 
 class WorkerPool:
@@ -79,7 +102,7 @@ class WorkerPool:
 
     Attributes:
         origin: ``http://host:port`` for messages, without a path.
-        timeouts: What was given; may change with `use`.
+        rules: What was given; others take their place when settings change, for what is in flight, too.
         answer_headers: Names of the headers of answers that are passed on.
         authorization: Header line with the key that the worker is shown; empty if it is shown none.
         opened: Connections set up so far.
@@ -93,10 +116,9 @@ class WorkerPool:
     def __init__(
         self,
         url: str,
+        rules: UpstreamRules | None = None,
         *,
-        bounds: PoolBounds | None = None,
-        idle_s_max: float = 60.0,
-        timeouts: UpstreamTimeouts | None = None,
+        waiting_max: int = 1024,
         ssl: tls.SSLContext | None = None,
         resolve: Resolve | None = None,
         answer_headers: Collection[bytes] = (),
@@ -106,9 +128,8 @@ class WorkerPool:
 
         Args:
             url: ``http://`` or ``https://``, host, optional port and base path. IPv6 in brackets.
-            bounds: See `PoolBounds`.
-            idle_s_max: Close connections unused for this long. Engines on uvicorn close theirs after 5 s.
-            timeouts: See `UpstreamTimeouts`.
+            rules: See `UpstreamRules`.
+            waiting_max: Most requests waiting for a connection; more fail with ``upstream_pool_full``.
             ssl: For ``https``; None verifies against the system's authorities.
             resolve: Finds the addresses that may be connected to; None takes those of the name as they are.
             answer_headers: Names of headers of answers that pass beside `ANSWER_HEADERS`, in lower case.
@@ -123,7 +144,7 @@ class WorkerPool:
         parts = urlsplit(url)
         assert parts.hostname
         self.origin = f"{parts.scheme}://{parts.netloc}"
-        self.use(timeouts or UpstreamTimeouts(), idle_s_max)
+        self.rules = rules or UpstreamRules()
         self.authorization = b""
         self.opened = 0
         self.reused = 0
@@ -137,7 +158,7 @@ class WorkerPool:
         self._port = parts.port or (443 if self._ssl is not None else 80)
         self._base_path = parts.path.rstrip("/").encode("ascii")
         self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n"
-        self._bounds = bounds or PoolBounds()
+        self._waiting_max = waiting_max
         self._loop = asyncio.get_running_loop()
         self._connections: set[WorkerConnection] = set()
         self._idle: list[WorkerConnection] = []
@@ -146,13 +167,6 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._draining = False
         self._closed = False
-
-    def use(self, timeouts: UpstreamTimeouts, idle_s_max: float) -> None:
-        """Limit by these from the next look on, also what is in flight (see `WorkerPool`)."""
-        self.timeouts = timeouts
-        self._idle_s_max = idle_s_max
-        shortest_s = min(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, idle_s_max)
-        self._look_s = min(1.0, shortest_s / 4)
 
     @property
     def open(self) -> int:
@@ -215,7 +229,7 @@ class WorkerPool:
             self._idle.pop().start(request)
         elif self._closed:
             self._fail_soon(request, "is no longer used", "upstream_pool_closed")
-        elif len(self._waiting) >= self._bounds.waiting_max:
+        elif len(self._waiting) >= self._waiting_max:
             self._fail_soon(request, "has no free connection and a full queue", "upstream_pool_full")
         else:
             request.queued_s = self._loop.time()
@@ -287,19 +301,25 @@ class WorkerPool:
     def _connect_more(self) -> None:
         while (
             len(self._connecting) < len(self._waiting)
-            and len(self._connections) + len(self._connecting) < self._bounds.connections_max
+            and len(self._connections) + len(self._connecting) < self.rules.connections_max
         ):
             task = self._loop.create_task(self._connect(), name=f"connect to {self.origin}")
             self._connecting.add(task)
         if self._timer is None and not self._closed and (self._waiting or self._connections):
-            self._timer = self._loop.call_later(self._look_s, self._look)
+            self._timer = self._loop.call_later(self._look_s(), self._look)
+
+    def _look_s(self) -> float:
+        """Seconds until the next look at what takes too long."""
+        rules = self.rules
+        timeouts = rules.connect_timeout_s, rules.first_byte_timeout_s, rules.idle_timeout_s
+        return min(1.0, min(*timeouts, rules.keepalive_s) / 4)
 
     async def _connect(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         error: UpstreamError | None = None
         try:
-            async with asyncio.timeout(self.timeouts.connect_s):
+            async with asyncio.timeout(self.rules.connect_timeout_s):
                 connection = await self._connection()
         except TimeoutError:
             error = self._too_slow_to_connect()
@@ -346,7 +366,7 @@ class WorkerPool:
 
     def _too_slow_to_connect(self) -> WorkerUnreachable:
         return WorkerUnreachable(
-            f"cannot connect to {self.origin} within {self.timeouts.connect_s:g} s",
+            f"cannot connect to {self.origin} within {self.rules.connect_timeout_s:g} s",
             code="upstream_connect_timeout",
             asked=False,
         )
@@ -360,18 +380,18 @@ class WorkerPool:
     def _look(self) -> None:
         self._timer = None
         now_s = self._loop.time()
-        while self._waiting and now_s - next(iter(self._waiting)).queued_s > self.timeouts.connect_s:
+        while self._waiting and now_s - next(iter(self._waiting)).queued_s > self.rules.connect_timeout_s:
             request, _ = self._waiting.popitem(last=False)
             request.fail(
                 self._too_slow_to_connect()
                 if self._connecting
                 else WorkerUnreachable(
-                    f"{self.origin} had no free connection for {self.timeouts.connect_s:g} s",
+                    f"{self.origin} had no free connection for {self.rules.connect_timeout_s:g} s",
                     code="upstream_pool_full",
                     asked=False,
                 )
             )
-        while self._idle and now_s - self._idle[0].idle_since_s > self._idle_s_max:
+        while self._idle and now_s - self._idle[0].idle_since_s > self.rules.keepalive_s:
             self._idle[0].drop()
         self._check(tuple(self._connections), now_s)
         self._connect_more()

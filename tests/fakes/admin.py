@@ -9,13 +9,13 @@ import httpx
 from fakes.console import MadeUpFleet
 from fakes.gateway import ALONE_STATUS, Bench
 
-from policies import DecodeFit, FleetRules, RoleRules
+from policies import DecodeFit, FleetRules
 from router.admin import AdminParts, make_api
 from router.console import EventStream, Pulse
 from router.destinations import Destinations
-from router.fleet import LocalWorker, PlannerRules, RolePlanner
-from router.fleet.kv_events import make_kv_events
+from router.fleet import LocalWorker, RolePlanner
 from router.live_settings import LiveSettings
+from router.process.kv_events import make_kv_events
 from router.proxy import Ending
 from router.shared import LogStatus, Vitals
 from router.sources import Loaded
@@ -40,7 +40,6 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
             bench.core,
             client,
             decode_fit=lambda _: DecodeFit(),
-            rules=PlannerRules("recommend", RoleRules()),
         ),
         kv_events=make_kv_events(
             bench.settings,

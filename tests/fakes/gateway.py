@@ -26,7 +26,7 @@ from policies import (
     Placed,
     encode_op,
 )
-from router.fleet import Core, LocalWorker, Registry, RegistryRules
+from router.fleet import Core, HealthRules, LocalWorker, Registry
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
 from router.gateway.exchange import RequestExchange
@@ -306,19 +306,16 @@ def log_port(
 def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
     """A registry with fake pools."""
     given: dict[str, Any] = {
-        "failure_threshold": 3,
-        "success_threshold": 2,
         "replica": "r1",
-        "breaker": BreakerRules(5, 2, open_us=10_000_000, ejected_ratio_max=1.0),
+        "breaker": BreakerRules(5, 2, 10.0, ejected_ratio_max=1.0),
         "replicas": lambda: ("r1",),
-        "slow_start_s": 0.0,
         "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
         **rules,
     }
     log = log_port(shared, time, given.pop("replica"), given.pop("replicas"))
-    names = ("failure_threshold", "success_threshold", "breaker", "slow_start_s")
-    wanted = RegistryRules(**{name: given.pop(name) for name in names})
-    return Registry(shared.fleet, log, wanted, **given)
+    names = ("health_failure_threshold", "health_success_threshold", "slow_start_s")
+    wanted = {"slow_start_s": 0.0} | {name: given.pop(name) for name in names if name in given}
+    return Registry(shared.fleet, log, HealthRules(**wanted), **given)
 
 
 def pool_of(local: LocalWorker) -> FakePool:

@@ -367,15 +367,15 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
                 gateway.placing.retry_after_s,
                 gateway.placing.decider._expected_output_tokens,
             ),
-            (gateway.reports.request_logs, gateway.reports.request_log_ratio),
+            gateway.reports.rules,
             (gateway.sending._at_workers_max, gateway.sending._queues, gateway.reader._default_flow),
         ],
-        "redispatch": (gateway.sending.redispatch_rules, gateway.sending.retry_budget.ratio),
+        "redispatch": gateway.sending.retry_budget.rules,
         "exchanges": gateway.sending.exchanges.timeout_s,
         "feedback": gateway.placing.feedback.bytes_per_token_default,
-        "stalls": (gateway.sending.stall_detector._factor, gateway.sending.stall_detector._floor_s),
+        "stalls": gateway.sending.stall_detector.rules,
         "classes": (gateway.reader.priorities.named(b"1"), gateway.reader.priorities.named(b"0")),
-        "room": gateway.placing.room._rules,
+        "room": gateway.placing.room.rules,
         "admission": gateway.placing.admission.rules,
         "policies": (decider.policy.name, decider.prefill_policy.name, decider._expected_output_tokens),
         "shadow": gateway.placing._shadowed,
@@ -386,8 +386,6 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "offload": (
             decider.offloading.offload.rules,
             decider.offloading.offload.states.rules,
-            decider.offloading._threshold_tokens,
-            decider.offloading._remote,
         ),
         "fleet": (
             fleet.columns.congestion_max_per_s,
@@ -402,15 +400,15 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             process.clients.clients._quota,
             process.protocol.watches_requests,
         ),
-        "registry": (registry._failure_threshold, registry._success_threshold, registry._ramp_us),
+        "registry": registry.rules,
         "circuits": registry.circuits._rules,
         "health": process.workers.health._rules,
         "engine_metrics": (
-            process.workers.engine_metrics._interval_us,
-            process.workers.engine_metrics._timeout_s,
+            process.workers.engine_metrics.rules,
+            process.workers.engine_metrics.timeout_s,
         ),
-        "roles": (process.roles.rules,),
-        "pools": (local.pool.timeouts, local.pool._idle_s_max, local.pool._look_s),
+        "roles": (process.roles.rules, process.roles.level),
+        "pools": local.pool.rules,
     }
 
 
@@ -448,7 +446,7 @@ async def test_workers_that_come_later_get_the_new_timeouts() -> None:
     process = process_of({})
     process.live.change({"upstream.connect_timeout_s": 1.5})
     process.registry.add("http://b:1")
-    assert [local.pool.timeouts.connect_s for local in process.registry.all()] == [1.5, 1.5]
+    assert [local.pool.rules.connect_timeout_s for local in process.registry.all()] == [1.5, 1.5]
 
 
 json_values = st.recursive(

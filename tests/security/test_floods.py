@@ -71,8 +71,8 @@ async def test_connections_are_bounded_in_all(fleet: Fleet) -> None:
 
 async def test_without_a_limit_connections_are_bounded_by_the_files_there_are(fleet: Fleet) -> None:
     gateway = await fleet.gateway()
-    quota = gateway.process.clients.clients._quota
-    assert quota.connections_max == gateway.server.config.files.requests_max
+    clients = gateway.process.clients.clients
+    assert clients.connections_max == gateway.server.config.files.requests_max
 
 
 @pytest.mark.parametrize("path", [b"/health", b"/v1/models", b"/nowhere"])

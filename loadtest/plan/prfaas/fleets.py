@@ -13,7 +13,6 @@ is what the gateway does by default: the slow loop's threshold, the short-term r
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 
 from loadtest.plan.prfaas.engines import H20, H200
 from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
@@ -32,14 +31,12 @@ class Contender:
         name: For tables and plots.
         groups: Its workers.
         knows_link: Whether the gateway is told of the link, and so chooses between the sites.
-        threshold_tokens: Set by hand; 0: the slow loop says.
         offload: How it chooses.
     """
 
     name: str
     groups: tuple[WorkerGroup, ...]
     knows_link: bool = False
-    threshold_tokens: int = 0
     offload: OffloadRules = field(default_factory=OffloadRules)
 
     @property
@@ -57,24 +54,25 @@ def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
     return tuple(group for group in groups if group.count)
 
 
-_STATIC = OffloadRules(surge_s=inf, helps=False)
+def _static(threshold_tokens: int) -> OffloadRules:
+    """The rule of the paper: one threshold, set by hand."""
+    return OffloadRules(threshold_tokens=threshold_tokens, surges=False, helps=False)
+
 
 CONTENDERS: Mapping[str, Contender] = {
     one.name: one
     for one in (
         Contender("homogeneous", _groups(0, 9, 3)),
         Contender("naive", _groups(4, 0, 8)),
-        Contender(
-            "static", _groups(4, 3, 5), knows_link=True, threshold_tokens=THRESHOLD_TOKENS, offload=_STATIC
-        ),
+        Contender("static", _groups(4, 3, 5), knows_link=True, offload=_static(THRESHOLD_TOKENS)),
         Contender("ours", _groups(4, 3, 5), knows_link=True),
     )
 }
 
-LOCAL = Contender("local", _groups(4, 3, 5), knows_link=True, threshold_tokens=NEVER_TOKENS, offload=_STATIC)
+LOCAL = Contender("local", _groups(4, 3, 5), knows_link=True, offload=_static(NEVER_TOKENS))
 """The machines of the last two, of which those in the other site do nothing."""
 
-EVERYTHING = Contender("everything", _groups(4, 3, 5), knows_link=True, threshold_tokens=1, offload=_STATIC)
+EVERYTHING = Contender("everything", _groups(4, 3, 5), knows_link=True, offload=_static(1))
 """The same machines, of which all prefill is in the other site.
 
 ``naive`` has no local prefill workers, so more workers decode there.

@@ -1,6 +1,6 @@
 """One fleet on one traffic: what is simulated, and the figures that are taken of it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf, nan
 
 import numpy as np
@@ -8,11 +8,10 @@ import numpy as np
 from loadtest.plan.prfaas.engines import H20_MODEL, H200
 from loadtest.plan.prfaas.fleets import LINK, REMOTE, Contender
 from loadtest.plan.prfaas.paper import LINK_GBPS, OUTPUT_TOKENS
-from loadtest.simulator.queueing import ASK_S, QueueRules
+from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.site_links import LinkPlan, Weather, busiest_window_bytes
-from policies import RoomRules
 from router.settings import Settings
 
 LINK_BYTES_PER_S = LINK_GBPS * 1e9 / 8
@@ -50,12 +49,11 @@ def config_of(
         weather: What happens to the link.
         link_bytes_per_s: Its capacity.
     """
-    room = RoomRules(requests_max=1_000_000, timeout_s=QUEUE_TIMEOUT_S, look_s=LOOK_S, ask_s=ASK_S)
+    room = replace(PATIENT, timeout_s=QUEUE_TIMEOUT_S)
     return SimulationConfig(
         engine=H200,
         groups=contender.groups,
         tells_links=contender.knows_link,
-        threshold_tokens=contender.threshold_tokens,
         offload=contender.offload,
         links={
             LINK: LinkPlan(bytes_per_s=link_bytes_per_s, rtt_s=RTT_S, cap_ratio=CAP_RATIO, weather=weather)

@@ -119,7 +119,7 @@ def test_who_waits_too_long_expires() -> None:
 
 
 def test_whom_no_place_is_left_for_is_rejected() -> None:
-    room = replace(PATIENT, requests_max=5)
+    room = replace(PATIENT, size=5)
     records = simulate(mixed(), config(queue=QueueRules(admission=ONE_BY_ONE, room=room))).records
 
     assert (records.outcome == Outcome.REJECTED).sum() == len(records) - 6

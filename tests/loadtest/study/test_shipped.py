@@ -9,7 +9,7 @@ def test_the_queue_is_that_of_the_default_settings() -> None:
 
     assert rules.k == K == settings.queue.uncached_weight
     assert rules.room.timeout_s == TIMEOUT_S == settings.queue.timeout_s
-    assert rules.room.requests_max == settings.queue.size
+    assert rules.room.size == settings.queue.size
     assert rules.admission == settings.admission
 
 

@@ -1,5 +1,6 @@
 """Requests that may be prefilled in another site: decided, reserved, paced, and told."""
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -90,9 +91,8 @@ class Setup:
         self.slots = np.array(begin)
         self.pairing = Pairing(self.slots, np.array(groups), (Partners(protocol, np.array(decode)),))
         fleet = self.fleet = self.shared.fleet
-        self.offloading = Offloading(
-            fleet, Offload(fleet.links), replica="r1", threshold_tokens=threshold_tokens, remote=remote
-        )
+        rules = OffloadRules(disable_remote_prefill=not remote, threshold_tokens=threshold_tokens)
+        self.offloading = Offloading(fleet, Offload(fleet.links, rules), replica="r1")
         order = QueueOrder(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
         self.decider = Decider(
             fleet,
@@ -333,7 +333,8 @@ def test_the_slow_loop_counts_what_the_rule_compares_with_its_threshold() -> Non
 def patient(**changes: Any) -> Setup:
     """No queue ever surges: who helps is seen alone."""
     setup = Setup(*SITES)
-    setup.offloading.offload.rules = OffloadRules(surge_s=100.0, **changes)
+    offload = setup.offloading.offload
+    offload.rules = replace(offload.rules, surges=False, **changes)
     return setup
 
 

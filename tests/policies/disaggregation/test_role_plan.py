@@ -29,7 +29,7 @@ from policies.fleet.fleet import Worker
 from policies.state.ops import OffloadPlan
 
 NOW_US = 10**15
-RULES = RoleRules(apply=True)
+RULES = RoleRules(mode="apply")
 BUSY = StageLoad(1.0, 0.0, 1.0)
 SLOW, FAST = ServiceModel(0.6, 1e-4, 100_000.0), ServiceModel(0.4, 4e-5, 195_000.0)
 

@@ -26,7 +26,7 @@ from policies.estimates.length_histogram import LengthHistogram
 
 START_US = 10**15
 SECOND = 1_000_000
-RULES = RoleRules(apply=True, dwell_s=100.0, drain_s_max=60.0, reversal_s=1000.0)
+RULES = RoleRules(mode="apply", dwell_s_min=100.0, drain_s_max=60.0, reversal_s=1000.0)
 LOOK_S = 10
 ALL = 99
 
@@ -311,7 +311,7 @@ def test_a_role_that_is_none_is_not_taken() -> None:
 def test_roles_that_may_no_longer_change_go_back() -> None:
     world = World(2, 6)
     world.look()
-    off = replace(RULES, apply=False)
+    off = replace(RULES, mode="recommend")
     world.look(rules=off)
     assert world.told[-1][1] == "is to decode now"
     assert world.roles() == {"prefill": 2, "decode": 6}
@@ -354,10 +354,10 @@ def test_a_load_that_stays_is_settled_once_and_one_that_flaps_is_not_followed() 
     assert (calm.roles(), len(calm.begun_us)) == (settled, changes)
     assert 1 <= changes <= 6
     gaps = np.diff(calm.begun_us) / 1e6
-    assert (gaps >= RULES.dwell_s).all()
+    assert (gaps >= RULES.dwell_s_min).all()
 
     flapping = World(4, 4)
-    slow = replace(RULES, dwell_s=600.0)
+    slow = replace(RULES, dwell_s_min=600.0)
     for number in range(360):
         flapping.demand = DEMANDS[number // 5 % 2]
         flapping.look(rules=slow)
@@ -410,7 +410,7 @@ def test_whatever_happens_no_stage_is_emptied_changes_keep_their_dwell_and_every
                 world.say((put,))
         world.passes(random.randint(1, 30))
     gaps = np.diff(sorted(world.begun_us)) / 1e6
-    assert (gaps >= RULES.dwell_s).all()
+    assert (gaps >= RULES.dwell_s_min).all()
     world.ill.clear()
     world.endless.clear()
     world.away.clear()

@@ -4,7 +4,7 @@ import pytest
 
 from policies import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 
-RULES = RedispatchRules(retries_max=2, ratio=0.2, timeout_s=100.0)
+RULES = RedispatchRules(retry_max_retries=2, retry_budget_ratio=0.2)
 
 
 @pytest.mark.parametrize(
@@ -22,19 +22,23 @@ RULES = RedispatchRules(retries_max=2, ratio=0.2, timeout_s=100.0)
 def test_what_may_be_sent_again(
     status: int | None, attempts: int, age_s: float, outcome: Redispatch | GiveUp
 ) -> None:
-    budget = RetryBudget(0.2)
-    assert redispatch(RULES, budget, status=status, attempts=attempts, age_s=age_s, now_s=0.0) == outcome
+    verdict = redispatch(
+        RetryBudget(RULES), status=status, attempts=attempts, age_s=age_s, timeout_s=100.0, now_s=0.0
+    )
+    assert verdict == outcome
 
 
-def test_zero_retries_turn_it_off() -> None:
-    rules = RedispatchRules(retries_max=0, ratio=1.0, timeout_s=100.0)
-    verdict = redispatch(rules, RetryBudget(1.0), status=None, attempts=1, age_s=0.0, now_s=0.0)
+@pytest.mark.parametrize(
+    "rules", [RedispatchRules(retry_max_retries=0), RedispatchRules(disable_retries=True)]
+)
+def test_zero_retries_turn_it_off(rules: RedispatchRules) -> None:
+    verdict = redispatch(RetryBudget(rules), status=None, attempts=1, age_s=0.0, timeout_s=100.0, now_s=0.0)
     assert verdict == GiveUp("disabled")
 
 
 def test_a_sick_fleet_is_not_hammered() -> None:
     """A burst of 100 is saved up; then 20 % of 1,000 requests, and ten a second."""
-    budget = RetryBudget(0.2)
+    budget = RetryBudget(RULES)
     assert sum(budget.withdraw(0.0) for _ in range(1000)) == 100
     allowed = 0
     for _ in range(1000):
@@ -42,11 +46,12 @@ def test_a_sick_fleet_is_not_hammered() -> None:
         allowed += budget.withdraw(0.0)
     assert allowed == pytest.approx(200, abs=1)
     assert sum(budget.withdraw(1.0) for _ in range(100)) == pytest.approx(10, abs=1)
-    assert redispatch(RULES, budget, status=None, attempts=1, age_s=0.0, now_s=1.0) == GiveUp("budget")
+    verdict = redispatch(budget, status=None, attempts=1, age_s=0.0, timeout_s=100.0, now_s=1.0)
+    assert verdict == GiveUp("budget")
 
 
 def test_the_budget_is_never_more_than_ten_seconds_of_its_floor() -> None:
-    budget = RetryBudget(1.0)
+    budget = RetryBudget(RedispatchRules(retry_budget_ratio=1.0))
     for _ in range(10_000):
         budget.deposit()
     assert budget.withdraw(0.0)

@@ -292,7 +292,7 @@ def full(stage: Stage, count: int, **more: Any) -> list[Request]:
 
 def test_beyond_the_bound_of_requests_the_next_one_is_rejected_with_the_time_that_the_others_take() -> None:
     """Three of 4,096 tokens take 0.29 s each; and a client is asked to wait for a second at least."""
-    stage = Stage(workers=1, replicas=2, rules=RoomRules(requests_max=3))
+    stage = Stage(workers=1, replicas=2, rules=RoomRules(size=3))
     waiting = full(stage, 2)
     waiting.append(stage.arrive(60_000, replica=1))
     rejected = stage.arrive(4096, replica=1)
@@ -320,7 +320,7 @@ def test_the_bound_of_work_is_reached_by_one_request_and_holds_for_the_next(rule
 
 def test_in_a_full_queue_the_more_urgent_takes_the_place_of_the_last_of_the_least_urgent() -> None:
     weights = {"high": 8.0, "normal": 4.0, "low": 1.0}
-    stage = Stage(workers=1, rules=RoomRules(requests_max=3), weight_of=lambda name: weights.get(name, 1.0))
+    stage = Stage(workers=1, rules=RoomRules(size=3), weight_of=lambda name: weights.get(name, 1.0))
     normal, early, late = (*full(stage, 1), *(stage.arrive(4096, flow="low/") for _ in range(2)))
     assert isinstance(stage.arrive(256, flow="low/").error, QueueFull)
     urgent = stage.arrive(4096, flow="high/")
@@ -336,7 +336,7 @@ def test_in_a_full_queue_the_more_urgent_takes_the_place_of_the_last_of_the_leas
 
 def test_in_a_full_queue_whoever_asks_most_often_does_not_keep_the_others_out() -> None:
     """Three of a noisy tenant fill the queue; a quiet one, alike in all else, gets a place."""
-    stage = Stage(workers=1, rules=RoomRules(requests_max=3))
+    stage = Stage(workers=1, rules=RoomRules(size=3))
     first, second, third = full(stage, 3, flow="normal/noisy")
     quiet = stage.arrive(4096, flow="normal/quiet")
     assert quiet.waits
@@ -354,7 +354,7 @@ def test_a_tenants_places_are_by_its_weight_and_by_what_waits_at_all_replicas() 
     stage = Stage(
         workers=1,
         replicas=2,
-        rules=RoomRules(requests_max=4),
+        rules=RoomRules(size=4),
         weight_of=lambda name: weights.get(name, 1.0),
     )
     elsewhere = full(stage, 2, flow="normal/heavy", replica=1)

@@ -6,7 +6,7 @@ from policies import Breaker, BreakerRules, Circuit, CircuitSet, probe_from_us
 from policies.state.breaker import PROBE_STAGGER_US
 
 SECOND = 1_000_000
-RULES = BreakerRules(failure_threshold=3, success_threshold=2, open_us=60 * SECOND)
+RULES = BreakerRules(cb_failure_threshold=3, cb_success_threshold=2, cb_timeout_duration_secs=60)
 REPLICAS = ("one", "two", "three", "four")
 
 
@@ -240,4 +240,4 @@ def test_a_closed_circuit_ignores_dispatches(gateway: Gateway, now_s: float) -> 
 def test_no_more_than_a_share_is_ejected_and_below_one_never_the_last(
     ratio: float, workers: int, ejected: int, spared: int
 ) -> None:
-    assert BreakerRules(3, 2, 60 * SECOND, ratio).spared(workers, ejected) == spared
+    assert BreakerRules(ejected_ratio_max=ratio).spared(workers, ejected) == spared

@@ -114,7 +114,7 @@ async def test_its_limits_follow_the_settings_while_it_serves() -> None:
     listener = listening(FastAPI())
     async with serving(listener) as client:
         assert (await client.get("/nowhere", headers={"x": "y" * 2000})).status_code == 404
-        listener.use(replace(listener.limits, head_bytes_max=1024))
+        listener.use(replace(listener.limits, header_bytes_max=1024))
         assert (await client.get("/nowhere", headers={"x": "y" * 2000})).status_code == 431
 
 

@@ -18,7 +18,7 @@ from policies import (
 )
 from policies.disaggregation.role_plan import NEVER_TOKENS
 from router.admin.role_view import described, divided
-from router.fleet import Core, PlannerRules, RolePlanner
+from router.fleet import Core, RolePlanner
 
 RULES = FleetRules(
     site="dc1", links={"dc2>dc1": LinkRules(1.25e9)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}
@@ -26,7 +26,7 @@ RULES = FleetRules(
 
 
 class Setup:
-    def __init__(self, mode: str = "recommend") -> None:
+    def __init__(self, mode: Any = "recommend") -> None:
         self.time = VirtualTime()
         self.shared = FakeShared(RULES)
         self.registry = registry(self.shared, self.time)
@@ -35,7 +35,7 @@ class Setup:
             Core(self.shared.fleet, self.registry, log_port(self.shared, self.time)),
             httpx.AsyncClient(),
             decode_fit=lambda _: self.fit,
-            rules=PlannerRules(mode, RoleRules()),
+            rules=RoleRules(mode=mode),
             clock=self.time.time,
         )
 

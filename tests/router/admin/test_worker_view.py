@@ -10,7 +10,7 @@ from fakes.gateway import chat
 
 from policies import BucketMembers, Circuit, CircuitSet, DecodeFitted, Insert, LengthBuckets, Placed, Started
 from router.admin.worker_view import discovered
-from router.fleet import ServedModel
+from router.fleet import HealthRules, ServedModel
 
 
 async def shown(setup: Setup, worker_id: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ async def test_a_workers_circuit_start_and_share_are_shown(setup: Setup) -> None
     one = (await setup.client.get("/workers/a:80")).json()
     assert (one["circuit"], one["circuit_by"], one["circuit_wait_s"]) == ("closed", None, 0.0)
     assert (one["share"], one["started_unix_s"]) == (1.0, None)
-    setup.registry._ramp_us = 10e6
+    setup.registry.rules = HealthRules(slow_start_s=10)
     now_us = setup.time.clock.now_us()
     setup.shared.publish(CircuitSet("a:80", now_us, "r2", Circuit.OPEN, now_us + 60_000_000))
     setup.shared.publish(Started("a:80", now_us - 4_000_000, "r2", 1_763_700_123_250, cold=True))

@@ -11,6 +11,7 @@ from policies import Circuit, CircuitSet, make_policy
 from router.explaining.bystanders import Absence
 from router.explaining.explanation import explain
 from router.explaining.rehearsal import rehearse
+from router.fleet import HealthRules
 from router.fleet.engine_info import ServedModel
 from router.gateway.salting import OVERLOOKED_BY
 from router.tenants import Tenant
@@ -90,7 +91,7 @@ def test_a_visitor_from_another_bucket_that_is_not_worth_it_is_none_to_a_policy_
 
 def test_one_that_has_just_returned_is_not_for_every_prompt() -> None:
     bench = Bench(workers=2)
-    bench.registry._ramp_us = 30e6
+    bench.registry.rules = HealthRules(slow_start_s=30)
     bench.shared.fleet.returns(bench.local("w0:80").worker.slot, bench.time.clock.now_us())
     prompts = [parsed_text((1,), key=number * 0x9E3779B97F4A7C15 % 2**64) for number in range(20)]
     found = [explained(bench, prompt) for prompt in prompts]

@@ -150,7 +150,9 @@ def test_while_all_circuits_are_closed_nothing_is_said_or_copied() -> None:
 
 def test_a_replica_whose_circuits_are_off_neither_moves_nor_obeys_them() -> None:
     replicas = Replicas("a")
-    deaf = registry(replicas.shared, replicas.time, replica="r5", breaker=None)
+    deaf = registry(
+        replicas.shared, replicas.time, replica="r5", breaker=BreakerRules(disable_circuit_breaker=True)
+    )
     (local,) = deaf.all()
     deaf.probed(local, ok=True, refused=False, detail="")
     for _ in range(99):
@@ -207,7 +209,7 @@ def test_many_tripped_circuits_are_ranked_once_and_not_for_every_request() -> No
     assert len(asked) == 1
 
 
-SHARED = BreakerRules(failure_threshold=5, success_threshold=2, open_us=10_000_000)
+SHARED = BreakerRules(5, 2, 10.0)
 """At most half of the workers are ejected."""
 
 

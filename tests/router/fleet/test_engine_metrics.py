@@ -8,7 +8,7 @@ import pytest
 from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 from fakes.running import until
 
-from policies import Finished, Placed, Reported
+from policies import AdmissionRules, Finished, Placed, Reported
 from router.fleet import Core, EngineMetrics, LocalWorker, engine_metrics
 
 SECOND = 1_000_000
@@ -38,8 +38,8 @@ class Setup:
                 log_port(self.shared, self.time, replica, lambda: self.alive),
             ),
             self.client,
-            interval_s=2.0,
-            timeout_s=2.0,
+            AdmissionRules(engine_metrics_interval_s=2.0),
+            2.0,
         )
 
     def _handle(self, request: httpx.Request) -> httpx.Response:
@@ -218,8 +218,8 @@ async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:
             log_port(setup.shared, setup.time, "one", lambda: ("one",)),
         ),
         setup.client,
-        interval_s=0.01,
-        timeout_s=60.0,
+        AdmissionRules(engine_metrics_interval_s=0.01),
+        60.0,
     )
     for name in ("silent", "w"):
         setup.give(setup.add(name), name)
@@ -239,14 +239,14 @@ async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:
 async def test_the_loop_may_be_switched_off_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_metrics, "OFF_S", 0.001)
     setup = Setup()
-    setup.metrics.use(0.0, 2.0)
+    setup.metrics.rules = AdmissionRules(engine_metrics_interval_s=0.0)
     setup.give(setup.add())
     async with setup.client:
         task = asyncio.create_task(setup.metrics.run())
         try:
             await asyncio.sleep(0.02)
             assert setup.asked == []
-            setup.metrics.use(0.01, 2.0)
+            setup.metrics.rules = AdmissionRules(engine_metrics_interval_s=0.01)
             await until(lambda: setup.asked)
         finally:
             task.cancel()

@@ -28,7 +28,16 @@ from router.fleet import (
 )
 from router.fleet.asking import TooLate
 
-RULES = HealthRules(interval_s=0.05, unhealthy_interval_s=0.05, timeout_s=0.2, endpoint="/health")
+
+def rules(interval_s: float, timeout_s: float = 5.0, endpoint: str = "/health") -> HealthRules:
+    return HealthRules(
+        health_check_interval_s=interval_s,
+        health_check_timeout_s=timeout_s,
+        health_check_endpoint=endpoint,
+    )
+
+
+RULES = rules(0.05, 0.2)
 MODELS = {"data": [{"id": "m", "max_model_len": 8192, "owned_by": "sglang"}]}
 
 Handler = Callable[[httpx.Request], Any]
@@ -53,7 +62,9 @@ class Setup:
         self.answer: Handler = sglang
         self.asked: list[str] = []
         self.shared = FakeShared()
-        self.registry = registry(self.shared, VirtualTime(), failure_threshold=1, success_threshold=1)
+        self.registry = registry(
+            self.shared, VirtualTime(), health_failure_threshold=1, health_success_threshold=1
+        )
         self.asker = ScriptedAsker(self._handle)
         self.checks = HealthChecks(self.registry, self.asker, RULES)
 
@@ -277,7 +288,7 @@ async def test_the_loop_finds_new_workers_lost_ones_and_those_that_return(setup:
 
 async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -> None:
     """Not after the interval, which is an hour here."""
-    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(3600, 3600, 5, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules(3600))
     local = setup.add()
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -296,7 +307,7 @@ async def test_a_worker_that_may_have_restarted_is_asked_at_once_when_it_started
         return sglang(request)
 
     setup.answer = answer
-    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(3600, 3600, 5, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules(3600))
     local = setup.add()
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -309,7 +320,7 @@ async def test_a_worker_that_may_have_restarted_is_asked_at_once_when_it_started
 
 
 async def test_a_worker_that_was_replaced_is_probed_at_once(setup: Setup) -> None:
-    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(3600, 3600, 5, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules(3600))
     local = setup.add("w:443")
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -358,7 +369,7 @@ async def test_how_long_it_takes_to_connect_is_told(setup: Setup) -> None:
         checks = HealthChecks(
             setup.registry,
             Asker(Destinations(), ssl.create_default_context()),
-            HealthRules(5, 5, 20, "/health"),
+            rules(5, 20),
             lambda of, connect_s: told.append((of, connect_s)),
         )
         await checks.probe(local)
@@ -377,14 +388,13 @@ async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
         return sglang(request) if request.url.path != "/other" else httpx.Response(200)
 
     setup.answer = answer
-    rules = HealthRules(3600, 3600, 5, "/health")
-    setup.checks = HealthChecks(setup.registry, setup.asker, rules)
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules(3600))
     local = setup.add()
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
-        setup.checks.use(rules)
+        setup.checks.use(rules(3600))
         probes = local.probes
-        setup.checks.use(HealthRules(0.01, 0.01, 5, "/other"))
+        setup.checks.use(rules(0.01, endpoint="/other"))
         await until(lambda: local.probes >= probes + 3)
     assert asked.count("/health") == 1
 
@@ -394,9 +404,7 @@ async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
 
 async def test_hundreds_that_never_answer_keep_nobody_from_being_probed(setup: Setup) -> None:
     """With 256 places, 32 of them for the young."""
-    setup.checks = HealthChecks(
-        setup.registry, setup.asker, HealthRules(0.05, 0.05, 3600, "/health"), places=256
-    )
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules(0.05, 3600), places=256)
     setup.answer = lambda request: _slow(request) if request.url.host.startswith("dead") else sglang(request)
     for number in range(300):
         setup.add(f"dead{number}")
@@ -480,7 +488,7 @@ async def test_what_asks_is_built_anew_if_it_is_stuck(
 ) -> None:
     monkeypatch.setattr(health, "STUCK_S", 0.1)
     asker = kind(setup._handle)
-    setup.checks = HealthChecks(setup.registry, asker, HealthRules(0.05, 0.05, 0.02, "/health"))
+    setup.checks = HealthChecks(setup.registry, asker, rules(0.05, 0.02))
     workers = [setup.add(f"w{number}") for number in range(100)]
     async with running(setup):
         await until(lambda: all(local.health is Health.HEALTHY for local in workers))
@@ -493,7 +501,7 @@ async def test_workers_that_all_fail_are_no_sign_that_what_asks_is_stuck(
 ) -> None:
     """Some refuse, some are silent: both were reached, or refused by somebody."""
     monkeypatch.setattr(health, "STUCK_S", 0.05)
-    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(0.01, 0.01, 0.01, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules(0.01, 0.01))
     setup.answer = lambda request: (
         _slow(request) if request.url.host == "silent" else raising(httpx.ConnectError("refused"))(request)
     )

@@ -21,11 +21,12 @@ from policies import (
     Op,
     Placed,
     RoleRules,
+    ServiceLevel,
     Started,
     Switched,
 )
 from radix import WHOLE_MAX
-from router.fleet import Core, PlannerRules, RolePlanner
+from router.fleet import Core, RolePlanner
 from router.fleet.role_planner import LEAD_S, role_of, switch_role
 
 
@@ -71,7 +72,7 @@ class Setup:
             ),
             self.client,
             decode_fit=lambda _: self.fit,
-            rules=PlannerRules(mode, RoleRules(apply=mode == "apply"), interval_s=0.001),
+            rules=RoleRules(mode=mode, interval_s=0.001),
             turned=self.turned.append,
             clock=self.time.time,
         )
@@ -303,7 +304,7 @@ async def test_an_engine_that_began_anew_as_it_was_is_asked_once() -> None:
     setup.engine_role = "decode"
     setup.shared.publish(Started("w3:80", setup.time.clock.now_us() + 1, "r1", 7_000, cold=True))
     applied = setup.planners[0].rules
-    for mode in (replace(applied, roles=replace(applied.roles, apply=False)), applied):
+    for mode in (replace(applied, mode="recommend"), applied):
         setup.planners[0].rules = mode
         for _ in range(2):
             await setup.planners[0].look()
@@ -337,9 +338,9 @@ async def test_a_loop_that_is_told_another_interval_does_not_sleep_out_the_old_o
     task = asyncio.create_task(planner.run())
     try:
         await asyncio.sleep(0)
-        planner.use(PlannerRules("off", RoleRules(), 3600.0, 0.05))
-        assert planner.rules == PlannerRules("off", RoleRules(), 3600.0, 0.05)
-        planner.use(PlannerRules("recommend", RoleRules(), 0.001, 0.0))
+        planner.use(RoleRules(mode="off", interval_s=3600.0), ServiceLevel(tpot_slo_s=0.05))
+        assert (planner.rules.mode, planner.level.tpot_slo_s) == ("off", 0.05)
+        planner.use(RoleRules(interval_s=0.001), ServiceLevel())
         async with asyncio.timeout(60):
             while not setup.plans():  # noqa: ASYNC110 - nobody signals a plan
                 await asyncio.sleep(0.005)

@@ -130,7 +130,7 @@ def test_a_request_that_breaks_two_workers_is_not_sent_to_a_third() -> None:
 def test_ten_poisoned_requests_eject_nobody_and_never_the_last() -> None:
     """With the default share, of the breaker and of the fleet, and without retries: each failure counts."""
     bench = Bench(reliability={"disable_retries": True})
-    bench.registry.circuits.use(BreakerRules(10, 3, open_us=60_000_000), bench.registry.all())
+    bench.registry.circuits.use(BreakerRules(), bench.registry.all())
     for _ in range(40):
         _, client = bench.start(chat())
         assert client.status is None, "a worker takes it"

@@ -11,9 +11,19 @@ from fakes.gateway import JSON, SSE, Bench, FakeClient, FakePool, FakeUpstream, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import BytesPerToken, Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
+from policies import (
+    BytesPerToken,
+    Circuit,
+    CircuitSet,
+    Finished,
+    FirstToken,
+    Placed,
+    RedispatchRules,
+    RetryBudget,
+    Trim,
+)
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.fleet import LocalWorker, ServedModel
+from router.fleet import HealthRules, LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
@@ -700,7 +710,7 @@ def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
     """Five failures in a row open it."""
     local = bench.registry.all()[0]
     bench.registry.change(bench.registry.all()[1].worker.worker_id, draining=True)
-    bench.gateway.sending.retry_budget = type(bench.gateway.sending.retry_budget)(0)
+    bench.gateway.sending.retry_budget = RetryBudget(RedispatchRules(retry_budget_ratio=0))
     while bench.gateway.sending.retry_budget.withdraw(bench.time.time()):
         pass
     for _ in range(4):
@@ -766,7 +776,7 @@ def test_everybody_knows_of_a_probe_before_it_is_sent() -> None:
 def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one() -> None:
     """A tenth of its half; all of them when the other one is gone."""
     bench = Bench(queue={"disable_queue": True})
-    bench.registry._ramp_us = 10e6
+    bench.registry.rules = HealthRules(slow_start_s=10)
     back, other = bench.registry.all()
     bench.shared.fleet.returns(back.worker.slot, bench.time.clock.now_us())
     for number in range(100):

@@ -25,7 +25,7 @@ from router.errors import (
 from router.gateway.endpoints import Endpoint
 from router.gateway.usage import find_usage
 from router.handover import Leg, handovers
-from router.proxy import UpstreamTimeouts, WorkerPool
+from router.proxy import UpstreamRules, WorkerPool
 
 PROTOCOLS = ["sglang", "nixl", "mooncake"]
 PROMPT = [number * 7 % 1900 + 10 for number in range(300)]
@@ -53,7 +53,7 @@ class Stage:
         self._stack = stack
         self.engines: list[EmulatedEngine] = []
         self.pools: list[WorkerPool] = []
-        self.timeouts = UpstreamTimeouts()
+        self.rules = UpstreamRules()
 
     async def start(self, prefill: Any = None, decode: Any = None, **waits: Any) -> None:
         for part, more in (("prefill", prefill or {}), ("decode", decode or {})):
@@ -63,7 +63,7 @@ class Stage:
                 EngineSettings(**FAST | {"dialect": dialect, "handover": settings} | more)
             )
             self.engines.append(await self._stack.enter_async_context(engine))
-            self.pools.append(WorkerPool(engine.url, timeouts=self.timeouts))
+            self.pools.append(WorkerPool(engine.url, rules=self.rules))
             self._stack.callback(self.pools[-1].close)
 
     @property
@@ -248,7 +248,7 @@ async def test_a_prefill_leg_that_breaks_off_ends_the_decode_leg(stage: Stage, k
 
 
 async def test_a_prefill_leg_that_stalls_ends_the_decode_leg(stage: Stage) -> None:
-    stage.timeouts = UpstreamTimeouts(first_byte_s=0.2)
+    stage.rules = UpstreamRules(first_byte_timeout_s=0.2)
     await stage.start()
     stage.prefill.inject(Fault("stall", count=1))
     _, sink = await check_prefill_failure(stage)
@@ -339,7 +339,7 @@ async def test_a_decode_engine_that_is_gone_ends_the_prefill_leg(stage: Stage) -
 
 
 async def test_a_decode_leg_that_stalls_ends_the_prefill_leg(stage: Stage) -> None:
-    stage.timeouts = UpstreamTimeouts(first_byte_s=0.2)
+    stage.rules = UpstreamRules(first_byte_timeout_s=0.2)
     await stage.start(**let_go_soon(stage))
     stage.decode.inject(Fault("stall", count=1))
     request, sink = await stage.heard(stream=True)

@@ -34,8 +34,8 @@ async def test_connections_to_workers_are_bounded_in_time_by_the_settings() -> N
         fleet={"worker_urls": ["http://a:1"]},
         upstream={"connect_timeout_s": 1, "first_byte_timeout_s": 2, "idle_timeout_s": 3},
     )
-    timeouts = process.registry.all()[0].pool.timeouts
-    assert (timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s) == (1, 2, 3)
+    rules = process.registry.all()[0].pool.rules
+    assert (rules.connect_timeout_s, rules.first_byte_timeout_s, rules.idle_timeout_s) == (1, 2, 3)
 
 
 class Unheard:
@@ -64,4 +64,4 @@ async def test_workers_that_come_later_have_the_connections_of_the_newest_settin
     process.workers.use(settings(upstream={"connect_timeout_s": 9, "connections_max": 3}))
     process.registry.add("http://a:1")
     (local,) = process.registry.all()
-    assert (local.pool.timeouts.connect_s, local.pool._bounds.connections_max) == (9, 3)
+    assert (local.pool.rules.connect_timeout_s, local.pool.rules.connections_max) == (9, 3)

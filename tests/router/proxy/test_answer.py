@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.proxy import PoolBounds, WorkerPool
+from router.proxy import UpstreamRules, WorkerPool
 
 Until = Callable[..., Awaitable[None]]
 ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
@@ -312,7 +312,7 @@ async def test_nothing_stays_behind_whatever_clients_and_workers_do(
             writer.write(b"0\r\n\r\n")
             await writer.drain()
 
-    pool = WorkerPool(await worker.start(script), bounds=PoolBounds(8))
+    pool = WorkerPool(await worker.start(script), UpstreamRules(connections_max=8))
     forwardings: list[Forwarding] = []
     gateway.on_start = lambda exchange: forwardings.append(Forwarding(pool, exchange))
     await gateway.start()

@@ -310,7 +310,7 @@ async def test_a_large_body_ends_where_its_length_says(
 async def test_a_large_body_that_stops_coming_is_refused_in_time(
     gateway: Any, read_answer: ReadAnswer
 ) -> None:
-    await gateway.start(ClientLimits(receive_s_max=0.2))
+    await gateway.start(ClientLimits(read_timeout_s=0.2))
     reader, _ = await gateway.connect(
         b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 400000\r\n\r\n" + bytes(200_000)
     )
@@ -554,7 +554,7 @@ async def test_endless_framing_is_refused(gateway: Any, read_answer: ReadAnswer)
 async def test_a_request_that_does_not_come_in_time_is_refused(
     gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
 ) -> None:
-    await gateway.start(ClientLimits(receive_s_max=0.05))
+    await gateway.start(ClientLimits(read_timeout_s=0.05))
     reader, _ = await gateway.connect(request_bytes)
     head, body = await read_answer(reader)
 
@@ -565,7 +565,7 @@ async def test_a_request_that_does_not_come_in_time_is_refused(
 
 @pytest.mark.parametrize("data", [b"", b"\r\n"])
 async def test_a_connection_on_which_nothing_begins_is_closed(gateway: Any, data: bytes) -> None:
-    await gateway.start(ClientLimits(receive_s_max=0.05))
+    await gateway.start(ClientLimits(read_timeout_s=0.05))
     reader, _ = await gateway.connect(data)
 
     async with asyncio.timeout(60):
@@ -576,7 +576,7 @@ async def test_a_long_answer_is_not_a_late_request(
     gateway: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
     """The next request has begun, but is not read on while this answer lasts two limits."""
-    await gateway.start(ClientLimits(receive_s_max=0.5))
+    await gateway.start(ClientLimits(read_timeout_s=0.5))
     reader, writer = await gateway.connect(POST + POST[:20])
     await until(lambda: gateway.exchanges)
     loop = asyncio.get_running_loop()

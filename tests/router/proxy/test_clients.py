@@ -1,6 +1,7 @@
 """What clients may have, by address: connections, requests, and whose they are behind proxies."""
 
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,10 @@ class Crowd:
         finally:
             self.clients.leave(client)
         return True
+
+
+def rated(rate: float, burst: int = 1, **more: Any) -> ClientQuota:
+    return ClientQuota(requests_per_client_per_s=rate, requests_per_client_burst=burst, **more)
 
 
 def test_connections_are_limited_in_sum_and_a_place_is_free_again() -> None:
@@ -94,7 +99,7 @@ def test_who_has_no_address_and_who_is_a_proxy_is_not_limited_as_a_client() -> N
 )
 def test_the_rate_is_that_of_a_token_bucket(gaps_s: list[float], rate: float, burst: int) -> None:
     """Beside the bucket as everybody knows it; within rounding, either may be right."""
-    crowd = Crowd(ClientQuota(requests_per_s=rate, requests_burst=burst))
+    crowd = Crowd(rated(rate, burst))
     tokens, last_s = float(burst), crowd.now_s
     for gap_s in gaps_s:
         crowd.now_s += gap_s
@@ -106,7 +111,7 @@ def test_the_rate_is_that_of_a_token_bucket(gaps_s: list[float], rate: float, bu
 
 
 def test_retry_after_is_when_one_more_is_allowed() -> None:
-    crowd = Crowd(ClientQuota(requests_per_s=2.0, requests_burst=3))
+    crowd = Crowd(rated(2.0, 3))
     client = crowd.enter("192.0.2.1")
     for _ in range(3):
         crowd.clients.take(client, "")
@@ -119,7 +124,7 @@ def test_retry_after_is_when_one_more_is_allowed() -> None:
 
 
 def test_clients_do_not_take_each_others_requests() -> None:
-    crowd = Crowd(ClientQuota(requests_per_s=1.0, requests_burst=1))
+    crowd = Crowd(rated(1.0, 1))
     assert [crowd.asks(peer) for peer in ("192.0.2.1", "192.0.2.2", "192.0.2.1")] == [True, True, False]
 
 
@@ -154,7 +159,7 @@ def test_several_lines_of_the_header_are_one_list() -> None:
 
 
 def test_requests_count_for_those_whom_a_proxy_names() -> None:
-    crowd = Crowd(ClientQuota(requests_per_s=1.0, requests_burst=1, trusted_proxies=("10.0.0.0/8",)))
+    crowd = Crowd(rated(1.0, trusted_proxies=("10.0.0.0/8",)))
     assert crowd.asks("10.0.0.1", "192.0.2.7")
     assert not crowd.asks("10.0.0.2", "192.0.2.7")
     assert crowd.asks("10.0.0.1", "192.0.2.8")
@@ -165,7 +170,7 @@ def test_requests_count_for_those_whom_a_proxy_names() -> None:
 
 
 def test_a_flood_of_addresses_fills_no_memory() -> None:
-    crowd = Crowd(ClientQuota(requests_per_s=0.001, requests_burst=1, trusted_proxies=("10.0.0.0/8",)))
+    crowd = Crowd(rated(0.001, trusted_proxies=("10.0.0.0/8",)))
     proxy = crowd.enter("10.0.0.1")
     for number in range(BUCKETS_MAX + 1000):
         crowd.clients.take(proxy, f"172.{16 + (number >> 16)}.{number >> 8 & 255}.{number & 255}")
@@ -191,7 +196,7 @@ def test_other_limits_count_from_the_next_connection_and_request_on() -> None:
     crowd = Crowd(ClientQuota())
     early, nobody = crowd.enter("10.0.0.1"), crowd.enter("")
     assert not crowd.clients.watches_requests
-    crowd.clients.use(ClientQuota(connections_per_client_max=1, requests_per_s=1.0))
+    crowd.clients.use(rated(1.0, connections_per_client_max=1))
     assert crowd.clients.watches_requests
     assert crowd.clients.enter("10.0.0.1") is None
     assert crowd.clients.enter("10.0.0.2") is not None
@@ -203,3 +208,9 @@ def test_other_limits_count_from_the_next_connection_and_request_on() -> None:
     crowd.clients.use(ClientQuota())
     assert crowd.clients.enter("10.0.0.1") is not None
     crowd.clients.take(early, "")
+
+
+def test_there_are_no_more_connections_than_files() -> None:
+    for said, bound in ((0, 100), (30, 30), (300, 100)):
+        clients = Clients(ClientQuota(connections_max=said), lambda: 0.0, lambda _: None, files_max=100)
+        assert clients.connections_max == bound

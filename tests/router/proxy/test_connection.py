@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.errors import StreamBroken, WorkerSilent, WorkerUnreachable
-from router.proxy import UpstreamTimeouts, WorkerPool
+from router.proxy import UpstreamRules, WorkerPool
 
 Until = Callable[..., Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -199,7 +199,7 @@ async def test_silence_before_the_answer_is_reported_as_such(worker: Any, fetch:
         await reader.read()
 
     url = await worker.start(script)
-    pool, sink = await fetch(url, timeouts=UpstreamTimeouts(5.0, 0.05, 5.0))
+    pool, sink = await fetch(url, rules=UpstreamRules(5.0, 0.05, 5.0))
 
     assert type(sink.error) is WorkerSilent
     assert sink.error.code == "upstream_timeout"
@@ -215,7 +215,7 @@ async def test_a_head_alone_does_not_end_the_wait_for_the_first_byte(worker: Any
         await reader.read()
 
     url = await worker.start(script)
-    _, sink = await fetch(url, timeouts=UpstreamTimeouts(5.0, 0.1, 0.02))
+    _, sink = await fetch(url, rules=UpstreamRules(5.0, 0.1, 0.02))
 
     assert type(sink.error) is WorkerSilent
     assert "0.1 s" in sink.error.message
@@ -231,7 +231,7 @@ async def test_a_patient_request_waits_for_its_first_byte(worker: Any, new_sink:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
         await reader.read()
 
-    pool = WorkerPool(await worker.start(script), timeouts=UpstreamTimeouts(5.0, 0.05, 5.0))
+    pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 0.05, 5.0))
     sink, other = new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [], sink, patient=True)
     pool.send(b"POST", b"/", b"", b"", [], other)
@@ -253,7 +253,7 @@ async def test_patience_begins_when_the_worker_has_taken_the_request(
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.Event().wait()
 
-    pool = WorkerPool(await worker.start(script), timeouts=UpstreamTimeouts(5.0, 0.1, 5.0))
+    pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 0.1, 5.0))
     sink = new_sink()
     pool.send(b"POST", b"/", b"", b"", [bytes(2**26)], sink, patient=True)
     await until(lambda: sink.done)
@@ -283,7 +283,7 @@ async def test_silence_within_the_answer_breaks_the_stream(worker: Any, fetch: A
         await reader.read()
 
     url = await worker.start(script)
-    _, sink = await fetch(url, timeouts=UpstreamTimeouts(5.0, 5.0, 0.05))
+    _, sink = await fetch(url, rules=UpstreamRules(5.0, 5.0, 0.05))
 
     assert type(sink.error) is StreamBroken
     assert sink.error.code == "upstream_idle_timeout"
@@ -301,7 +301,7 @@ async def test_a_paused_answer_is_not_idle(worker: Any, new_sink: Any, until: Un
         writer.write(b"1\r\nb\r\n0\r\n\r\n")
         await reader.read()
 
-    pool = WorkerPool(await worker.start(script), timeouts=UpstreamTimeouts(5.0, 5.0, 0.08))
+    pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 5.0, 0.08))
     sink = new_sink()
     sink.on_data = lambda: handle.pause() if len(sink.pieces) == 1 else None
     handle = pool.send(b"POST", b"/", b"", b"", [], sink)
@@ -330,7 +330,7 @@ async def test_a_request_that_is_still_being_sent_is_not_silence(worker: Any, fe
         await reader.read()
 
     url = await worker.start(script, limit=2**16)
-    _, sink = await fetch(url, body=bytes(2**26), timeouts=UpstreamTimeouts(5.0, 0.4, 5.0))
+    _, sink = await fetch(url, body=bytes(2**26), rules=UpstreamRules(5.0, 0.4, 5.0))
 
     assert sink.body == b"hi"
 

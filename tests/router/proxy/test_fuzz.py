@@ -26,7 +26,7 @@ from router.proxy import (
     ClientLimits,
     ClientRequest,
     GatewayProtocol,
-    UpstreamTimeouts,
+    UpstreamRules,
     WorkerPool,
     make_protocol,
 )
@@ -197,7 +197,7 @@ async def talk(pieces: Sequence[bytes]) -> Talk:
     protocol = make_protocol(
         start,
         lambda method, path: method == b"POST" and path.startswith(b"/v1/"),
-        ClientLimits(head_bytes_max=4096, body_bytes_max=4096),
+        ClientLimits(header_bytes_max=4096, body_bytes_max=4096),
     )(config(), ServerState(), {"served": talk.served})
     wire = Wire()
     wire.protocol = protocol
@@ -495,7 +495,7 @@ class OnePlace:
     """A pool with room for the one connection under test."""
 
     origin = "http://worker"
-    timeouts = UpstreamTimeouts()
+    rules = UpstreamRules()
     answer_headers = ANSWER_HEADERS
 
     def __init__(self) -> None:

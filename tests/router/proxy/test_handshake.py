@@ -105,7 +105,7 @@ async def test_a_handshake_that_fails_leaves_its_place(port: Port, until: Any, r
 
 
 async def test_a_handshake_ends_at_the_deadline_of_a_request(port: Port, until: Any) -> None:
-    port.limits = ClientLimits(receive_s_max=0.3)
+    port.limits = ClientLimits(read_timeout_s=0.3)
     await port.start()
     assert await closed(await port.bare())
     await until(lambda: port.clients.connections == 0)

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from router.errors import StreamBroken, WorkerRefused, WorkerUnreachable
-from router.proxy import PoolBounds, UpstreamTimeouts, WorkerPool
+from router.proxy import UpstreamRules, WorkerPool
 from router.proxy.connection import STALE_S, WorkerConnection
 from router.proxy.upstream import CHECKED_AT_ONCE
 
@@ -38,7 +38,7 @@ async def test_the_request_is_written_as_a_worker_expects_it(
 
 
 async def test_the_sink_hears_nothing_before_send_returns(worker: Any, new_sink: Any, until: Until) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), bounds=PoolBounds(waiting_max=0))
+    pool = WorkerPool(await worker.answer_with(OK), waiting_max=0)
     sink = new_sink()
     pool.send(b"POST", b"/", b"", b"", [], sink)
     assert not sink.done
@@ -63,7 +63,7 @@ async def test_a_connection_is_used_again(worker: Any, new_sink: Any, until: Unt
 async def test_connections_are_bounded_and_requests_wait_in_order(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), bounds=PoolBounds(2))
+    pool = WorkerPool(await worker.answer_with(OK), UpstreamRules(connections_max=2))
     sinks = [new_sink() for _ in range(20)]
     for number, sink in enumerate(sinks):
         pool.send(b"POST", b"/", b"", b"", [b"%d" % number], sink)
@@ -86,8 +86,8 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
 
     pool = WorkerPool(
         await worker.start(script),
-        bounds=PoolBounds(1, 1),
-        timeouts=UpstreamTimeouts(0.1, 60.0, 60.0),
+        UpstreamRules(0.1, 60.0, 60.0, connections_max=1),
+        waiting_max=1,
     )
     busy, waits, beyond = new_sink(), new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [], busy)
@@ -105,7 +105,7 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
 
 
 async def test_an_aborted_request_leaves_the_queue(worker: Any, new_sink: Any, until: Until) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), bounds=PoolBounds(1))
+    pool = WorkerPool(await worker.answer_with(OK), UpstreamRules(connections_max=1))
     first, second, third = new_sink(), new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [b"1"], first)
     pool.send(b"POST", b"/", b"", b"", [b"2"], second).abort()
@@ -277,7 +277,7 @@ async def test_an_idle_worker_that_speaks_is_cut_off(worker: Any, new_sink: Any,
 
 
 async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sink: Any, until: Until) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), idle_s_max=0.05)
+    pool = WorkerPool(await worker.answer_with(OK), UpstreamRules(keepalive_s=0.05))
     told: list[int] = []
     pool.on_idle_closed = lambda: told.append(1)
     sink = new_sink()
@@ -313,7 +313,7 @@ class Unanswered:
 
 async def test_silence_is_noticed_on_every_one_of_many_connections(new_sink: Any, until: Until) -> None:
     """One of every fifty among more than are looked at in one turn of the loop; the others are paused."""
-    pool = WorkerPool("http://worker:1", timeouts=UpstreamTimeouts(5.0, 0.1, 5.0))
+    pool = WorkerPool("http://worker:1", rules=UpstreamRules(5.0, 0.1, 5.0))
     sinks = [new_sink() for _ in range(2 * CHECKED_AT_ONCE + 1)]
     silent = sinks[::50]
     with socket.socket() as sock:
@@ -358,9 +358,7 @@ async def test_a_worker_that_does_not_accept_is_a_connect_timeout(new_sink: Any,
             filler.setblocking(False)
             filler.connect_ex(sock.getsockname())
             fillers.append(filler)
-        pool = WorkerPool(
-            f"http://127.0.0.1:{sock.getsockname()[1]}", timeouts=UpstreamTimeouts(0.1, 5.0, 5.0)
-        )
+        pool = WorkerPool(f"http://127.0.0.1:{sock.getsockname()[1]}", rules=UpstreamRules(0.1, 5.0, 5.0))
         sink = new_sink()
         pool.send(b"POST", b"/", b"", b"", [], sink)
         await until(lambda: sink.done)
@@ -378,7 +376,7 @@ async def test_close_fails_what_waits_and_what_is_in_flight(worker: Any, new_sin
         writer.write(b"HTTP/1.1 200 OK\r\n\r\npart")
         await reader.read()
 
-    pool = WorkerPool(await worker.start(script), bounds=PoolBounds(1))
+    pool = WorkerPool(await worker.start(script), UpstreamRules(connections_max=1))
     flying, waiting, late = new_sink(), new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [], flying)
     await until(lambda: flying.pieces)
@@ -491,14 +489,14 @@ async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: 
         await worker.request(reader)
         await reader.read()
 
-    hour = UpstreamTimeouts(connect_s=3600, first_byte_s=3600, idle_s=3600)
-    pool, sink = WorkerPool(await worker.start(script), timeouts=hour, idle_s_max=3600), new_sink()
+    hour = UpstreamRules(3600, 3600, 3600, keepalive_s=3600)
+    pool, sink = WorkerPool(await worker.start(script), hour), new_sink()
     pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
     await until(lambda: pool.in_use == 1)
-    pool.use(UpstreamTimeouts(connect_s=3600, first_byte_s=0.01, idle_s=3600), 0.01)
+    pool.rules = UpstreamRules(3600, 0.01, 3600, keepalive_s=0.01)
     await until(lambda: sink.done)
     assert sink.error.code == "upstream_timeout"
-    assert pool._look_s == 0.0025
+    assert pool._look_s() == 0.0025
     pool.close()
 
 

@@ -39,7 +39,7 @@ def test_static_and_ours_differ_in_their_rule_alone() -> None:
     assert static.groups == ours.groups
     assert static.knows_link
     assert ours.knows_link
-    assert (static.threshold_tokens, ours.threshold_tokens) == (THRESHOLD_TOKENS, 0)
+    assert (static.offload.threshold_tokens, ours.offload.threshold_tokens) == (THRESHOLD_TOKENS, 0)
 
 
 @pytest.mark.parametrize(("fleet", "remote"), [("homogeneous", 0), ("naive", 4), ("static", 4), ("ours", 4)])

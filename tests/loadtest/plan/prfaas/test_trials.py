@@ -96,10 +96,10 @@ def test_fleets_differ_in_workers_and_rule_alone() -> None:
     configs = {name: config_of(one, seed=1, warmup_s=0.0) for name, one in CONTENDERS.items()}
     ours = configs["ours"]
     for name, config in configs.items():
-        told = config.tells_links, config.threshold_tokens, config.offload
+        told = config.tells_links, config.offload
         contender = CONTENDERS[name]
-        assert told == (contender.knows_link, contender.threshold_tokens, contender.offload)
-        same = replace(config, groups=ours.groups, tells_links=True, threshold_tokens=0, offload=ours.offload)
+        assert told == (contender.knows_link, contender.offload)
+        same = replace(config, groups=ours.groups, tells_links=True, offload=ours.offload)
         assert same == ours
     assert ours.queue is not None
     assert ours.queue.room.timeout_s == QUEUE_TIMEOUT_S

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from fakes.gateway import Bench, FakeClient
 
-from policies import Circuit, Waiting
-from router.fleet import RegistryRules
+from policies import BreakerRules, Circuit, Waiting
 from router.settings import Settings
 
 SSE = [(b"content-type", b"text/event-stream")]
@@ -184,8 +183,7 @@ def test_failed_requests_are_tried_again_or_not() -> None:
 def test_the_budget_of_retries_follows_its_ratio() -> None:
     bench = Bench(2)
     told(bench, reliability={"retry_budget_ratio": 0.75})
-    assert bench.gateway.sending.retry_budget.ratio == 0.75
-    assert bench.gateway.sending.redispatch_rules.ratio == 0.75
+    assert bench.gateway.sending.retry_budget.rules.retry_budget_ratio == 0.75
 
 
 def test_so_many_requests_are_at_workers_as_the_new_bound_says() -> None:
@@ -246,7 +244,6 @@ def test_circuits_follow_the_new_rules_for_workers_that_are_there() -> None:
     told(bench, reliability={"disable_retries": True})
     registry = bench.registry
     rules = registry.circuits._rules
-    assert rules is not None
 
     def fail() -> None:
         send(bench, "same", size=8_000)
@@ -255,11 +252,11 @@ def test_circuits_follow_the_new_rules_for_workers_that_are_there() -> None:
     fail()
     (worker,) = {upstream.pool.url for upstream in bench.upstreams}
     local = bench.local(worker.removeprefix("http://"))
-    registry.use(RegistryRules(3, 2, type(rules)(2, 1, 10_000_000), 0.0))
+    registry.circuits.use(BreakerRules(2, 1, 10.0), registry.all())
     fail()
     assert registry.circuits.state(local) is Circuit.OPEN
-    registry.use(RegistryRules(3, 2, None, 0.0))
+    registry.circuits.use(BreakerRules(disable_circuit_breaker=True), registry.all())
     assert registry.circuits.state(local) is Circuit.CLOSED
     assert len(registry.eligible("m", bench.time.clock.now_us())) == 2
-    registry.use(RegistryRules(3, 2, rules, 0.0))
+    registry.circuits.use(rules, registry.all())
     assert registry.circuits.state(local) is Circuit.OPEN

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import httpx
 
 from router.destinations import Destinations
-from router.fleet.address import normal_url, worker_id_of
-from router.fleet.core import Core
-from router.fleet.kv_events.following import FollowingRules, KvEvents
+from router.fleet import Core, normal_url, worker_id_of
+from router.fleet.kv_events import FollowingRules, KvEvents
 from router.settings import Settings
 from router.sources import SettingsError
 

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from router.fleet.kv_events import check_kv_events
+from router.process.kv_events import check_kv_events
 from router.settings import Settings
 from router.sources import SettingsError
 

@@ -1,0 +1,63 @@
+"""What the fold needs to know, from the sections of the settings that say it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from policies import (
+    PROFILES,
+    CachePool,
+    FleetRules,
+    KvBytes,
+    LengthBuckets,
+    LinkRules,
+)
+from router.gateway import weights
+from router.settings import Settings
+from router.values import token_count
+
+
+def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) -> FleetRules:
+    """What the fold needs to know.
+
+    Args:
+        settings: All of them.
+        tenant_weight_of: Weight of a tenant, by its name.
+    """
+    placement = settings.placement
+    model = PROFILES["default"]
+    if placement.prefill_tokens_per_s is not None:
+        model = replace(model, b_s=1.0 / placement.prefill_tokens_per_s)
+    return FleetRules(
+        block_tokens=placement.block_tokens,
+        capacity_tokens=settings.fleet.worker_capacity_tokens,
+        blocks_max=placement.tree_blocks_max,
+        congestion_max_per_s=placement.congestion_max,
+        lifetime_s_max=2 * settings.server.request_timeout_s,
+        default_model=model,
+        buckets=LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
+        pools={
+            name: CachePool(
+                pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min
+            )
+            for name, pool in placement.cache_pools.items()
+        },
+        weight_of=weights(settings.queue.classes, tenant_weight_of),
+        quantum_s=settings.queue.fairness_quantum_s,
+        fairness_window_s=settings.queue.fairness_window_s,
+        links={
+            name: LinkRules(
+                bytes_per_s=link.gbps * 1e9 / 8,
+                rtt_s=link.rtt_ms / 1e3,
+                cap_ratio=link.cap_ratio,
+                loss_ratio_max=link.loss_ratio_max,
+            )
+            for name, link in settings.fleet.links.items()
+        },
+        site=settings.fleet.site,
+        kv_bytes={
+            name: KvBytes(
+                model.kv_bytes_per_token, model.window_bytes_per_token, model.window_tokens, model.state_bytes
+            )
+            for name, model in placement.models.items()
+        },
+    )
