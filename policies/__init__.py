@@ -47,14 +47,16 @@ from policies.disaggregation.role_plan import (
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.disaggregation.sides import Side, Sides, SiteMap
-from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, DecisionRules, Hold, Order
-from policies.dispatch.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.dispatch.decision import Decider, Decision, DecisionRules, Hold
+from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
+from policies.dispatch.pair_decision import PairDecider
 from policies.dispatch.prospects import Prospect, prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
+from policies.dispatch.turns import Claim, Order
 from policies.dispatch.waiting_room import (
     GRACE_LAGS,
     GRACE_S,
@@ -256,6 +258,7 @@ __all__ = [
     "Order",
     "Outlook",
     "Overrides",
+    "PairDecider",
     "Pairing",
     "Partner",
     "Partners",

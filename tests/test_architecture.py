@@ -68,7 +68,6 @@ ARGUMENTS_MAX = 8
 LINES_MAX = 69
 
 LONG = {
-    "policies/dispatch/decision.py": {"decide"},
     "policies/fleet/fleet.py": {"__init__"},
     "policies/pricing/timing.py": {"assemble"},
     "router/admin/health.py": {"add_health"},

@@ -1,6 +1,6 @@
 """One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
 
-It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `Decider`,
+It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `PairDecider`,
 `Matchmaker`, `Offloading`, `WaitingRoom`, `Feedback` and `LogClock` are the production ones, on virtual time.
 Left out is what moves bytes.
 
@@ -38,7 +38,6 @@ from policies import (
     Attempt,
     BareRequest,
     Claim,
-    Decider,
     Decision,
     DecisionRules,
     EarlyRejection,
@@ -59,6 +58,7 @@ from policies import (
     Op,
     OpLog,
     Order,
+    PairDecider,
     Pairing,
     Partners,
     Policy,
@@ -201,7 +201,7 @@ class Replica:
             replica=name,
             threshold_tokens=rules.threshold_tokens,
         )
-        self._decider = Decider(
+        self._decider = PairDecider(
             self.fleet,
             DecisionRules(
                 rules.policy,

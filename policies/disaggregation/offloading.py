@@ -79,11 +79,13 @@ class Placing(NamedTuple):
         candidates: Those of its side.
         chosen: The worker among them; or that there is none.
         verdict: Why that side; None if there was no choice.
+        full_link: The link that the request would have to wait for; empty for none.
     """
 
     candidates: Candidates
     chosen: Chosen | Shed
-    verdict: OffloadVerdict | None
+    verdict: OffloadVerdict | None = None
+    full_link: str = ""
 
 
 class Offloading:
@@ -150,12 +152,10 @@ class Offloading:
 
     def place(
         self,
-        view: RequestView,
         candidates: Candidates,
         sides: Sides,
         look: Look,
         policy: Policy,
-        kv: KvBytes,
         bucket: int,
         line_of: Callable[[str, Chosen, int], Line],
         *,
@@ -164,17 +164,15 @@ class Offloading:
         """Choose a side and a worker.
 
         Args:
-            view: The request.
-            candidates: All who may take it.
+            candidates: All who may take the request.
             sides: The same, parted.
-            look: At those who would decode it.
+            look: At the workers that would decode it.
             policy: How workers are priced.
-            kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
             line_of: What waits for a side: of a link, its choice there and how many work there.
             failed: Whether a worker has failed it before.
         """
-        fleet, now_us = self._fleet, candidates.now_us
+        fleet, now_us, view = self._fleet, candidates.now_us, look.request
         local_offer = local = None
         if len(sides.local):
             local = self._placed(view, candidates, sides.local, policy, bucket)
@@ -187,27 +185,25 @@ class Offloading:
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
                 offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
-                offers.append(_crossing(offer, kv, view, look, remote.chosen))
+                offers.append(_crossing(offer, look, remote.chosen))
         if not offers:
-            return local or Placing(candidates, place(view, None, policy), None)
+            return local or Placing(candidates, place(view, None, policy))
         fixed = self._threshold_tokens > 0
         verdict = self.offload.judge(
             local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
         )
         if verdict.remote:
-            if verdict.wait_s > PACE_S:
-                look.wait_for(verdict.link)
             remote = next(
                 each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link
             )
-            return remote._replace(verdict=verdict)
+            full_link = verdict.link if verdict.wait_s > PACE_S else ""
+            return remote._replace(verdict=verdict, full_link=full_link)
         if local is None:
             return Placing(candidates, place(view, None, policy), verdict)
         return local._replace(verdict=verdict)
 
     def helped(
         self,
-        view: RequestView,
         candidates: Candidates,
         sides: Sides,
         look: Look,
@@ -220,10 +216,9 @@ class Offloading:
         """Let an idle worker of another side take a request that waits, if that is sooner.
 
         Args:
-            view: The request.
-            candidates: All who may take it.
+            candidates: All who may take the request.
             sides: The same, parted.
-            look: At those who would decode it.
+            look: At the workers that would decode it.
             policy: How workers are priced.
             bucket: Length bucket of the request.
             verdict: Why it waits where it does.
@@ -241,7 +236,7 @@ class Offloading:
             or (link and not (spare and verdict.reason in _CHOSEN_LOCAL))
         ):
             return None
-        placing = self._placed(view, candidates, np.array([slot]), policy, bucket)
+        placing = self._placed(look.request, candidates, np.array([slot]), policy, bucket)
         chosen = placing.chosen
         if isinstance(chosen, Shed) or chosen.estimated_ttft_s + (verdict.link_s if link else 0.0) >= waits_s:
             return None
@@ -252,34 +247,25 @@ class Offloading:
         )
 
     def shipping(
-        self,
-        request_id: str,
-        look: Look,
-        kv: KvBytes,
-        view: RequestView,
-        chosen: Chosen,
-        held_tokens: float,
-        now_us: int,
+        self, request_id: str, look: Look, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Shipping | None:
         """What the log must hear of the KV that a request sends over a link; None if it does not.
 
         Args:
             request_id: Of the attempt on the decode worker.
-            look: At those who would decode it.
-            kv: What the model's KV weighs, if anybody knows.
-            view: The request.
+            look: At the workers that would decode it.
             chosen: Its prefill worker.
             held_tokens: What its decode worker holds of the prompt.
             now_us: Log time.
         """
-        link, overlap_ratio = look.link(chosen.slot), look.overlap_ratio(chosen.slot)
+        kv, link, overlap_ratio = look.kv, look.link(chosen.slot), look.overlap_ratio(chosen.slot)
         if not link or not kv.known:
             return None
-        kv_bytes = kv.of(view.prompt_tokens, held_tokens)
+        kv_bytes = kv.of(look.request.prompt_tokens, held_tokens)
         ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
         overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._quoted(look, kv, view, chosen, held_tokens, now_us)
+        quote = self._quoted(look, chosen, held_tokens, now_us)
         if quote is None:
             return None
         start_us = (
@@ -297,46 +283,40 @@ class Offloading:
             quote.ready_us,
         )
 
-    def waits(self, look: Look, kv: KvBytes, view: RequestView, chosen: Chosen, now_us: int) -> bool:
-        """Whether the link has no room for what a prefill worker would send; the look knows then.
+    def full_link(self, look: Look, chosen: Chosen, now_us: int) -> str:
+        """The link that has no room for what a prefill worker would send; empty if it has.
 
         The worker that takes a request may be another than the one by which its side was judged.
         """
-        if not look.splits(chosen.slot):
-            return False
-        link = look.link(chosen.slot)
-        if link and kv.known:
-            quote = self._quoted(look, kv, view, chosen, look.held_tokens(chosen.slot), now_us)
-            if quote is not None and quote.wait_s > PACE_S:
-                look.wait_for(link)
-                return True
-        return False
+        link = look.link(chosen.slot) if look.splits(chosen.slot) else ""
+        if not link or not look.kv.known:
+            return ""
+        quote = self._quoted(look, chosen, look.held_tokens(chosen.slot), now_us)
+        return link if quote is not None and quote.wait_s > PACE_S else ""
+
+    def leave(self, link: str, best: Ticket, now_us: int) -> None:
+        """Remember that the room of a link is left to the first of the requests that wait for it."""
+        request_id, since_us, latest_us = self._left_to.get(link, ("", now_us, now_us))
+        if request_id != best.request_id or now_us - latest_us > LINK_GRACE_US:
+            since_us = now_us
+        self._left_to[link] = (best.request_id, since_us, now_us)
 
     def left_unused(self, link: str, best: Ticket, now_us: int) -> bool:
-        """Whether the first of those who wait for a link has left its room to others for too long.
-
-        To be asked by who would take it.
-        """
+        """True if another replica's request, the first for a link, has not taken its room for too long."""
         known = self._left_to.get(link)
-        if known is None or known[0] != best.request_id or now_us - known[2] > LINK_GRACE_US:
-            self._left_to[link] = (best.request_id, now_us, now_us)
-            return False
-        self._left_to[link] = (best.request_id, known[1], now_us)
-        return best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
+        return known is not None and best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
 
-    def _quoted(
-        self, look: Look, kv: KvBytes, view: RequestView, chosen: Chosen, held_tokens: float, now_us: int
-    ) -> Quote | None:
+    def _quoted(self, look: Look, chosen: Chosen, held_tokens: float, now_us: int) -> Quote | None:
         """What the link of a prefill worker offers."""
         overlap_ratio = look.overlap_ratio(chosen.slot)
         overlapped_s = overlap_ratio * chosen.service_s
         return self._fleet.links.quote(
             look.link(chosen.slot),
-            kv.of(view.prompt_tokens, held_tokens),
+            look.kv.of(look.request.prompt_tokens, held_tokens),
             overlapped_s,
             chosen.queue_s + chosen.service_s - overlapped_s,
             now_us,
-            _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
+            _ready_bytes(look.kv, chosen, held_tokens) if overlap_ratio else 0.0,
         )
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
@@ -350,7 +330,7 @@ class Offloading:
         self, view: RequestView, candidates: Candidates, slots: Slots, policy: Policy, bucket: int
     ) -> Placing:
         among = self._fleet.among(candidates, slots, bucket)
-        return Placing(among, place(view, among, policy), None)
+        return Placing(among, place(view, among, policy))
 
 
 _CHOSEN_LOCAL = frozenset(
@@ -402,16 +382,16 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
     return chosen.stall_s + prefill_s * (comes + line.behind)
 
 
-def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:
+def _crossing(offer: Offer, look: Look, chosen: Chosen) -> Offer:
     """The same with what would cross the link: all of the KV but what the decode side holds."""
-    overlap_ratio = look.overlap_ratio(chosen.slot)
+    kv, overlap_ratio = look.kv, look.overlap_ratio(chosen.slot)
     if not kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
     held_tokens = look.held_tokens(chosen.slot)
     return msgspec.structs.replace(
         offer,
         overlap_ratio=overlap_ratio,
-        kv_bytes=kv.of(view.prompt_tokens, held_tokens),
+        kv_bytes=kv.of(look.request.prompt_tokens, held_tokens),
         ready_bytes=_ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
     )
 

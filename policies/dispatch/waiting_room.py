@@ -55,7 +55,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from policies.dispatch.decision import SLO_UNREACHABLE, Decision, Hold
+from policies.dispatch.decision import Decision, Hold
+from policies.dispatch.early_rejection import SLO_UNREACHABLE
 from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
@@ -194,7 +195,7 @@ class Waiter(Protocol):
     """A request that waits."""
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
-        """Decide afresh (`policies.dispatch.decision.Claim`)."""
+        """Decide afresh (`policies.dispatch.turns.Claim`)."""
 
     def dispatched(self, decision: Decision) -> None:
         """Reserve and go: the wait is over. Publishes the decision before it returns."""

@@ -1,6 +1,6 @@
 """Where requests go: who may take them, by which policy, in whose turn. One of each part per replica.
 
-Decider ── prices workers (`Feedback`, `Matchmaker`, `Offloading`), and asks whether it is a request's turn
+PairDecider ── prices workers (`Feedback`, `Matchmaker`, `Offloading`), and asks whose turn it is
 WaitingRoom ── keeps those whose turn it is not; Admission ── how much a worker is given
 """
 
@@ -14,7 +14,6 @@ from policies import (
     GRACE_LAGS,
     GRACE_S,
     Admission,
-    Decider,
     DecisionRules,
     EarlyRejection,
     Feedback,
@@ -23,6 +22,7 @@ from policies import (
     Offload,
     Offloading,
     Order,
+    PairDecider,
     Pairing,
     Shadow,
     Slots,
@@ -90,7 +90,7 @@ class Placing:
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
-        self.decider = Decider(
+        self.decider = PairDecider(
             fleet,
             self._rules(settings),
             self.feedback,

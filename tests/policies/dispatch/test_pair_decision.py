@@ -13,7 +13,6 @@ from policies import (
     AdmissionRules,
     BareRequest,
     Claim,
-    Decider,
     Decision,
     DecisionRules,
     DecodeFit,
@@ -27,6 +26,7 @@ from policies import (
     Op,
     OpLog,
     Order,
+    PairDecider,
     Pairing,
     Partners,
     Placed,
@@ -77,7 +77,7 @@ class Setup:
         admission = Admission(AdmissionRules(**rules), fleet)
         matchmaker = Matchmaker(fleet, admission, lambda _: self.fit)
         rejection = None if level is None else EarlyRejection(level, fleet, lambda _: self.fit)
-        self.decider = Decider(
+        self.decider = PairDecider(
             fleet,
             DecisionRules(
                 make_policy(policy),
