@@ -136,36 +136,20 @@ class GatewayProcess:
         self._vital_signs = VitalSigns(self._sign_ports(settings))
         self.clients = ClientSide(settings, self.metrics, files)
         self.ending = self.clients.ending
-        self.live = LiveSettings(
-            Loaded(settings, origins),
-            self.fleet.overrides,
-            log,
-            parts={
-                "gateway": self.gateway.use,
-                "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
-                "clients": self.clients.use,
-                "workers": self.workers.use,
-                "roles": lambda new: self.roles.use(planner_rules(new)),
-                "logs": lambda new: log_from(new.observability.log_level),
-            },
-        )
+        self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = self._secret_watches(settings)
         views = Views(self.gateway, self.live, self.workers, self.tenants, self.shared, self.ending)
         self.pulse, self.console = views.pulse, views.console
         self._tell_metrics(views)
         ports = views.ports(self.degraded, self.roles, self.discovery, self.kv_events)
-        if admin_listener is None:
-            self.api = make_api(ports, self._lifespan)
-        else:
-            self.api = make_data_api(ports, self._lifespan)
+        make = make_api if admin_listener is None else make_data_api
+        self.api = make(ports, self._lifespan)
+        if admin_listener is not None:
             self.clients.listen_for_admins(ports, admin_listener)
-        door = self.gateway.reader.door
-        self.protocol = self.clients.protocol(
-            starting(self.gateway, self.encoding),
-            is_proxied,
-            None if door.is_open else self.gateway.reader.judge,
-        )
+        reader = self.gateway.reader
+        judge = None if reader.door.is_open else reader.judge
+        self.protocol = self.clients.protocol(starting(self.gateway, self.encoding), is_proxied, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
 
@@ -227,6 +211,22 @@ class GatewayProcess:
             Plugins(self._handovers, self.tenants.limiter, self._tokenizing),
             loop=asyncio.get_running_loop(),
             requests_max=files.requests_max,
+        )
+
+    def _live_settings(self, loaded: Loaded, log: LogPort, keyring: Keyring) -> LiveSettings:
+        """The settings, and the parts that follow when they change."""
+        return LiveSettings(
+            loaded,
+            self.fleet.overrides,
+            log,
+            parts={
+                "gateway": self.gateway.use,
+                "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
+                "clients": self.clients.use,
+                "workers": self.workers.use,
+                "roles": lambda new: self.roles.use(planner_rules(new)),
+                "logs": lambda new: log_from(new.observability.log_level),
+            },
         )
 
     def _sign_ports(self, settings: Settings) -> SignPorts:
