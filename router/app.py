@@ -120,7 +120,7 @@ class GatewayProcess:
         self.roles = RolePlanner(
             core,
             self.workers.client,
-            decode_fit=self.gateway.placing.feedback.decode_fit,
+            decode_fit=self.gateway.placing.feedback.learn_decodes,
             rules=planner_rules(settings),
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )

@@ -173,9 +173,9 @@ class Replica:
         self._feedback = Feedback(self.fleet, op_log, bytes_per_token=BYTES_PER_TOKEN)
         queue = rules.queue or QueueRules()
         admission = Admission(queue.admission, self.fleet)
-        matchmaker = Matchmaker(self.fleet, admission, self._feedback.decode_fit, rules.decode_policy)
+        matchmaker = Matchmaker(self.fleet, admission, self._feedback.learn_decodes, rules.decode_policy)
         lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
-        rejection = EarlyRejection(queue.level, self.fleet, self._feedback.decode_fit)
+        rejection = EarlyRejection(queue.level, self.fleet, self._feedback.learn_decodes)
         order = Order(
             admission,
             lanes,
@@ -406,7 +406,7 @@ class Replica:
             RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")
             for worker in fleet.workers()
         ]
-        demand = role_demand(fleet, members, self._feedback.decode_fit, now_us)
+        demand = role_demand(fleet, members, self._feedback.learn_decodes, now_us)
         plan = plan_roles(demand, members, fleet.offload_plan, now_us).plan(
             fleet.offload_plan, self.name, now_us
         )

@@ -80,7 +80,7 @@ class PairDecider(Decider):
             fleet, rules, feedback, replica=replica, next_attempt_id=next_attempt_id, limits=limits
         )
         admission = rules.order.admission if rules.order else Admission(AdmissionRules(), fleet)
-        self._matchmaker = matchmaker or Matchmaker(fleet, admission, feedback.decode_fit)
+        self._matchmaker = matchmaker or Matchmaker(fleet, admission, feedback.learn_decodes)
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
 
     def use(self, rules: DecisionRules) -> None:

@@ -73,7 +73,7 @@ class Placing:
         self._metrics = metrics
         self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(settings.admission, fleet)
-        self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
+        self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.learn_decodes)
         self._lanes = Lanes(self._slots_of, self._pairing_of, self._matchmaker)
         fleet.tickets.watched = log.replica
         self.room = WaitingRoom(
@@ -155,7 +155,7 @@ class Placing:
             self._lanes,
             settings.queue.uncached_weight,
             self._registry.step_tokens,
-            EarlyRejection(level, self._fleet, self.feedback.decode_fit) if level.promises else None,
+            EarlyRejection(level, self._fleet, self.feedback.learn_decodes) if level.promises else None,
         )
 
     def next_attempt_id(self) -> str:
