@@ -47,17 +47,11 @@ from radix import WHOLE_MAX, AttentionProfile, whole
 
 
 class PairDecider(Decider):
-    """Decides for one replica, of requests that two workers share, too.
+    """Decides for one replica, of requests that two workers share, too; see `Decider`.
 
     Args:
-        fleet: See `Decider`.
-        rules: See `Decider`.
-        feedback: See `Decider`; also learns how fast workers decode.
-        replica: See `Decider`.
-        next_attempt_id: See `Decider`.
         matchmaker: Finds decode workers; None: one by the same rules.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
-        limits: See `Decider`.
 
     Attributes:
         prefill_policy: How workers are priced where some of them only prefill.
@@ -122,15 +116,7 @@ class PairDecider(Decider):
     ) -> Decision | Hold | Shed:
         """Choose a worker, or a prefill and a decode worker, and say whether it is the request's turn there.
 
-        Args:
-            parsed: See `Decider.decide`.
-            profile: See `Decider.decide`.
-            slots: See `Decider.decide`.
-            now_us: See `Decider.decide`.
-            now_s: See `Decider.decide`.
-            claim: See `Decider.decide`.
-            bucket: See `Decider.decide`.
-            pairing: Which of the workers need a partner; None if none does.
+        ``pairing`` says which of the workers need a partner; None: none does. For the rest see `Decider`.
         """
         if pairing is None:
             return super().decide(parsed, profile, slots, now_us, now_s, claim, bucket)
@@ -237,7 +223,7 @@ class PairDecider(Decider):
         if isinstance(turn, Chosen):
             now_us = candidates.now_us
             link = self.offloading.full_link(look, turn, now_us)
-            link = link or self._left_link(order, claim, look, turn, now_us)
+            link = link or self._leave_link(order, claim, look, turn, now_us)
             if link:
                 chosen, look = turn, look.without_room_on(link)
                 turn = ask(candidates, chosen, policy, decodable=False, full_link=link)
@@ -265,8 +251,8 @@ class PairDecider(Decider):
             weighed.everyone, weighed.sides, look, weighed.policy, weighed.bucket, verdict, slot, waits_s
         )
 
-    def _left_link(self, order: Order, claim: Claim, look: Look, chosen: Chosen, now_us: int) -> str:
-        """Leave the room of a link to a request with a lesser key that waits for it; empty if none does.
+    def _leave_link(self, order: Order, claim: Claim, look: Look, chosen: Chosen, now_us: int) -> str:
+        """Leave the room of a link to a request with a lesser key, and return the link; empty if none waits.
 
         All replicas hear that a link has room in the same moment, and see the same order.
         """
