@@ -47,18 +47,11 @@ from policies.disaggregation.role_plan import (
     plan_roles,
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
-from policies.dispatch.decision import (
-    SLO_UNREACHABLE,
-    Decider,
-    Decision,
-    DecisionRules,
-    Queued,
-    QueueEntry,
-    QueueOrder,
-)
-from policies.dispatch.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.dispatch.decision import Decider, Decision, DecisionRules, Queued
+from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
+from policies.dispatch.pair_decision import PairDecider
 from policies.dispatch.prospects import Prospect, prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
@@ -76,6 +69,7 @@ from policies.dispatch.request_queue import (
     WaitEnd,
 )
 from policies.dispatch.request_queue import Refusal as QueueRefusal
+from policies.dispatch.turns import QueueEntry, QueueOrder
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import PROFILES, ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit, decoding_after
@@ -263,6 +257,7 @@ __all__ = [
     "Optimum",
     "Outlook",
     "Overrides",
+    "PairDecider",
     "Pairing",
     "Partners",
     "PastVerdict",

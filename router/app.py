@@ -121,7 +121,7 @@ class GatewayProcess:
         self.roles = RolePlanner(
             core,
             self.workers.client,
-            decode_fit=self.gateway.placing.feedback.decode_fit,
+            decode_fit=self.gateway.placing.feedback.learn_decodes,
             rules=settings.roles,
             level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
@@ -145,29 +145,14 @@ class GatewayProcess:
         )
         self.clients = ClientSide(settings, self.metrics, files)
         self.ending = self.clients.ending
-        self.live = LiveSettings(
-            Loaded(settings, origins),
-            self.fleet.overrides,
-            log,
-            parts={
-                "gateway": self.gateway.use,
-                "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
-                "clients": self.clients.use,
-                "workers": self.workers.use,
-                "roles": lambda new: self.roles.use(new.roles, new.admission),
-                "logs": lambda new: log_from(new.observability.log_level),
-            },
-        )
+        self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = self._secret_watches(settings)
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
-        door = self.gateway.reader.door
-        self.protocol = self.clients.protocol(
-            starting(self.gateway, self.encoding),
-            is_proxied,
-            None if door.is_open else self.gateway.reader.judge,
-        )
+        reader = self.gateway.reader
+        judge = None if reader.door.is_open else reader.judge
+        self.protocol = self.clients.protocol(starting(self.gateway, self.encoding), is_proxied, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
 
@@ -229,6 +214,22 @@ class GatewayProcess:
             Plugins(self._handovers, self.tenants.limiter, self._tokenizing),
             loop=asyncio.get_running_loop(),
             requests_max=files.requests_max,
+        )
+
+    def _live_settings(self, loaded: Loaded, log: LogPort, keyring: Keyring) -> LiveSettings:
+        """The settings, and the parts that follow when they change."""
+        return LiveSettings(
+            loaded,
+            self.fleet.overrides,
+            log,
+            parts={
+                "gateway": self.gateway.use,
+                "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
+                "clients": self.clients.use,
+                "workers": self.workers.use,
+                "roles": lambda new: self.roles.use(new.roles, new.admission),
+                "logs": lambda new: log_from(new.observability.log_level),
+            },
         )
 
     def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:

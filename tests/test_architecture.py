@@ -65,16 +65,11 @@ PRODUCT = [module for module in MODULES if module.parts[0] != "loadtest"]
 
 ARGUMENTS_MAX = 8
 
-LINES_MAX = 69
+LINES_MAX = 70
+"""Lines of a function, its docstring not counted."""
 
-LONG = {
-    "policies/dispatch/decision.py": {"decide"},
-    "policies/fleet/fleet.py": {"__init__"},
-    "policies/pricing/timing.py": {"assemble"},
-    "router/app.py": {"__init__"},
-    "router/metrics.py": {"__init__"},
-}
-"""Functions that may be longer: a decision without calls in between, and wiring."""
+LONG = {"policies/fleet/fleet.py: __init__"}
+"""Functions that are longer today; none comes on top."""
 
 
 def test_no_constructor_takes_more_than_eight_arguments() -> None:
@@ -91,12 +86,18 @@ def test_no_constructor_takes_more_than_eight_arguments() -> None:
     assert found == []
 
 
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(function) is not None else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
 def test_no_function_is_longer_than_a_page() -> None:
-    long = {}
-    for module in PRODUCT:
-        nodes = ast.walk(TREES[module])
-        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        names = {each.name for each in functions if (each.end_lineno or 0) - each.lineno + 1 > LINES_MAX}
-        if names:
-            long[module.as_posix()] = names
-    assert long == LONG
+    """Whoever reads it sees all of it at once."""
+    functions = [
+        (f"{module.as_posix()}: {node.name}", _lines(node))
+        for module in MODULES
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [(name, lines) for name, lines in functions if lines > LINES_MAX and name not in LONG] == []

@@ -219,33 +219,38 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
         metavar="FILE",
         type=str,
     )
-    more = parser.add_argument
-    more("--kv-events-config", metavar="JSON", help="publish KV cache events, as the engines' own flag says")
+    parser.add_argument(
+        "--kv-events-config", metavar="JSON", help="publish KV cache events, as the engines' own flag says"
+    )
     flag("kv_events_legacy", "vLLM: events as arrays, as before 2026", action=argparse.BooleanOptionalAction)
-    more(
+    _add_hand_over(parser)
+    known = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
+    assert {field.name for field in fields(EngineSettings)} <= known
+    return parser
+
+
+def _add_hand_over(parser: argparse.ArgumentParser) -> None:
+    """Add the engines' own flags for prefill and decode on different workers."""
+    add = parser.add_argument
+    add(
         "--disaggregation-mode",
         choices=("null", "prefill", "decode"),
         default="null",
         help="SGLang: its part",
     )
-    more(
-        "--disaggregation-bootstrap-port", type=int, default=8998, help="SGLang: of the first prefill engine"
-    )
-    more(
+    add("--disaggregation-bootstrap-port", type=int, default=8998, help="SGLang: of the first prefill engine")
+    add(
         "--disaggregation-bootstrap-timeout",
         type=float,
         default=300.0,
         help="SGLang: of a prefill leg, in seconds",
     )
-    more(
+    add(
         "--disaggregation-waiting-timeout",
         type=float,
         default=300.0,
         help="SGLang: of a decode leg, in seconds",
     )
-    more("--kv-transfer-config", metavar="JSON", help="vLLM: connector and role, as its own flag says")
-    more("--side-channel-port", type=int, default=5600, help="vLLM: NIXL's, or Mooncake's bootstrap port")
-    more("--kv-link", metavar="URL", help="KV leaves over this shared link (python -m loadtest.engine.link)")
-    known = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
-    assert {field.name for field in fields(EngineSettings)} <= known
-    return parser
+    add("--kv-transfer-config", metavar="JSON", help="vLLM: connector and role, as its own flag says")
+    add("--side-channel-port", type=int, default=5600, help="vLLM: NIXL's, or Mooncake's bootstrap port")
+    add("--kv-link", metavar="URL", help="KV leaves over this shared link (python -m loadtest.engine.link)")

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from policies import Decider, Decoded, Op
+from policies import QueueEntry, Decider, Decoded, Op
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
@@ -57,7 +57,8 @@ def _publish(self: SharedState, op: Op, *more: Op) -> None:
 
 def _numbers() -> None:
     _put(parsing, COUNT_MAX=inf, ANSWERS_MAX=inf, WHOLE_MAX=inf)
-    _put(sys.modules[Decider.__module__], TOKENS_MAX=inf, whole=lambda value, most: round(value))
+    for part in (Decider, QueueEntry):  # decisions, and turns
+        _put(sys.modules[part.__module__], TOKENS_MAX=inf, whole=lambda value, most: round(value))
     _put(SharedState, publish=_publish)
 
 

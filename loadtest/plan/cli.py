@@ -244,83 +244,97 @@ def _parser() -> argparse.ArgumentParser:
         description="Find the cheapest fleet that holds a service level on a workload, by simulation.",
     )
     add_workload(parser)
-    lengths = parser.add_argument_group("workload from a histogram of lengths")
+    _add_lengths(parser.add_argument_group("workload from a histogram of lengths"))
+    _add_service_level(parser.add_argument_group("service level"))
+    _add_fleet(parser.add_argument_group("fleet"))
+    _add_run(parser.add_argument_group("run"))
+    return parser
 
-    def flag(
-        group: argparse._ArgumentGroup, name: str, kind: Callable[[str], object], default: object, text: str
-    ) -> None:
-        told = (
-            ""
-            if default is None
-            else f" [default {default:g}]"
-            if isinstance(default, float)
-            else f" [default {default}]"
-        )
-        group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + told)
 
-    lengths.add_argument(
+def _add_lengths(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--lengths", type=Path, metavar="FILE", help="CSV: prompt_tokens,count and maybe output_tokens"
     )
-    flag(
-        lengths, "hit-ratio", share, None, "share of prompt tokens that an infinite cache would reuse, 0 to 1"
+    _flag(
+        group, "hit-ratio", share, None, "share of prompt tokens that an infinite cache would reuse, 0 to 1"
     )
-    flag(lengths, "rate", positive, None, "requests per second")
-    flag(lengths, "output-tokens", count, DRAWN_OUTPUT_TOKENS, "answers, where the histogram says nothing")
-    flag(lengths, "reuse-s", positive, REUSE_S, "mean age of what a prompt shares, seconds")
-    slo = parser.add_argument_group("service level")
-    slo.add_argument(
+    _flag(group, "rate", positive, None, "requests per second")
+    _flag(group, "output-tokens", count, DRAWN_OUTPUT_TOKENS, "answers, where the histogram says nothing")
+    _flag(group, "reuse-s", positive, REUSE_S, "mean age of what a prompt shares, seconds")
+
+
+def _add_service_level(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--ttft-p90-s", type=positive, required=True, metavar="S", help="90 %% get their first token within S"
     )
-    flag(
-        slo, "tpot-p90-s", positive, None, "90 %% get their tokens at this pace or faster, seconds per token"
+    _flag(
+        group,
+        "tpot-p90-s",
+        positive,
+        None,
+        "90 %% get their tokens at this pace or faster, seconds per token",
     )
-    flag(slo, "completed-share", not_negative, 1.0, "share of the requests that must be completed")
-    fleet = parser.add_argument_group("fleet")
-    add_engine(fleet)
-    flag(fleet, "worker-price", not_negative, PRICES.worker, "price of a worker per hour, in any currency")
-    flag(fleet, "host-gib-price", not_negative, PRICES.host_gib, "price of a GiB of host memory per hour")
-    flag(fleet, "pool-gib-price", not_negative, PRICES.pool_gib, "price of a GiB of the shared pool per hour")
-    fleet.add_argument(
+    _flag(group, "completed-share", not_negative, 1.0, "share of the requests that must be completed")
+
+
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    add_engine(group)
+    _flag(group, "worker-price", not_negative, PRICES.worker, "price of a worker per hour, in any currency")
+    _flag(group, "host-gib-price", not_negative, PRICES.host_gib, "price of a GiB of host memory per hour")
+    _flag(
+        group, "pool-gib-price", not_negative, PRICES.pool_gib, "price of a GiB of the shared pool per hour"
+    )
+    group.add_argument(
         "--host-gib",
         type=sizes,
         default="0,1024",
         metavar="A,B,...",
         help="host memory for KV of a worker to consider, GiB (L2) [default 0,1024]",
     )
-    fleet.add_argument(
+    group.add_argument(
         "--pool-gib",
         type=sizes,
         default="0,8192",
         metavar="A,B,...",
         help="shared pools to consider, GiB (L3) [default 0,8192]",
     )
-    flag(fleet, "workers-max", count, 64, "consider no more workers")
-    fleet.add_argument(
+    _flag(group, "workers-max", count, 64, "consider no more workers")
+    group.add_argument(
         "--split",
         choices=["no", "yes", "try"],
         default="try",
         help="prefill and decode on workers of their own [default try: whichever is cheaper]",
     )
-    fleet.add_argument(
+    group.add_argument(
         "--buckets",
         action="store_true",
         help="try the best fleet divided by the length of requests, too (64K, 256K and 1M tokens of prompt "
         "plus expected output), and keep that if it costs less or needs fewer workers",
     )
-    fleet.add_argument(
+    group.add_argument(
         "--policy",
         type=contenders,
         default=DEFAULT_POLICIES,
         metavar="A,B,...",
         help=f"policies to consider [default {DEFAULT_POLICIES}]",
     )
-    flag(fleet, "replicas", count, 1, "replicas of the gateway")
-    run = parser.add_argument_group("run")
-    flag(run, "speed", positive, 1.0, "times the load of the trace")
-    flag(run, "warmup-s", not_negative, 0.0, "seconds whose requests are in no figure")
-    flag(run, "seeds", count, 3, "seeds that must agree on the plan")
-    add_jobs(run)
-    run.add_argument("--json", type=new_file, metavar="FILE", help="write the plan as JSON")
-    run.add_argument("--report", type=new_file, metavar="FILE", help="write the plan as an HTML page")
-    run.add_argument("--curve", type=new_file, metavar="FILE", help="write hit rate against memory as PNG")
-    return parser
+    _flag(group, "replicas", count, 1, "replicas of the gateway")
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
+    _flag(group, "speed", positive, 1.0, "times the load of the trace")
+    _flag(group, "warmup-s", not_negative, 0.0, "seconds whose requests are in no figure")
+    _flag(group, "seeds", count, 3, "seeds that must agree on the plan")
+    add_jobs(group)
+    group.add_argument("--json", type=new_file, metavar="FILE", help="write the plan as JSON")
+    group.add_argument("--report", type=new_file, metavar="FILE", help="write the plan as an HTML page")
+    group.add_argument("--curve", type=new_file, metavar="FILE", help="write hit rate against memory as PNG")
+
+
+def _flag(
+    group: argparse._ArgumentGroup, name: str, kind: Callable[[str], object], default: object, text: str
+) -> None:
+    """Add a flag whose help ends with its default, if it has one."""
+    shown = f"{default:g}" if isinstance(default, float) else default
+    told = "" if default is None else f" [default {shown}]"
+    group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + told)

@@ -70,6 +70,8 @@ _COPIED = (
 )
 """Arguments that are called as in `SimulationConfig`."""
 
+_DEFAULT = SimulationConfig(engine=PROFILES[DEFAULT_ENGINE])
+
 
 def main(argv: list[str]) -> int:
     """Compare policies on a workload.
@@ -207,25 +209,19 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare placement policies on recorded traffic: the gateway's decisions, modelled "
         "engines, virtual time.",
     )
-    default = SimulationConfig(engine=PROFILES[DEFAULT_ENGINE])
     parser.add_argument("--list", action=_List, nargs=0, help="show engines and policies, and end")
     add_workload(parser)
-    fleet = parser.add_argument_group("fleet")
-    add_engine(fleet)
+    _add_fleet(parser.add_argument_group("fleet"))
+    _add_gateway(parser.add_argument_group("gateway"))
+    add_queue(parser)
+    _add_run(parser.add_argument_group("run"))
+    return parser
 
-    def flag(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], text: str) -> None:
-        value = getattr(default, name)
-        shown = f"{value:g}" if isinstance(value, float) else value
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            default=value,
-            metavar="N",
-            help=f"{text} [default {shown}]",
-        )
 
-    flag(fleet, "workers", count, "workers that take requests")
-    fleet.add_argument(
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    add_engine(group)
+    _flag(group, "workers", count, "workers that take requests")
+    group.add_argument(
         "--buckets",
         type=bucket_workers,
         default=(),
@@ -234,23 +230,25 @@ def _parser() -> argparse.ArgumentParser:
         help="divide them by the length of requests, prompt plus expected output, as in 64K=5,256K=2,1M=1; "
         "longer requests are rejected [default: all take any length]",
     )
-    fleet.add_argument(
+    group.add_argument(
         "--host-tokens",
         type=count_or_none,
         default=0,
         metavar="N",
         help="tokens of KV in the host memory of a worker; 0: none [default 0]",
     )
-    fleet.add_argument(
+    group.add_argument(
         "--pool-tokens",
         type=count_or_none,
         default=0,
         metavar="N",
         help="tokens of KV in a pool that all workers share (L3), read into host memory; 0: none [default 0]",
     )
-    flag(fleet, "decode_workers", count_or_none, "workers that only decode; 0: all do both")
-    gateway = parser.add_argument_group("gateway")
-    gateway.add_argument(
+    _flag(group, "decode_workers", count_or_none, "workers that only decode; 0: all do both")
+
+
+def _add_gateway(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--policy",
         type=contenders,
         default=DEFAULT_POLICIES,
@@ -258,38 +256,46 @@ def _parser() -> argparse.ArgumentParser:
         help="policies to compare, with options as in affinity:match_weight=2, or all "
         f"[default {DEFAULT_POLICIES}]",
     )
-    gateway.add_argument(
+    group.add_argument(
         "--decode-policy",
         choices=DECODE_POLICIES,
-        default=default.decode_policy,
-        help=f"chooses the worker that decodes [default {default.decode_policy}]",
+        default=_DEFAULT.decode_policy,
+        help=f"chooses the worker that decodes [default {_DEFAULT.decode_policy}]",
         metavar="NAME",
     )
-    flag(gateway, "replicas", count, "replicas of the gateway")
-    gateway.add_argument(
+    _flag(group, "replicas", count, "replicas of the gateway")
+    group.add_argument(
         "--log-delay-ms",
         type=not_negative,
-        default=1000.0 * default.log_delay_s,
+        default=1000.0 * _DEFAULT.log_delay_s,
         metavar="MS",
-        help=f"until replicas hear of each other, milliseconds [default {1000.0 * default.log_delay_s:g}]",
+        help=f"until replicas hear of each other, milliseconds [default {1000.0 * _DEFAULT.log_delay_s:g}]",
     )
-    flag(gateway, "block_tokens", count, "tokens of the gateway's blocks")
-    flag(gateway, "expected_output_tokens", count, "answer length that the gateway assumes")
-    add_queue(parser)
-    run = parser.add_argument_group("run")
-    flag(run, "speed", positive, "times the load of the trace")
-    run.add_argument(
+    _flag(group, "block_tokens", count, "tokens of the gateway's blocks")
+    _flag(group, "expected_output_tokens", count, "answer length that the gateway assumes")
+
+
+def _add_run(group: argparse._ArgumentGroup) -> None:
+    _flag(group, "speed", positive, "times the load of the trace")
+    group.add_argument(
         "--utilisation",
         type=share,
         metavar="U",
         help="slow the engines down, or speed them up, until the least possible work keeps the fleet so "
         "busy, 0 to 1 [default: as fast as they are]",
     )
-    flag(run, "warmup_s", not_negative, "seconds whose requests are in no figure")
-    add_jobs(run)
-    run.add_argument("--json", type=new_file, metavar="FILE", help="write the figures as JSON")
-    run.add_argument("--report", type=new_file, metavar="FILE", help="write a page with charts, as HTML")
-    return parser
+    _flag(group, "warmup_s", not_negative, "seconds whose requests are in no figure")
+    add_jobs(group)
+    group.add_argument("--json", type=new_file, metavar="FILE", help="write the figures as JSON")
+    group.add_argument("--report", type=new_file, metavar="FILE", help="write a page with charts, as HTML")
+
+
+def _flag(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], text: str) -> None:
+    """Add a flag with the name and the default of a field of `SimulationConfig`."""
+    value = getattr(_DEFAULT, name)
+    shown = f"{value:g}" if isinstance(value, float) else value
+    option = f"--{name.replace('_', '-')}"
+    group.add_argument(option, type=kind, default=value, metavar="N", help=f"{text} [default {shown}]")
 
 
 class _List(argparse.Action):

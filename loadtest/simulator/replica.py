@@ -1,6 +1,6 @@
 """One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
 
-It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `Decider`,
+It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `PairDecider`,
 `DecodeSelector`, `Offloading`, `RequestQueue`, `Feedback` and `LogClock` are the production ones, on virtual
 time. Left out is what moves bytes.
 
@@ -37,7 +37,6 @@ from policies import (
     Admission,
     Attempt,
     BareRequest,
-    Decider,
     Decision,
     DecisionRules,
     DecodeSelector,
@@ -56,6 +55,7 @@ from policies import (
     OffloadRules,
     Op,
     OpLog,
+    PairDecider,
     Pairing,
     Partners,
     Policy,
@@ -172,10 +172,10 @@ class Replica:
         queue = rules.queue or QueueRules()
         admission = Admission(queue.admission, self.fleet)
         decode_selector = DecodeSelector(
-            self.fleet, admission, self._feedback.decode_fit, rules.decode_policy
+            self.fleet, admission, self._feedback.learn_decodes, rules.decode_policy
         )
         lanes = Lanes(self._slots_of, self._pairing_of, decode_selector)
-        rejection = EarlyRejection(queue.level, self.fleet, self._feedback.decode_fit)
+        rejection = EarlyRejection(queue.level, self.fleet, self._feedback.learn_decodes)
         order = QueueOrder(
             admission,
             lanes,
@@ -196,7 +196,7 @@ class Replica:
         )
         self.link_watch = LinkWatch(self.fleet, op_log)
         self.offloading = Offloading(self.fleet, Offload(self.fleet.links, rules.offload), replica=name)
-        self._decider = Decider(
+        self._decider = PairDecider(
             self.fleet,
             DecisionRules(
                 rules.policy,
@@ -401,7 +401,7 @@ class Replica:
             RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")
             for worker in fleet.workers()
         ]
-        demand = role_demand(fleet, members, self._feedback.decode_fit, now_us)
+        demand = role_demand(fleet, members, self._feedback.learn_decodes, now_us)
         plan = plan_roles(demand, members, fleet.offload_plan, now_us).plan(
             fleet.offload_plan, self.name, now_us
         )

@@ -224,9 +224,13 @@ class DecodeView:
         request: For whom.
         kv: What the KV of its model weighs.
         candidates: What is cached where, and when it is.
+
+    Attributes:
+        request: As given.
+        kv: As given.
     """
 
-    __slots__ = ("_candidates", "_decode_selector", "_full", "_kv", "_pools", "_request", "_seen")
+    __slots__ = ("_candidates", "_decode_selector", "_full_link", "_pools", "_seen", "kv", "request")
 
     def __init__(
         self,
@@ -238,11 +242,17 @@ class DecodeView:
     ) -> None:
         self._decode_selector = decode_selector
         self._pools = pools
-        self._request = request
-        self._kv = kv
+        self.request = request
+        self.kv = kv
         self._candidates = candidates
         self._seen: dict[int, _Columns] = {}
-        self._full = ""
+        self._full_link = ""
+
+    def without_room_on(self, link: str) -> "DecodeView":
+        """The same look, where a link has no room for the request now."""
+        other = DecodeView(self._decode_selector, self._pools, self.request, self.kv, self._candidates)
+        other._seen, other._full_link = self._seen, link
+        return other
 
     # Prices.
 
@@ -292,7 +302,7 @@ class DecodeView:
             return self._open(number)
         if not pools.decodes.item(slot):
             return True
-        tokens = self._request.prompt_tokens + self._request.output_tokens
+        tokens = self.request.prompt_tokens + self.request.output_tokens
         lacking = self._decode_selector.admission.lacking(np.array([slot]), tokens, self._candidates.now_us)
         return lacking.item(0) == 0.0
 
@@ -313,13 +323,13 @@ class DecodeView:
     def partner(self, chosen: Chosen) -> DecodePartner | None:
         """The decode worker that ends what a prefill worker begins; None if the policy considers nobody."""
         pool, columns, exposed_s, costs = self._priced(chosen)
-        row = cheapest_row(self._request.key, pool.worker_hash, costs)
+        row = cheapest_row(self.request.key, pool.worker_hash, costs)
         return None if row is None else _partner(pool, columns, exposed_s, row)
 
     def partners(self, chosen: Chosen) -> list[tuple[float, DecodePartner]]:
         """All that `partner` chooses from, with what each costs, in its order; +inf is not considered."""
         pool, columns, exposed_s, costs = self._priced(chosen)
-        first = cheapest_row(self._request.key, pool.worker_hash, costs)
+        first = cheapest_row(self.request.key, pool.worker_hash, costs)
         rows = sorted(range(len(costs)), key=lambda row: (row != first, costs.item(row)))
         return [(costs.item(row), _partner(pool, columns, exposed_s, row)) for row in rows]
 
@@ -338,7 +348,7 @@ class DecodeView:
         if policy is not None:
             rows = (costs < inf).nonzero()[0]
             costs = np.full(len(costs), inf)
-            costs[rows] = policy.costs(self._request, self._peers(pool, rows))
+            costs[rows] = policy.costs(self.request, self._peers(pool, rows))
         return pool, columns, exposed_s, costs
 
     # Links.
@@ -360,28 +370,25 @@ class DecodeView:
         held = self._columns(self._pools.pool_of.item(slot)).cached_tokens
         return float(held.max()) if isinstance(held, np.ndarray) else held
 
-    def wait_for(self, link: str) -> None:
-        """A link has no room for the request now: who would send its KV over it has none."""
-        self._full = link
-
-    def waits_for_link(self, slot: int) -> bool:
-        """Whether the candidate in a slot would send its KV over that link."""
-        return bool(self._full) and self._pools.sites.link(slot) == self._full
+    def full_link(self, slot: int) -> str:
+        """The link without room, if the KV of the candidate in a slot crosses it; else empty."""
+        full = self._full_link
+        return full if full and self._pools.sites.link(slot) == full else ""
 
     # Inside.
 
     def _open(self, number: int) -> bool:
         """Whether there is room in a pool, and on the way to it."""
         link = self._pools.pools[number].link
-        return self._columns(number).has_room and (not link or link != self._full)
+        return self._columns(number).has_room and (not link or link != self._full_link)
 
     def _transfer(self, pool: DecodePool, cached_tokens: Floats | float) -> tuple[float, Floats | float]:
         """Round trip, and time on the link to decode workers that hold so much."""
-        links, prompt_tokens = self._decode_selector.fleet.links, self._request.prompt_tokens
+        links, prompt_tokens = self._decode_selector.fleet.links, self.request.prompt_tokens
         cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._candidates.now_us)
         if not cap_bytes_per_s:
             return 0.0, 0.0
-        kv_bytes = self._kv.of(prompt_tokens) - self._kv.token_bytes * cached_tokens
+        kv_bytes = self.kv.of(prompt_tokens) - self.kv.token_bytes * cached_tokens
         return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
 
     def _kept_matches(self, pool: DecodePool) -> list[Match]:
@@ -409,7 +416,7 @@ class DecodeView:
     def _look_at(self, pool: DecodePool) -> _Columns:
         decode_selector, request, seen, slots = (
             self._decode_selector,
-            self._request,
+            self.request,
             self._candidates,
             pool.slots,
         )
@@ -440,7 +447,7 @@ class DecodeView:
         if not matches:
             return 0.0
         blocks = sum([match.safe[pool.slots] for match in matches])
-        held = np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
+        held = np.minimum(blocks * seen.tokens_per_block, self.request.prompt_tokens)
         return held if pool.keeps.all() else np.where(pool.keeps, held, 0.0).astype(np.float64)
 
 

@@ -79,11 +79,13 @@ class Placing(NamedTuple):
         candidates: Those of its side.
         chosen: The worker among them; or that there is none.
         verdict: Why that side; None if there was no choice.
+        full_link: The link that the request would have to wait for; empty for none.
     """
 
     candidates: Candidates
     chosen: Chosen | Shed
-    verdict: OffloadVerdict | None
+    verdict: OffloadVerdict | None = None
+    full_link: str = ""
 
 
 class Offloading:
@@ -132,12 +134,10 @@ class Offloading:
 
     def place(
         self,
-        view: RequestView,
         candidates: Candidates,
         by_site: CandidatesBySite,
         decode_view: DecodeView,
         policy: Policy,
-        kv: KvBytes,
         bucket: int,
         line_of: Callable[[str, Chosen, int], Line],
         *,
@@ -146,17 +146,15 @@ class Offloading:
         """Choose a side and a worker.
 
         Args:
-            view: The request.
-            candidates: All who may take it.
+            candidates: All who may take the request.
             by_site: The same, parted.
-            decode_view: At those who would decode it.
+            decode_view: At the workers that would decode it.
             policy: How workers are priced.
-            kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
             line_of: What waits for a side: of a link, its choice there and how many work there.
             failed: Whether a worker has failed it before.
         """
-        fleet, now_us = self._fleet, candidates.now_us
+        fleet, now_us, view = self._fleet, candidates.now_us, decode_view.request
         local_offer = local = None
         if len(by_site.local):
             local = self._placed(view, candidates, by_site.local, policy, bucket)
@@ -169,27 +167,25 @@ class Offloading:
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
                 offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
-                offers.append(_crossing(offer, kv, view, decode_view, remote.chosen))
+                offers.append(_crossing(offer, decode_view, remote.chosen))
         if not offers:
-            return local or Placing(candidates, place(view, None, policy), None)
+            return local or Placing(candidates, place(view, None, policy))
         fixed = self.offload.rules.threshold_tokens > 0
         verdict = self.offload.judge(
             local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
         )
         if verdict.remote:
-            if verdict.wait_s > PACE_S:
-                decode_view.wait_for(verdict.link)
             remote = next(
                 each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link
             )
-            return remote._replace(verdict=verdict)
+            full_link = verdict.link if verdict.wait_s > PACE_S else ""
+            return remote._replace(verdict=verdict, full_link=full_link)
         if local is None:
             return Placing(candidates, place(view, None, policy), verdict)
         return local._replace(verdict=verdict)
 
     def helped(
         self,
-        view: RequestView,
         candidates: Candidates,
         by_site: CandidatesBySite,
         decode_view: DecodeView,
@@ -202,10 +198,9 @@ class Offloading:
         """Let an idle worker of another side take a request that waits, if that is sooner.
 
         Args:
-            view: The request.
-            candidates: All who may take it.
+            candidates: All who may take the request.
             by_site: The same, parted.
-            decode_view: At those who would decode it.
+            decode_view: At the workers that would decode it.
             policy: How workers are priced.
             bucket: Length bucket of the request.
             verdict: Why it waits where it does.
@@ -223,7 +218,7 @@ class Offloading:
             or (link and not (spare and verdict.reason in _CHOSEN_LOCAL))
         ):
             return None
-        placing = self._placed(view, candidates, np.array([slot]), policy, bucket)
+        placing = self._placed(decode_view.request, candidates, np.array([slot]), policy, bucket)
         chosen = placing.chosen
         if isinstance(chosen, Shed) or chosen.estimated_ttft_s + (verdict.link_s if link else 0.0) >= waits_s:
             return None
@@ -234,34 +229,29 @@ class Offloading:
         )
 
     def shipping(
-        self,
-        request_id: str,
-        decode_view: DecodeView,
-        kv: KvBytes,
-        view: RequestView,
-        chosen: Chosen,
-        held_tokens: float,
-        now_us: int,
+        self, request_id: str, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Shipping | None:
         """What the log must hear of the KV that a request sends over a link; None if it does not.
 
         Args:
             request_id: Of the attempt on the decode worker.
-            decode_view: At those who would decode it.
-            kv: What the model's KV weighs, if anybody knows.
-            view: The request.
+            decode_view: At the workers that would decode it.
             chosen: Its prefill worker.
             held_tokens: What its decode worker holds of the prompt.
             now_us: Log time.
         """
-        link, overlap_ratio = decode_view.link(chosen.slot), decode_view.overlap_ratio(chosen.slot)
+        kv, link, overlap_ratio = (
+            decode_view.kv,
+            decode_view.link(chosen.slot),
+            decode_view.overlap_ratio(chosen.slot),
+        )
         if not link or not kv.known:
             return None
-        kv_bytes = kv.of(view.prompt_tokens, held_tokens)
+        kv_bytes = kv.of(decode_view.request.prompt_tokens, held_tokens)
         ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
         overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._quoted(decode_view, kv, view, chosen, held_tokens, now_us)
+        quote = self._quoted(decode_view, chosen, held_tokens, now_us)
         if quote is None:
             return None
         start_us = (
@@ -279,54 +269,42 @@ class Offloading:
             quote.ready_us,
         )
 
-    def waits(
-        self, decode_view: DecodeView, kv: KvBytes, view: RequestView, chosen: Chosen, now_us: int
-    ) -> bool:
-        """Whether the link has no room for what a prefill worker would send; the look knows then.
+    def full_link(self, decode_view: DecodeView, chosen: Chosen, now_us: int) -> str:
+        """The link that has no room for what a prefill worker would send; empty if it has.
 
         The worker that takes a request may be another than the one by which its side was judged.
         """
-        if not decode_view.splits(chosen.slot):
-            return False
-        link = decode_view.link(chosen.slot)
-        if link and kv.known:
-            quote = self._quoted(decode_view, kv, view, chosen, decode_view.held_tokens(chosen.slot), now_us)
-            if quote is not None and quote.wait_s > PACE_S:
-                decode_view.wait_for(link)
-                return True
-        return False
+        link = decode_view.link(chosen.slot) if decode_view.splits(chosen.slot) else ""
+        if not link or not decode_view.kv.known:
+            return ""
+        quote = self._quoted(decode_view, chosen, decode_view.held_tokens(chosen.slot), now_us)
+        return link if quote is not None and quote.wait_s > PACE_S else ""
+
+    def leave(self, link: str, best: Ticket, now_us: int) -> None:
+        """Remember that the room of a link is left to the first of the requests that wait for it."""
+        request_id, since_us, latest_us = self._left_to.get(link, ("", now_us, now_us))
+        if request_id != best.request_id or now_us - latest_us > LINK_GRACE_US:
+            since_us = now_us
+        self._left_to[link] = (best.request_id, since_us, now_us)
 
     def left_unused(self, link: str, best: Ticket, now_us: int) -> bool:
-        """Whether the first of those who wait for a link has left its room to others for too long.
-
-        To be asked by who would take it.
-        """
+        """True if another replica's request, the first for a link, has not taken its room for too long."""
         known = self._left_to.get(link)
-        if known is None or known[0] != best.request_id or now_us - known[2] > LINK_GRACE_US:
-            self._left_to[link] = (best.request_id, now_us, now_us)
-            return False
-        self._left_to[link] = (best.request_id, known[1], now_us)
-        return best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
+        return known is not None and best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
 
     def _quoted(
-        self,
-        decode_view: DecodeView,
-        kv: KvBytes,
-        view: RequestView,
-        chosen: Chosen,
-        held_tokens: float,
-        now_us: int,
+        self, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Quote | None:
         """What the link of a prefill worker offers."""
         overlap_ratio = decode_view.overlap_ratio(chosen.slot)
         overlapped_s = overlap_ratio * chosen.service_s
         return self._fleet.links.quote(
             decode_view.link(chosen.slot),
-            kv.of(view.prompt_tokens, held_tokens),
+            decode_view.kv.of(decode_view.request.prompt_tokens, held_tokens),
             overlapped_s,
             chosen.queue_s + chosen.service_s - overlapped_s,
             now_us,
-            _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
+            _ready_bytes(decode_view.kv, chosen, held_tokens) if overlap_ratio else 0.0,
         )
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
@@ -340,7 +318,7 @@ class Offloading:
         self, view: RequestView, candidates: Candidates, slots: Slots, policy: Policy, bucket: int
     ) -> Placing:
         among = self._fleet.among(candidates, slots, bucket)
-        return Placing(among, place(view, among, policy), None)
+        return Placing(among, place(view, among, policy))
 
 
 _CHOSEN_LOCAL = frozenset(
@@ -392,16 +370,16 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
     return chosen.stall_s + prefill_s * (comes + line.behind)
 
 
-def _crossing(offer: Offer, kv: KvBytes, view: RequestView, decode_view: DecodeView, chosen: Chosen) -> Offer:
+def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
     """The same with what would cross the link: all of the KV but what the decode side holds."""
-    overlap_ratio = decode_view.overlap_ratio(chosen.slot)
+    kv, overlap_ratio = decode_view.kv, decode_view.overlap_ratio(chosen.slot)
     if not kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
     held_tokens = decode_view.held_tokens(chosen.slot)
     return msgspec.structs.replace(
         offer,
         overlap_ratio=overlap_ratio,
-        kv_bytes=kv.of(view.prompt_tokens, held_tokens),
+        kv_bytes=kv.of(decode_view.request.prompt_tokens, held_tokens),
         ready_bytes=_ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
     )
 

@@ -35,10 +35,13 @@ import msgspec
 from policies.declared import setting
 from policies.estimates.decodes import DecodeFit, decoding_after
 from policies.fleet.fleet import FleetState
-from policies.pricing.views import Slots
+from policies.pricing.views import Shed, Slots
 
 RETRY_AFTER_S_MIN = 1.0
 """Sooner than in a second nothing is different."""
+
+SLO_UNREACHABLE = "slo_unreachable"
+"""Reason of the `Shed` of a request that would miss its service level."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,12 @@ class Miss(msgspec.Struct, frozen=True, gc=False):
     predicted_s: float
     promised_s: float
     retry_after_s: float
+
+    @property
+    def shed(self) -> Shed:
+        """The rejection of the request."""
+        detail = f"{self.what} of {self.predicted_s:.3g} s predicted, {self.promised_s:.3g} s promised"
+        return Shed(SLO_UNREACHABLE, self.retry_after_s, detail)
 
 
 class Outlook(msgspec.Struct, frozen=True, gc=False):

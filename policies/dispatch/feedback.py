@@ -171,8 +171,11 @@ class Feedback:
         """The current estimate for a model."""
         return self._fleet.bytes_per_token(model, self.bytes_per_token_default)
 
-    def decode_fit(self, worker_class: str) -> DecodeFit:
-        """What this replica learns of the decode on a worker class, from now on."""
+    def learn_decodes(self, worker_class: str) -> DecodeFit:
+        """Learn how fast a worker class decodes, from now on; return the fit, which changes with each answer.
+
+        Nothing is learned of a class before the first call: in a fleet without pairs no decision needs it.
+        """
         fit = self._decodes.get(worker_class)
         if fit is None:
             fit = self._decodes[worker_class] = DecodeFit()

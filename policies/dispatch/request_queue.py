@@ -56,7 +56,8 @@ import msgspec
 import numpy as np
 
 from policies.declared import setting
-from policies.dispatch.decision import SLO_UNREACHABLE, Decision, Queued
+from policies.dispatch.decision import Decision, Queued
+from policies.dispatch.early_rejection import SLO_UNREACHABLE
 from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
@@ -195,7 +196,7 @@ class Waiter(Protocol):
     """A request that waits."""
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
-        """Decide afresh (`policies.dispatch.decision.QueueEntry`)."""
+        """Decide afresh (`policies.dispatch.turns.QueueEntry`)."""
 
     def dispatched(self, decision: Decision) -> None:
         """Reserve and go: the wait is over. Publishes the decision before it returns."""

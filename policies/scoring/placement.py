@@ -61,11 +61,11 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         The worker and what is expected of it, or ``Shed("no_worker")`` when there is no candidate
         or the policy considers none.
     """
-    if candidates is None or not len(candidates):
+    if candidates is None or not len(candidates.slow.slots):
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
     prompt_tokens = request.prompt_tokens
     candidates, costs, timings = priced(request, candidates, policy)
-    row = cheapest_row(request.key, candidates.worker_hash, costs)
+    row = cheapest_row(request.key, candidates.slow.worker_hash, costs)
     if row is None:
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
     timing = (

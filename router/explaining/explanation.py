@@ -1,6 +1,6 @@
 """Why a request would go where it would: every candidate's price, who lost by how much, who was none.
 
-    rehearse ──> Weighed ──`policies.priced`──> costs of each side ──order──> the first of them
+    rehearse ──> ScoredRequest ──`policies.priced`──> costs of each side ──order──> the first of them
         └──> outcome ──`router.explaining.verdict`──> one word, one sentence
 
 Prices are those of the decision, from the same function on the same view; nothing is priced here. It takes

@@ -1,6 +1,6 @@
 """A dry run of one request: decided by the very lines that decide the real ones, and nothing comes of it.
 
-    the gateway's fleet, registry and rules, and a `Decider` that rehearses
+    the gateway's fleet, registry and rules, and a `PairDecider` that rehearses
         └── `router.gateway.choosing.choose`, once ──> Decision | Hold | Shed, or the error of a client
 
 Nothing is published, reserved, counted, remembered or learned; it is no arrival. What is shared with the real

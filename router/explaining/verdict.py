@@ -5,7 +5,7 @@
     reject   nobody may take it, or what is promised would be broken
 
 Said is what the decision was made of. Why one waits is found by the questions that the decision asks, in
-their order (`policies.Decider`). What is left when all others are answered is that it follows a
+their order (`policies.dispatch.turns`). What is left when all others are answered is that it follows a
 prompt that is just prefilled (`policies.dispatch.followers`).
 """
 

@@ -1,14 +1,14 @@
 """Chooses a worker for one request, by the state of the fleet now: real requests and dry runs alike.
 
     eligible workers ── hand-over can split it? ── not tried yet ── keep a tenant's cache apart ── slow start
-                                                                                     └──> `Decider.decide`
+                                                                                     └──> `PairDecider.decide`
 
 There is no await between looking at the fleet and reserving, so nothing changes between look and choice.
 """
 
 from collections.abc import Sequence
 
-from policies import Decider, Decision, Queued, QueueEntry, Shed, lane_of
+from policies import Decision, PairDecider, Queued, QueueEntry, Shed, lane_of
 from router.gateway.gateway import Gateway
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.parsing import ParsedRequest
@@ -17,7 +17,7 @@ from router.gateway.record import RequestRecord
 
 def choose(
     gateway: Gateway,
-    decider: Decider,
+    decider: PairDecider,
     record: RequestRecord,
     parsed: ParsedRequest,
     tried: Sequence[int] = (),

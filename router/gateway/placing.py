@@ -1,6 +1,6 @@
 """Where requests go: who may take them, by which policy, in whose turn. One of each part per replica.
 
-Decider ── prices workers (`Feedback`, `DecodeSelector`, `Offloading`); asks whether it is a request's turn
+PairDecider ── prices workers (`Feedback`, `DecodeSelector`, `Offloading`), and asks whose turn it is
 RequestQueue ── keeps those whose turn it is not; Admission ── how much a worker is given
 """
 
@@ -14,7 +14,6 @@ from policies import (
     GRACE_LAGS,
     GRACE_S,
     Admission,
-    Decider,
     DecisionRules,
     DecodeSelector,
     EarlyRejection,
@@ -22,6 +21,7 @@ from policies import (
     Lanes,
     Offload,
     Offloading,
+    PairDecider,
     Pairing,
     QueueOrder,
     RequestQueue,
@@ -67,7 +67,7 @@ class Placing:
         self._metrics = metrics
         self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(settings.admission, fleet)
-        self._decode_selector = DecodeSelector(fleet, self.admission, self.feedback.decode_fit)
+        self._decode_selector = DecodeSelector(fleet, self.admission, self.feedback.learn_decodes)
         self._lanes = Lanes(self._slots_of, self._pairing_of, self._decode_selector)
         fleet.tickets.watched = log.replica
         self.room = RequestQueue(
@@ -84,7 +84,7 @@ class Placing:
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
-        self.decider = Decider(
+        self.decider = PairDecider(
             fleet,
             self._rules(settings),
             self.feedback,
@@ -150,7 +150,7 @@ class Placing:
             self._lanes,
             settings.queue.uncached_weight,
             self._registry.step_tokens,
-            EarlyRejection(level, self._fleet, self.feedback.decode_fit) if level.promises else None,
+            EarlyRejection(level, self._fleet, self.feedback.learn_decodes) if level.promises else None,
         )
 
     def next_attempt_id(self) -> str:

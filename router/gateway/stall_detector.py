@@ -133,7 +133,7 @@ class StallDetector:
     def decoding(self, pair: WatchedPair) -> None:
         """The prefill leg of a request is over."""
         parsed, chosen, worker = pair.parsed, pair.decode_attempt.chosen, pair.decode.worker
-        loads, fit = self._fleet.loads, self._feedback.decode_fit(worker.worker_class)
+        loads, fit = self._fleet.loads, self._feedback.learn_decodes(worker.worker_class)
         prefill_s = self._prefill_s(pair)
         predicted_s = chosen.queue_s + _transfer_s(pair)
         running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)

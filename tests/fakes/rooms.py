@@ -1,9 +1,8 @@
 """Waiting rooms of several replicas over one fleet of workers, in virtual time and with a late log.
 
-All that decides is real: `FleetState`, `Decider`, `Admission`, `Lanes`, `RequestQueue`, `DecodeSelector`.
-Workers
-prefill one request after the other, each for as long as was predicted, and decode nothing. Decode workers, if
-there are any, have each request for the same time.
+All that decides is real: `FleetState`, `PairDecider`, `Admission`, `Lanes`, `RequestQueue`, `DecodeSelector`.
+Workers prefill one request after the other, each for as long as was predicted, and decode nothing. Decode
+workers, if there are any, have each request for the same time.
 """
 
 import itertools
@@ -21,7 +20,6 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Decider,
     Decision,
     DecisionRules,
     DecodeFit,
@@ -37,6 +35,7 @@ from policies import (
     Op,
     OpLog,
     OpRefused,
+    PairDecider,
     Pairing,
     Partners,
     Queued,
@@ -209,7 +208,7 @@ class Replica:
             grace_s=lambda: max(0.02, 4 * stage.delay_s),
             ended=lambda *wait: self.ended.append(wait),
         )
-        self.decider = Decider(
+        self.decider = PairDecider(
             self.fleet,
             DecisionRules(
                 make_policy("expected_cost"),

@@ -20,7 +20,7 @@ FLOOR_S = 0.5
 async def fitted(request: Any) -> AsyncIterator[Pairs]:
     async with open_pairs(request.param, stall_floor_s=FLOOR_S) as pairs:
         feedback = pairs.replicas["calm"].process.gateway.placing.feedback
-        while not (feedback.knows_prefills("default", 100) and feedback.decode_fit(SLOW_CLASS).known):
+        while not (feedback.knows_prefills("default", 100) and feedback.learn_decodes(SLOW_CLASS).known):
             course = await pairs.ask("calm", streamed=False)
             await course.answered()
         yield pairs

@@ -373,6 +373,19 @@ def test_only_what_the_decode_worker_lacks_is_sent() -> None:
     assert stage.partner(LONG, PATH, KV).cached_tokens == 0
 
 
+def test_a_full_link_closes_the_worker_in_front_of_it_and_leaves_the_first_look_as_it_was() -> None:
+    decode_view, _ = far_stage("sglang").decode_view()
+    full = decode_view.without_room_on("far>near")
+    assert (full.has_room(0), full.full_link(0), full.open(np.array([0])).tolist()) == (False, "far>near", [])
+    assert (decode_view.has_room(0), decode_view.full_link(0), decode_view.open(np.array([0])).tolist()) == (
+        True,
+        "",
+        [0],
+    )
+    other = decode_view.without_room_on("near>far")
+    assert (other.has_room(0), other.full_link(0)) == (True, "")
+
+
 # Between requests.
 
 

@@ -15,7 +15,6 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Decider,
     Decision,
     DecisionRules,
     Feedback,
@@ -32,6 +31,7 @@ from policies import (
     OffloadReason,
     OffloadRules,
     OpLog,
+    PairDecider,
     Pairing,
     Partners,
     Queued,
@@ -94,7 +94,7 @@ class Setup:
         rules = OffloadRules(disable_remote_prefill=not remote, threshold_tokens=threshold_tokens)
         self.offloading = Offloading(fleet, Offload(fleet.links, rules), replica="r1")
         order = QueueOrder(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
-        self.decider = Decider(
+        self.decider = PairDecider(
             fleet,
             DecisionRules(make_policy("min_ttft"), 256, 1024, 100, order=order if queue else None),
             Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
@@ -227,6 +227,19 @@ def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None
     assert isinstance(setup.decide(now_us=NOW_US + 300_000), Decision) == (replica == "r2")
     setup.publish(Finished("first", NOW_US))
     assert isinstance(setup.decide(), Decision)
+
+
+def test_the_room_of_a_link_is_left_unused_from_when_it_is_left_to_a_request_without_a_pause() -> None:
+    """250 ms of grace; the question alone does not begin them, and a pause of more begins them anew."""
+    setup = Setup(*SITES)
+    setup.publish(Waiting("first", NOW_US, "r2", 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK))
+    best, offloading = setup.fleet.tickets.first_for_link(LINK), setup.offloading
+    assert best is not None
+    assert not offloading.left_unused(LINK, best, NOW_US + SECOND)
+    for ms, unused in ((0, False), (200, False), (300, True), (600, False)):
+        now_us = NOW_US + ms * 1_000
+        offloading.leave(LINK, best, now_us)
+        assert [offloading.left_unused(LINK, best, now_us) for _ in range(2)] == [unused] * 2
 
 
 def test_who_never_waits_goes_at_once_and_reserves_what_is_there_then() -> None:

@@ -226,7 +226,7 @@ class Ordered(Setup):
                     Lanes(lambda _: slots),
                     4.0,
                     lambda _: step_tokens,
-                    None if level is None else EarlyRejection(level, fleet, feedback.decode_fit),
+                    None if level is None else EarlyRejection(level, fleet, feedback.learn_decodes),
                 ),
             ),
             feedback,

@@ -441,20 +441,20 @@ def test_queues_that_end_as_predicted_are_not_worth_a_word(setup: Setup) -> None
 def test_what_decoding_costs_is_learned_from_streams_by_how_many_decode_together(setup: Setup) -> None:
     """10 ms a token, and 1 ms more for each other request that decodes; those that prefill do not count."""
     setup.answer(decode=(50.0, 101), ttft_s=0.3)
-    fit = setup.feedback.decode_fit("default")
+    fit = setup.feedback.learn_decodes("default")
     for number in range(50):
         setup.place(path(1, number), NOW_US, f"r{number}")
         setup.answer(decode=(1.0 + 0.1 * number, 101), ttft_s=0.3)
         setup.answer(decode=(9.0, 101), ttft_s=None)
         setup.shared.publish(FirstToken(f"r{number}", NOW_US))
-    assert fit is setup.feedback.decode_fit("default")
+    assert fit is setup.feedback.learn_decodes("default")
     assert fit.tpot_s(1) == pytest.approx(0.01, rel=0.1)
     assert fit.tpot_s(41) == pytest.approx(0.05, rel=0.1)
 
 
 def test_what_decoding_costs_is_told_when_it_is_known_and_when_it_changes(setup: Setup) -> None:
     """Also of answers that another worker prefilled."""
-    setup.feedback.decode_fit("default")
+    setup.feedback.learn_decodes("default")
     for number in range(100):
         setup.answer(decode=(1.0, 101), ttft_s=0.3)
         assert len(setup.shared.said(DecodeFitted)) == (number >= OBSERVATIONS_MIN - 1)
@@ -466,7 +466,7 @@ def test_what_decoding_costs_is_told_when_it_is_known_and_when_it_changes(setup:
         setup.feedback.decoded("w:80", 2.0, 101, setup.now_us)
     said = setup.shared.said(DecodeFitted)
     assert 3 <= len(said) <= 20
-    assert said[-1].decode_s == pytest.approx(setup.feedback.decode_fit("default").decode_s, rel=0.05)
+    assert said[-1].decode_s == pytest.approx(setup.feedback.learn_decodes("default").decode_s, rel=0.05)
 
 
 def test_without_a_report_of_the_cache_the_prediction_stands_in(setup: Setup) -> None:

@@ -33,7 +33,7 @@ def fleet(workers: int) -> FleetState:
     return state
 
 
-def look(
+def decode_view(
     state: FleetState, workers: int, slot: int, price: Price | None = None, queue: QueueView | None = None
 ) -> Prospect:
     slots = np.arange(workers)
@@ -47,15 +47,15 @@ def look(
 def test_where_nobody_has_anything_an_idle_worker_costs_no_less_than_another(
     workers: int, price: Price | None
 ) -> None:
-    assert look(fleet(workers), workers, 1, price) == Prospect(pytest.approx(COLD_S), False)
+    assert decode_view(fleet(workers), workers, 1, price) == Prospect(pytest.approx(COLD_S), False)
 
 
 @pytest.mark.parametrize("workers", [2, 17])
 def test_the_work_is_that_of_the_chosen_worker(workers: int) -> None:
     state = fleet(workers)
     state.apply(Placed("a", 1, "w1", "r", 0, 0, 0, (PATH,)))
-    assert look(state, workers, 0).chosen_s == pytest.approx(COLD_S)
-    assert look(state, workers, 1).chosen_s == pytest.approx(0.02)
+    assert decode_view(state, workers, 0).chosen_s == pytest.approx(COLD_S)
+    assert decode_view(state, workers, 1).chosen_s == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("workers", [2, 17])
@@ -66,8 +66,8 @@ def test_affine_is_who_would_wait_rather_than_go_to_an_idle_one(
     """With 0.02 s of work behind 1.1 s it is done before 1.16 s of work on an idle worker."""
     state = fleet(workers)
     state.apply(Placed("a", NOW_US, "w1", "r", backlog_us, 0, 0, (PATH,)))
-    assert look(state, workers, 1).affine is affine
-    assert not look(state, workers, 0).affine
+    assert decode_view(state, workers, 1).affine is affine
+    assert not decode_view(state, workers, 0).affine
 
 
 @pytest.mark.parametrize("workers", [2, 17])
@@ -76,8 +76,8 @@ def test_the_price_that_chose_the_worker_decides_not_the_time_alone(workers: int
     state = fleet(workers)
     for number in range(160):
         state.apply(Placed(f"a{number}", NOW_US, "w1", "r", 7_500, 0, 0, (PATH,)))
-    assert not look(state, workers, 1).affine
-    assert look(state, workers, 1, EXPECTED_COST).affine
+    assert not decode_view(state, workers, 1).affine
+    assert decode_view(state, workers, 1, EXPECTED_COST).affine
 
 
 @pytest.mark.parametrize("workers", [2, 17])
@@ -92,8 +92,8 @@ def test_tickets_that_go_first_count_on_the_chosen_worker_and_not_where_it_would
         ticket = Waiting(f"t{slot}", 1, "r", 1, 2, "m|", f"w{slot}", "normal/", waiting_us, 1, 1)
         state.apply(ticket)
     queue = QueueView(state.tickets, "m|", workers, NOW_US, 4.0, 0.5)
-    assert look(state, workers, 1, None, queue).affine is affine
+    assert decode_view(state, workers, 1, None, queue).affine is affine
 
 
 def test_a_single_worker_is_better_than_nobody_but_than_no_worker_that_may_come() -> None:
-    assert look(fleet(1), 1, 0) == Prospect(pytest.approx(COLD_S), False)
+    assert decode_view(fleet(1), 1, 0) == Prospect(pytest.approx(COLD_S), False)

@@ -57,7 +57,7 @@ class Fitted(PairBench):
     def learn_decode(self) -> None:
         """Let 0.1 s per token be known of decode workers."""
         for _ in range(100):
-            self.gateway.placing.feedback.decode_fit("default").observe(1.0, 9.9, 100)
+            self.gateway.placing.feedback.learn_decodes("default").observe(1.0, 9.9, 100)
 
     def reserved(self, paired: FakePaired) -> PairReservation:
         """What a request has reserved."""

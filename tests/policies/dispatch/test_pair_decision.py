@@ -12,7 +12,6 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
-    Decider,
     Decision,
     DecisionRules,
     DecodeFit,
@@ -24,6 +23,7 @@ from policies import (
     Lanes,
     Op,
     OpLog,
+    PairDecider,
     Pairing,
     Partners,
     Placed,
@@ -77,7 +77,7 @@ class Setup:
         admission = Admission(AdmissionRules(**rules), fleet)
         decode_selector = DecodeSelector(fleet, admission, lambda _: self.fit)
         rejection = None if level is None else EarlyRejection(level, fleet, lambda _: self.fit)
-        self.decider = Decider(
+        self.decider = PairDecider(
             fleet,
             DecisionRules(
                 make_policy(policy),

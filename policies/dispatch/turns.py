@@ -1,0 +1,175 @@
+"""Whose turn it is: whether a request goes to its chosen worker now, or waits.
+
+A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
+asked next, of requests with a `QueueEntry`:
+
+1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
+2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
+   than starting on any other worker that stood idle (`policies.dispatch.prospects`) or the request has just
+   declined another's room; else for any worker of its lane.
+
+The price of each worker includes the tickets that go first there and those that would be overtaken
+(`policies.state.queue_view`), so the choice is between waiting here and starting there, in one unit. An idle
+worker is chosen where it costs least; work that would lose its cache there waits for its own worker
+(decision 0049). A request that is offered the room of another worker than the one it would choose declines.
+
+A request whose worker is just prefilling what it shares with another one waits for its worker, if it would
+compute that again (`policies.dispatch.followers`).
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from policies.dispatch.early_rejection import EarlyRejection
+from policies.dispatch.followers import repeated_blocks, waits_for_leader
+from policies.dispatch.prospects import prospect
+from policies.dispatch.queue_lanes import Lanes
+from policies.fleet.admission import Admission
+from policies.fleet.fleet import FleetState
+from policies.pricing.views import Candidates, Chosen, RequestView
+from policies.scoring import Policy
+from policies.state.ops import Waiting
+from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
+
+
+class QueueEntry(msgspec.Struct, frozen=True, gc=False):
+    """What a request that may have to wait brings along.
+
+    Attributes:
+        arrived_us: Log time of its arrival, however often it has been dispatched since.
+        lane: Who may take it (`policies.dispatch.queue_lanes`).
+        flow: Who is to be treated fairly (`policies.state.fairness`).
+        ticket_id: Under which it waits already; empty if it does not.
+        turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
+        narrowed: Whether some of its lane's workers may not take it (they failed it, or start slowly).
+        again: Whether it was dispatched before: it is not judged by what is promised then.
+    """
+
+    arrived_us: int
+    lane: str
+    flow: str
+    ticket_id: str = ""
+    turn: int = -1
+    narrowed: bool = False
+    again: bool = False
+
+
+class QueueOrder(msgspec.Struct, frozen=True):
+    """How requests take turns.
+
+    Attributes:
+        admission: Who has room.
+        lanes: Who serves which of those that wait.
+        k: Key of a request: its arrival plus so many times its predicted work (`policies.state.waiting`).
+            0 is first come, first served; a large one is shortest first.
+        step_tokens: Of the worker in a slot: what one step of its engine prefills at most, if others find
+            what a step computes only when it is over; 0 if they find it before.
+        rejection: Who would miss what is promised; None if nothing is.
+    """
+
+    admission: Admission
+    lanes: Lanes
+    k: float
+    step_tokens: Callable[[int], int] = lambda _: 0
+    rejection: EarlyRejection | None = None
+
+
+class Turns:
+    """Decides whose turn it is, for one replica.
+
+    Args:
+        fleet: The workers, and the tickets of all replicas.
+        replica: Name of this replica.
+        next_attempt_id: Makes ids that are unique in the log.
+    """
+
+    def __init__(self, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]) -> None:
+        self._fleet = fleet
+        self._replica = replica
+        self._next_attempt_id = next_attempt_id
+
+    def turn(
+        self,
+        order: QueueOrder,
+        entry: QueueEntry,
+        paths: tuple[bytes, ...],
+        view: RequestView,
+        candidates: Candidates,
+        chosen: Chosen,
+        policy: Policy,
+        *,
+        decodable: bool = True,
+        full_link: str = "",
+    ) -> Chosen | Waiting:
+        """Return the chosen worker if it is the request's turn there, else the ticket under which it waits.
+
+        Args:
+            order: How requests take turns.
+            entry: What the request brings along.
+            paths: Packed block hashes of each prompt.
+            view: The request.
+            candidates: Who may take it.
+            chosen: The worker that the policy chose.
+            policy: How workers are priced.
+            decodable: False if no decode worker has room for what the chosen worker would prefill.
+            full_link: The link that has no room for its KV; empty if none is in the way.
+        """
+        now_us, slot, tickets = candidates.now_us, chosen.slot, self._fleet.tickets
+        follows = bool(
+            chosen.safe_tokens and self._fleet.loads.prefill_requests.item(slot) and len(paths) == 1
+        ) and self._follows(order, paths[0], chosen, candidates)
+        has_room = not follows and order.admission.has_room(slot, now_us) and decodable
+        if has_room and not tickets.count:
+            return chosen
+        ahead = prospect(candidates, view.prompt_tokens, slot, policy.price)
+        service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
+        key_us = min(entry.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
+        if has_room and (entry.turn == slot or not self._overtakes(order, entry, slot, key_us, now_us)):
+            return chosen
+        offered = entry.turn >= 0 and entry.turn != slot
+        ticket = tickets.get(entry.ticket_id) if entry.ticket_id else None
+        declined = offered or (ticket is not None and ticket.slot == slot)
+        # A request that waits for a link waits for the requests behind it: room elsewhere does not help it.
+        prefers = entry.narrowed or bool(full_link) or (decodable and (follows or ahead.affine or declined))
+        return Waiting(
+            entry.ticket_id or self._next_attempt_id(),
+            now_us,
+            self._replica,
+            entry.arrived_us,
+            key_us,
+            entry.lane,
+            self._fleet.at_slot(slot).worker_id if prefers else "",
+            entry.flow,
+            service_us,
+            chosen.uncached_tokens,
+            whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),
+            full_link,
+        )
+
+    def _follows(self, order: QueueOrder, path: bytes, chosen: Chosen, candidates: Candidates) -> bool:
+        """True if the request had better wait for the first token of another one on its worker."""
+        slot, tokens_per_block = chosen.slot, candidates.tokens_per_block
+        step_tokens = order.step_tokens(slot)
+        if not step_tokens:
+            return False
+        blocks = repeated_blocks(
+            self._fleet.loads,
+            slot,
+            path,
+            int(chosen.safe_tokens / tokens_per_block + 0.5),
+            step_tokens / tokens_per_block,
+            candidates.now_us,
+        )
+        model = self._fleet.service_model(self._fleet.at_slot(slot).worker_class)
+        return waits_for_leader(
+            blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
+        )
+
+    def _overtakes(self, order: QueueOrder, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
+        """True if a request with a lesser key waits for the room that a worker has."""
+        tickets, lanes = self._fleet.tickets, order.lanes.of(slot)
+        if not entry.ticket_id:
+            return tickets.ahead_of(slot, lanes, key_us, now_us, flow=entry.flow)
+        best = tickets.best(slot, lanes, now_us)
+        return best is not None and best.request_id != entry.ticket_id and best.key_us < key_us
