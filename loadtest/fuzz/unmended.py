@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from policies import QueueEntry, Decider, Decoded, Op
+from policies import Decider, Decoded, Op, QueueEntry
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
