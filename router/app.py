@@ -25,8 +25,8 @@ from types import MappingProxyType
 from fastapi import FastAPI
 
 from policies import FleetState
-from router.admin import AdminParts, FleetSights, make_admin_api, make_api, make_data_api
-from router.console import EventStream, Pulse
+from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api, make_data_api
+from router.console import EventStream, RateWindow
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import RolePlanner, watch_links
@@ -248,9 +248,9 @@ class GatewayProcess:
             vitals=self.shared.replicas_vitals,
             degraded=self.degraded,
         )
-        sights = FleetSights(parts)
-        self.pulse = Pulse(sights)
-        self.console = EventStream(sights, self.pulse, lambda: self.ending.begun)
+        fleet_view = ProcessFleetView(parts)
+        self.rates = RateWindow(fleet_view)
+        self.console = EventStream(fleet_view, self.rates, lambda: self.ending.begun)
         if admin_listener is None:
             return make_api(parts, self.console, self._lifespan)
         self.clients.listen_for_admins(make_admin_api(parts, self.console), admin_listener)
@@ -301,7 +301,7 @@ class GatewayProcess:
             ("housekeeping", self._housekeeping.run),
             ("loop lag", self._loop_lag.run),
             ("roles", self.roles.run),
-            ("pulse", self.pulse.run),
+            ("pulse", self.rates.run),
             ("kv events", self.kv_events.run),
         ]
         loops += self.tenants.loops()

@@ -125,7 +125,7 @@ async def measured(workers: int, listeners: int, seconds: float) -> Cost:
     process = GatewayProcess(settings, redis_url="redis://127.0.0.1:1")
     for local in process.registry.all():
         local.health = Health.HEALTHY
-    await process.pulse.look()
+    await process.rates.look()
     traffic = Traffic(process)
     received = [0] * listeners
     tasks = [asyncio.create_task(_listen(process.console, received, n)) for n in range(listeners)]

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from loadtest.chaos import overload, sites
 from loadtest.chaos.campaign import Campaign, run_campaign
-from loadtest.chaos.mischief import GROUPS, MISCHIEF, FaultInjector
+from loadtest.chaos.fault_injector import GROUPS, MISCHIEF, FaultInjector
 from loadtest.chaos.namespace import INSIDE_FLAG, furnish, go_inside, way_in
 from loadtest.chaos.record import Record
 from loadtest.chaos.report import as_json, as_page, lines
@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     way = None if options.plan or options.inside or options.no_cables else way_in()
     if way is not None:
         go_inside(way, given)
-    mischief = [each for each in chosen if options.inside or options.plan or not each.cabled]
+    injector = [each for each in chosen if options.inside or options.plan or not each.cabled]
     seconds = options.minutes * 60
-    acts = schedule([each.kind for each in mischief], seconds, options.seed)
+    acts = schedule([each.kind for each in injector], seconds, options.seed)
     if options.plan:
         print("\n".join(printed(acts)))
         return 0

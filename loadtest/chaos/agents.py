@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest.chaos.cast import PAIR_MODEL, TENANTS
+from loadtest.chaos.testbed import PAIR_MODEL, TENANTS
 from loadtest.chaos.visitor import End, Visit, visit
 from loadtest.engine.template import render_chat
 from loadtest.engine.tokens import seed_of, words
@@ -46,7 +46,7 @@ STREAMED_SHARE = 2 / 3
 LEAVING_SHARE = 1 / 30
 LEAVES_AFTER_S = (0.02, 0.6)
 PATIENCE_S = 75.0
-"""Longer than a gateway lets any request take (`loadtest.chaos.cast.FLAGS`)."""
+"""Longer than a gateway lets any request take (`loadtest.chaos.testbed.FLAGS`)."""
 
 SESSIONS_SHARE = 0.8
 BLOCK_TOKENS = 64

@@ -21,12 +21,12 @@ import xxhash
 
 from loadtest.bench.process_tree import open_files, rss_bytes
 from loadtest.chaos.agents import Agents
-from loadtest.chaos.cast import Cast, standing
 from loadtest.chaos.leftovers import leftovers
 from loadtest.chaos.play import strike_once
 from loadtest.chaos.record import ActSeen, Broken, Record, Sample
 from loadtest.chaos.replica import Replica, settled
 from loadtest.chaos.schedule import CALM_S, RECOVERY_S, Act, Strike
+from loadtest.chaos.testbed import Testbed, standing
 from loadtest.chaos.verdict import WINDOW_S, hit_ratio, judge_act, judge_growth
 from loadtest.chaos.witness import Observer
 from loadtest.engine import EngineSettings
@@ -97,10 +97,10 @@ async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) 
         chunk_tokens=4096,
         emit_interval_ms=25.0,
     )
-    async with Cast(directory, standing(engine), cabled=campaign.cabled, seed=campaign.seed) as cast:
-        await _Stage(campaign, cast, record, progress).play()
+    async with Testbed(directory, standing(engine), cabled=campaign.cabled, seed=campaign.seed) as testbed:
+        await _Stage(campaign, testbed, record, progress).play()
         record.broken += [
-            Broken("no replica logs an error", line[:500]) for line in cast.errors()[:ERRORS_MAX]
+            Broken("no replica logs an error", line[:500]) for line in testbed.errors()[:ERRORS_MAX]
         ]
     return record
 
@@ -123,26 +123,26 @@ def _machine_speed() -> float:
 class _Stage:
     """One run while it lasts."""
 
-    def __init__(self, campaign: Campaign, cast: Cast, record: Record, progress: Progress) -> None:
+    def __init__(self, campaign: Campaign, testbed: Testbed, record: Record, progress: Progress) -> None:
         self._campaign = campaign
-        self._cast = cast
+        self._testbed = testbed
         self._record = record
         self._progress = progress
-        self._witness = Observer({engine.journal: engine.role for engine in cast.engines.values()})
+        self._witness = Observer({engine.journal: engine.role for engine in testbed.engines.values()})
         self._told: dict[tuple[str, int], dict[str, float]] = {}
         self._loop = asyncio.get_running_loop()
 
     async def play(self) -> None:
         """Play all acts for which there is time."""
-        record, cast, campaign = self._record, self._cast, self._campaign
+        record, testbed, campaign = self._record, self._testbed, self._campaign
         agents = Agents(
-            lambda: cast.ready_urls,
-            cast.headers,
+            lambda: testbed.ready_urls,
+            testbed.headers,
             clients=record.clients,
             think_s=THINK_S,
             seed=campaign.seed,
         )
-        cast.leave = agents.leave
+        testbed.leave = agents.leave
         record.began_s = self._loop.time()
         async with agents, self._sampled():
             self._progress(record, "warming up")
@@ -200,16 +200,16 @@ class _Stage:
         """One fault, from striking to mended."""
         await asyncio.sleep(origin_s + strike.at_s - self._loop.time())
         self._progress(self._record, f"{strike.kind}: {strike.target}")
-        struck, problem = await strike_once(self._cast, strike)
+        struck, problem = await strike_once(self._testbed, strike)
         if problem:
             seen.broken.append(Broken("what was struck serves again", problem, struck.began_s))
         seen.struck.append(struck)
 
     async def _look(self, seen: ActSeen) -> None:
         """Nobody asks: what is left, and does everybody agree?"""
-        cast, at_s = self._cast, self._loop.time()
-        replicas = [gateway.view for gateway in cast.gateways.values()]
-        urls = [engine.url for engine in cast.engines.values()]
+        testbed, at_s = self._testbed, self._loop.time()
+        replicas = [gateway.view for gateway in testbed.gateways.values()]
+        urls = [engine.url for engine in testbed.engines.values()]
         try:
             for line in await leftovers(replicas, urls, EMPTY_S):
                 seen.broken.append(Broken("nothing is left", line, at_s))
@@ -220,7 +220,7 @@ class _Stage:
             seen.broken.append(Broken("replicas agree", str(error)[:1000], at_s))
         except (httpx.HTTPError, AssertionError, KeyError) as error:
             seen.broken.append(Broken("replicas answer", f"{type(error).__name__}: {error}"[:500], at_s))
-        for name, gateway in cast.gateways.items():
+        for name, gateway in testbed.gateways.items():
             with contextlib.suppress(httpx.HTTPError):
                 self._told[name, gateway.lives] = await gateway.view.metrics()
 
@@ -236,7 +236,7 @@ class _Stage:
 
     async def _sample(self) -> None:
         while True:
-            for gateway in self._cast.gateways.values():
+            for gateway in self._testbed.gateways.values():
                 if gateway.ready:
                     pids = gateway.pids
                     sample = (sum(map(rss_bytes, pids)), sum(map(open_files, pids)))

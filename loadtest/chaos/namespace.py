@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.chaos.cable import ip
-from loadtest.chaos.cast import INNER_HOST
+from loadtest.chaos.testbed import INNER_HOST
 
 INSIDE_FLAG = "--inside"
 TUN = Path("/dev/net/tun")

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.chaos.cast import Part, Tenant, Troupe
 from loadtest.chaos.crowd import KINDS, PRIORITIES, Served, mean_service_s
-from loadtest.chaos.mischief import ALL
+from loadtest.chaos.fault_injector import ALL
 from loadtest.chaos.overload_promises import judge_overload
 from loadtest.chaos.play import Play, Scene, Seen
 from loadtest.chaos.promises import perform, times
 from loadtest.chaos.schedule import Strike
+from loadtest.chaos.testbed import Part, Tenant, Troupe
 from loadtest.chaos.visitor import End
 from loadtest.engine import EngineSettings
 from loadtest.workload import MODEL

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from loadtest.chaos.crowd import Served
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.play import Seen
 from loadtest.chaos.promises import Promise, always, first, lost_with_its_replica, ttft_s
 from loadtest.chaos.verdict import GRACE_S

@@ -4,8 +4,8 @@
     strikes                  Valkey killed ── a replica killed ── Valkey back, empty
 
 The campaign draws its strikes and asks in a closed loop; a play is written down, and its load is a rate
-whatever comes of it. Both strike by `strike_once` on the stage of `loadtest.chaos.cast`. When nobody asks any
-more, everything must be empty soon (`loadtest.chaos.leftovers`).
+whatever comes of it. Both strike by `strike_once` on `loadtest.chaos.testbed`. When no client asks any more,
+everything must be empty soon (`loadtest.chaos.leftovers`).
 """
 
 import asyncio
@@ -21,12 +21,12 @@ import httpx
 from redis.exceptions import RedisError
 
 from loadtest.bench.process_tree import cpu_s
-from loadtest.chaos.cast import Cast, Troupe
 from loadtest.chaos.crowd import MIX, Client, Crowd, Mix, Served
+from loadtest.chaos.fault_injector import BY_NAME
 from loadtest.chaos.leftovers import leftovers
-from loadtest.chaos.mischief import BY_NAME
 from loadtest.chaos.record import Struck
 from loadtest.chaos.schedule import Strike
+from loadtest.chaos.testbed import Testbed, Troupe
 from loadtest.processes import ChildFailed
 
 SAMPLE_S = 0.5
@@ -155,26 +155,26 @@ class Seen:
         return 1e6 * spent_s / max(requests, 1)
 
 
-async def strike_once(cast: Cast, strike: Strike) -> tuple[Struck, str]:
+async def strike_once(testbed: Testbed, strike: Strike) -> tuple[Struck, str]:
     """Let one fault strike, and mend it when it has lasted.
 
     Args:
-        cast: Whom it hits.
+        testbed: Whom it hits.
         strike: What strikes.
 
     Returns:
         What happened, and what failed to serve again, in words; empty if nothing did.
     """
-    loop, mischief, problem = asyncio.get_running_loop(), BY_NAME[strike.kind], ""
+    loop, injector, problem = asyncio.get_running_loop(), BY_NAME[strike.kind], ""
     began_s = loop.time()
     try:
-        async with mischief.strike(cast, strike.target):
+        async with injector.strike(testbed, strike.target):
             await asyncio.sleep(strike.lasts_s)
     except (ChildFailed, TimeoutError, OSError, httpx.HTTPError, RedisError) as error:
         problem = f"{strike.kind}: {strike.target}: {type(error).__name__}: {error}"[:1000]
-    engine = cast.engines.get(strike.target)
+    engine = testbed.engines.get(strike.target)
     worker_id = "" if engine is None else engine.worker_id
-    return Struck(strike, mischief.kind.group, mischief.blame, began_s, loop.time(), worker_id), problem
+    return Struck(strike, injector.kind.group, injector.blame, began_s, loop.time(), worker_id), problem
 
 
 async def run_play(play: Play) -> Seen:
@@ -185,11 +185,11 @@ async def run_play(play: Play) -> Seen:
     """
     seen = Seen(play)
     with tempfile.TemporaryDirectory(prefix="cw-play-") as directory:
-        async with Cast(Path(directory), play.troupe) as cast:
+        async with Testbed(Path(directory), play.troupe) as testbed:
             tenants = play.troupe.tenants
             crowd = Crowd(
-                lambda: cast.ready_urls,
-                [Client(tenant.name, tenant.load, cast.headers(tenant.name)) for tenant in tenants],
+                lambda: testbed.ready_urls,
+                [Client(tenant.name, tenant.load, testbed.headers(tenant.name)) for tenant in tenants],
                 rate_per_s=play.scenes[0].rate_per_s,
                 deadline_s=play.deadline_s,
                 patience_s=play.patience_s,
@@ -197,83 +197,87 @@ async def run_play(play: Play) -> Seen:
                 mix=play.mix,
             )
             async with crowd:
-                sampler = asyncio.create_task(_sampled(cast, crowd, seen), name="sampler")
+                sampler = asyncio.create_task(_sampled(testbed, crowd, seen), name="sampler")
                 origin_s = asyncio.get_running_loop().time()
                 async with asyncio.TaskGroup() as group:
                     for strike in play.strikes:
-                        group.create_task(_struck(cast, strike, origin_s, seen), name=f"strike-{strike.kind}")
-                    await _scenes(cast, crowd, seen, origin_s)
+                        group.create_task(
+                            _struck(testbed, strike, origin_s, seen), name=f"strike-{strike.kind}"
+                        )
+                    await _scenes(testbed, crowd, seen, origin_s)
                     await crowd.stop()
                 sampler.cancel()
                 await asyncio.gather(sampler, return_exceptions=True)
             seen.served, seen.sent, seen.unsent = crowd.served, crowd.sent.total(), crowd.unsent
             seen.late_s_max = crowd.late_s_max
-            await _told(cast, seen)
+            await _told(testbed, seen)
     return seen
 
 
-async def _scenes(cast: Cast, crowd: Crowd, seen: Seen, origin_s: float) -> None:
+async def _scenes(testbed: Testbed, crowd: Crowd, seen: Seen, origin_s: float) -> None:
     loop = asyncio.get_running_loop()
     for scene in seen.play.scenes:
         await asyncio.sleep(origin_s + scene.begins_s - loop.time())
         crowd.phase, crowd.rate_per_s = scene.name, scene.rate_per_s
-        seen.readings.append(await _reading(cast, crowd))
+        seen.readings.append(await _reading(testbed, crowd))
     await asyncio.sleep(origin_s + seen.play.seconds - loop.time())
-    seen.readings.append(await _reading(cast, crowd))
+    seen.readings.append(await _reading(testbed, crowd))
 
 
-async def _struck(cast: Cast, strike: Strike, origin_s: float, seen: Seen) -> None:
+async def _struck(testbed: Testbed, strike: Strike, origin_s: float, seen: Seen) -> None:
     await asyncio.sleep(origin_s + strike.at_s - asyncio.get_running_loop().time())
-    struck, problem = await strike_once(cast, strike)
+    struck, problem = await strike_once(testbed, strike)
     seen.struck.append(struck)
     seen.left += [problem] if problem else []
 
 
-async def _reading(cast: Cast, crowd: Crowd) -> Reading:
+async def _reading(testbed: Testbed, crowd: Crowd) -> Reading:
     at_s = asyncio.get_running_loop().time()
     cpu = {
-        (name, gateway.lives): cpu_s(gateway.pids) for name, gateway in cast.gateways.items() if gateway.ready
+        (name, gateway.lives): cpu_s(gateway.pids)
+        for name, gateway in testbed.gateways.items()
+        if gateway.ready
     }
-    stats = await _stats(cast)
+    stats = await _stats(testbed)
     busy_s = sum(each.get("prefill_busy_s", 0.0) for each in stats.values())
     return Reading(at_s, busy_s, cpu, crowd.sent.copy())
 
 
-async def _stats(cast: Cast) -> dict[tuple[str, int], Mapping[str, Any]]:
+async def _stats(testbed: Testbed) -> dict[tuple[str, int], Mapping[str, Any]]:
     """What every engine that lives says of itself."""
     stats = {}
-    for engine in cast.engines.values():
+    for engine in testbed.engines.values():
         with contextlib.suppress(httpx.TransportError):
-            stats[engine.name, engine.lives] = (await cast.control.get(f"{engine.url}/_stats")).json()
+            stats[engine.name, engine.lives] = (await testbed.control.get(f"{engine.url}/_stats")).json()
     return stats
 
 
-async def _sampled(cast: Cast, crowd: Crowd, seen: Seen) -> None:
+async def _sampled(testbed: Testbed, crowd: Crowd, seen: Seen) -> None:
     """Look at engines and replicas until cancelled."""
     while True:
         waiting, idle = [], []
-        for gateway in [each for each in cast.gateways.values() if each.ready]:
+        for gateway in [each for each in testbed.gateways.values() if each.ready]:
             with contextlib.suppress(httpx.TransportError):  # killed while it was asked
                 queue = (await gateway.view.client.get("/queue")).json()
                 waiting.append(queue["waiting"]["requests"])
                 free = sum(worker["inflight_requests"] == 0 for worker in queue["workers"])
                 idle.append(free if waiting[-1] else 0)
         seen.samples.append(Sample(crowd.phase, tuple(waiting), tuple(idle)))
-        seen.stats |= await _stats(cast)
+        seen.stats |= await _stats(testbed)
         await asyncio.sleep(SAMPLE_S)
 
 
-async def _told(cast: Cast, seen: Seen) -> None:
+async def _told(testbed: Testbed, seen: Seen) -> None:
     """Note what engines, link and replicas say at the end."""
-    replicas = [gateway.view for gateway in cast.gateways.values()]
-    urls = [engine.url for engine in cast.engines.values()]
-    seen.left += await leftovers(replicas, [*urls, *filter(None, [cast.link_url])])
-    seen.stats |= await _stats(cast)
-    if cast.link_url:
-        seen.link = (await cast.control.get(f"{cast.link_url}/_stats")).json()
+    replicas = [gateway.view for gateway in testbed.gateways.values()]
+    urls = [engine.url for engine in testbed.engines.values()]
+    seen.left += await leftovers(replicas, [*urls, *filter(None, [testbed.link_url])])
+    seen.stats |= await _stats(testbed)
+    if testbed.link_url:
+        seen.link = (await testbed.control.get(f"{testbed.link_url}/_stats")).json()
         seen.link_since_s = asyncio.get_running_loop().time() - seen.link["age_s"]
         seen.offload = (await replicas[0].client.get("/offload")).raise_for_status().json()
     for replica in replicas:
         for name, value in (await replica.metrics()).items():
             seen.metrics[name] += value  # type: ignore[assignment]  # counters may be fractions
-    seen.errors = cast.errors()
+    seen.errors = testbed.errors()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.chaos.crowd import Served
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.play import Play, Seen, run_play
 from loadtest.chaos.visitor import End
 from loadtest.processes import ChildFailed

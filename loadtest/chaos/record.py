@@ -6,7 +6,7 @@ Times are seconds of the event loop's clock of the process that asks.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.schedule import Act, Strike
 
 

@@ -10,7 +10,7 @@ filled again when it is empty, so in a long run each comes equally often, in ano
 of one act never share a group or a target: two that hit the same part in the same moment mend each other's
 damage, and what a client may then see says nothing.
 
-A schedule knows names only; what they do is in `loadtest.chaos.mischief`.
+A schedule knows names only; what they do is in `loadtest.chaos.fault_injector`.
 """
 
 import random

@@ -26,13 +26,13 @@ from typing import Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.chaos.cast import SIDE_PORT, Part, Tenant, Troupe, disaggregated
 from loadtest.chaos.crowd import KINDS, Mix
-from loadtest.chaos.mischief import LINK_SLOW_RATIO
+from loadtest.chaos.fault_injector import LINK_SLOW_RATIO
 from loadtest.chaos.play import Play, Scene, Seen
 from loadtest.chaos.promises import perform, times
 from loadtest.chaos.schedule import Strike
 from loadtest.chaos.site_promises import FAR, judge_sites, prefilled
+from loadtest.chaos.testbed import SIDE_PORT, Part, Tenant, Troupe, disaggregated
 from loadtest.engine import EngineSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.workload import MODEL

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from loadtest.chaos.agents import Asked
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.record import ActSeen, Broken, Record, Struck
 from loadtest.chaos.schedule import RECOVERY_S
 from loadtest.chaos.visitor import End

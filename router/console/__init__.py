@@ -1,7 +1,7 @@
 """The console: one page about the fleet, and the stream that feeds it.
 
-    gateway ──Sights──> Pulse (ten minutes of figures, always)
-                 └────> EventStream (while somebody listens) ──SSE──> assets/*.js in a browser
+    gateway ──FleetView──> RateWindow (ten minutes of figures, always)
+                   └─────> EventStream (while somebody listens) ──SSE──> assets/*.js in a browser
 
 The page is hand-written modules and styles without a build step or anything from elsewhere
 (`router.admin.console` serves them). What it changes, it changes through the admin API.
@@ -12,12 +12,12 @@ from router.console.ports import (
     Conditions,
     Counters,
     Decisions,
-    ReplicaSight,
-    Sights,
+    FleetView,
+    ReplicaView,
     WorkerFacts,
     WorkerLoad,
 )
-from router.console.pulse import Pulse, Sample
+from router.console.rate_window import RateWindow, Sample
 from router.console.stream import EventStream, TooManyListeners
 
 __all__ = [
@@ -25,10 +25,10 @@ __all__ = [
     "Counters",
     "Decisions",
     "EventStream",
-    "Pulse",
-    "ReplicaSight",
+    "FleetView",
+    "RateWindow",
+    "ReplicaView",
     "Sample",
-    "Sights",
     "TooManyListeners",
     "Trouble",
     "Troubles",

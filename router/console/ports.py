@@ -1,6 +1,6 @@
 """What the console may see of a gateway: the one port between the fleet and the page.
 
-`router.admin.fleet_sights` answers from the running process; tests answer from what they make up. Values are
+`router.admin.fleet_view` answers from the running process; tests answer from what they make up. Values are
 small and compared by value, since only what changed is sent.
 """
 
@@ -78,7 +78,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSight:
+class ReplicaView:
     """One replica.
 
     Attributes:
@@ -139,7 +139,7 @@ class Decisions(NamedTuple):
     cursor: int
 
 
-class Sights(Protocol):
+class FleetView(Protocol):
     """What the console asks. Nothing here changes anything."""
 
     @property
@@ -162,7 +162,7 @@ class Sights(Protocol):
     def conditions(self) -> Conditions:
         """What may be wrong; the rates are left out."""
 
-    async def replicas(self) -> Sequence[ReplicaSight]:
+    async def replicas(self) -> Sequence[ReplicaView]:
         """All replicas that can be seen, this one included, in order of their ids."""
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:

@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
-from router.console.ports import Sights, WorkerFacts, WorkerLoad
-from router.console.pulse import Pulse, Sample
+from router.console.ports import FleetView, WorkerFacts, WorkerLoad
+from router.console.rate_window import RateWindow, Sample
 from router.errors import Overloaded
 
 logger = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class EventStream:
     """Tells all listeners.
 
     Args:
-        sights: Whom to ask.
-        pulse: The fleet's figures.
+        fleet_view: Whom to ask.
+        rates: The fleet's figures.
         ending: Whether this process was told to end: listeners are, too.
         look_s: Seconds between two looks.
         now_unix_s: Wall clock.
@@ -91,14 +91,14 @@ class EventStream:
 
     def __init__(
         self,
-        sights: Sights,
-        pulse: Pulse,
+        fleet_view: FleetView,
+        rates: RateWindow,
         ending: Callable[[], bool],
         look_s: float = LOOK_S,
         now_unix_s: Callable[[], float] = time.time,
     ) -> None:
-        self._sights = sights
-        self._pulse = pulse
+        self._fleet_view = fleet_view
+        self._rates = rates
         self._ending = ending
         self._look_s = look_s
         self._now_unix_s = now_unix_s
@@ -190,11 +190,11 @@ class EventStream:
     async def _look(self, *, slow: bool) -> None:
         """Find out what changed, and tell it; everything, if nothing was known before."""
         first = not self._sections
-        sections = {**await self._sights.sections(slow=slow or first), "replicas": self._replicas()}
-        facts = self._sights.facts()
+        sections = {**await self._fleet_view.sections(slow=slow or first), "replicas": self._replicas()}
+        facts = self._fleet_view.facts()
         changed, gone = await self._compare(facts)
-        sections["troubles"] = self._pulse.wrong(facts)
-        loads = self._sights.loads(facts)
+        sections["troubles"] = self._rates.wrong(facts)
+        loads = self._fleet_view.loads(facts)
         moved = [load for load in loads if self._loads.get(load.key) != load]
         self._loads = {load.key: load for load in loads}
         different = {name: said for name, said in sections.items() if self._sections.get(name) != said}
@@ -225,17 +225,17 @@ class EventStream:
         return changed, [key for key in before if key not in self._facts]
 
     def _new_samples(self) -> list[Sample]:
-        new = [sample for sample in self._pulse.samples if sample.at_unix_s > self._sampled_unix_s]
+        new = [sample for sample in self._rates.samples if sample.at_unix_s > self._sampled_unix_s]
         if new:
             self._sampled_unix_s = new[-1].at_unix_s
         return new
 
     def _replicas(self) -> list[Mapping[str, Any]]:
-        return [{"id": each.replica, **each.shown} for each in self._pulse.replicas]
+        return [{"id": each.replica, **each.shown} for each in self._rates.replicas]
 
     def _next_decisions(self, most: int) -> tuple[Sequence[Mapping[str, Any]], int]:
         """Decisions that nobody was told of, and how many more there were."""
-        told, skipped, self._cursor = self._sights.decisions(self._cursor, most)
+        told, skipped, self._cursor = self._fleet_view.decisions(self._cursor, most)
         self._told.extend(told)
         return told, skipped
 
@@ -260,8 +260,8 @@ class EventStream:
             "state",
             {
                 "at_unix_s": round(self._now_unix_s(), 3),
-                "replica": self._sights.replica,
-                "version": self._sights.version,
+                "replica": self._fleet_view.replica,
+                "version": self._fleet_view.version,
                 "look_s": self._look_s,
                 "worker_fields": WorkerFacts._fields,
                 "load_fields": WorkerLoad._fields,
@@ -269,7 +269,7 @@ class EventStream:
                 "workers": list(self._facts.values()),
                 "loads": list(self._loads.values()),
                 "sections": self._sections,
-                "samples": list(self._pulse.samples),
+                "samples": list(self._rates.samples),
                 "decisions": list(self._told),
             },
         )

@@ -26,7 +26,7 @@ from policies import (
     cheapest_row,
     priced,
 )
-from router.explaining.bystanders import Absence, Bystander, bystanders
+from router.explaining.non_candidates import Absence, NonCandidate, bystanders
 from router.explaining.plain_words import Candidate, DecodeCandidate, explained, lost_because, seconds
 from router.explaining.rehearsal import Rehearsed
 from router.explaining.verdict import Verdict
@@ -60,7 +60,7 @@ class Explanation:
     omitted_costs: tuple[float, float] | None
     decoders: list[DecodeCandidate]
     decoders_omitted: int
-    bystanders: list[Bystander]
+    bystanders: list[NonCandidate]
     bystanders_omitted: dict[Absence, int]
     side: str
 

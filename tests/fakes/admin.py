@@ -11,7 +11,7 @@ from fakes.gateway import ALONE_STATUS, Bench
 
 from policies import DecodeFit, FleetRules
 from router.admin import AdminParts, make_api
-from router.console import EventStream, Pulse
+from router.console import EventStream, RateWindow
 from router.destinations import Destinations
 from router.fleet import LocalWorker, RolePlanner
 from router.live_settings import LiveSettings
@@ -91,7 +91,7 @@ class Setup:
         )
         self.live, self.ending = self.parts.live, self.parts.ending
         fleet = MadeUpFleet(0)
-        self.console = EventStream(fleet, Pulse(fleet), lambda: self.ending.begun)
+        self.console = EventStream(fleet, RateWindow(fleet), lambda: self.ending.begun)
         self.api = make_api(self.parts, self.console)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://localhost")
 

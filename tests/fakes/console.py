@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from router.console import Conditions, Counters, Decisions, ReplicaSight, WorkerFacts, WorkerLoad
+from router.console import Conditions, Counters, Decisions, ReplicaView, WorkerFacts, WorkerLoad
 
 BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BUCKETS = ("0-64K", "64K-256K", "256K-1M")
@@ -12,7 +12,7 @@ REASONS = ("affinity", "balanced", "cold", "spilled_up")
 
 
 class MadeUpFleet:
-    """`router.console.Sights` of as many workers as the test wants.
+    """`router.console.FleetView` of as many workers as the test wants.
 
     Attributes:
         workers: Facts that the test may change.
@@ -79,7 +79,7 @@ class MadeUpFleet:
     def conditions(self) -> Conditions:
         return self.trouble
 
-    async def replicas(self) -> Sequence[ReplicaSight]:
+    async def replicas(self) -> Sequence[ReplicaView]:
         random, was = self.random, self._counters
         requests = random.randrange(380, 460) if self.workers else 0
         spread = (2, 4, 10, 8, 5, 3, 1, 0, 0)
@@ -106,9 +106,9 @@ class MadeUpFleet:
             "degraded": [],
         }
         return [
-            ReplicaSight("gateway-1", self._counters, {**shown, "writes_snapshots": True}),
-            ReplicaSight("gateway-2", Counters(), shown),
-            ReplicaSight("gateway-3", None, {"known": False}),
+            ReplicaView("gateway-1", self._counters, {**shown, "writes_snapshots": True}),
+            ReplicaView("gateway-2", Counters(), shown),
+            ReplicaView("gateway-3", None, {"known": False}),
         ]
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:

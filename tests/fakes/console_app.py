@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from loadtest.processes import free_port
 from router.admin.console import add_console
-from router.console import EventStream, Pulse
+from router.console import EventStream, RateWindow
 from router.errors import RouterError, error_body
 
 POLICIES = [
@@ -38,7 +38,7 @@ class ConsoleApp:
         changes: What was changed through the API.
         refuse: What the next change is answered with instead, status and message.
         stream: Of events.
-        pulse: The figures; looked at once before the page is served.
+        rates: The figures; looked at once before the page is served.
     """
 
     fleet: MadeUpFleet
@@ -50,9 +50,9 @@ class ConsoleApp:
 
     def __post_init__(self) -> None:
         self.now_unix_s = 1_767_225_600.0
-        self.pulse = Pulse(self.fleet, now_unix_s=lambda: self.now_unix_s)
+        self.rates = RateWindow(self.fleet, now_unix_s=lambda: self.now_unix_s)
         self.stream = EventStream(
-            self.fleet, self.pulse, lambda: self.ending, 0.2, now_unix_s=lambda: self.now_unix_s
+            self.fleet, self.rates, lambda: self.ending, 0.2, now_unix_s=lambda: self.now_unix_s
         )
         self.api = FastAPI()
         self.api.add_exception_handler(RouterError, _shaped)
@@ -64,7 +64,7 @@ class ConsoleApp:
     async def lived(self, samples: int) -> None:
         """Let time pass, five seconds for each sample."""
         for _ in range(samples):
-            await self.pulse.look()
+            await self.rates.look()
             self.now_unix_s += 5.0
 
     def _key(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.chaos.agents import PATH, Agents, Question, fault_of, read
-from loadtest.chaos.cast import PAIR_MODEL
+from loadtest.chaos.testbed import PAIR_MODEL
 from loadtest.chaos.visitor import End, Visit, visit
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.workload import MODEL

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.chaos.__main__ import main
-from loadtest.chaos.mischief import MISCHIEF
+from loadtest.chaos.fault_injector import MISCHIEF
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.chaos import namespace
-from loadtest.chaos.cast import INNER_HOST
 from loadtest.chaos.namespace import INSIDE_FLAG, go_inside, way_in
+from loadtest.chaos.testbed import INNER_HOST
 
 FURNISHED = "from loadtest.chaos.namespace import furnish; furnish()"
 

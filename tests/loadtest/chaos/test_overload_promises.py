@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.chaos import End, Visit
 from loadtest.chaos.crowd import Served
-from loadtest.chaos.mischief import ALL, Blame
+from loadtest.chaos.fault_injector import ALL, Blame
 from loadtest.chaos.overload import OverloadPlan
 from loadtest.chaos.overload_promises import divided, judge_overload, recovery_s
 from loadtest.chaos.play import Reading, Seen

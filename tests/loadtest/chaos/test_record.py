@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.record import ActSeen, Broken, Record, Struck
 from loadtest.chaos.schedule import Act, Strike
 

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.record import ActSeen, Broken, Record, Sample, Struck
 from loadtest.chaos.report import as_json, as_page, lines
 from loadtest.chaos.schedule import Act, Strike

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.chaos.mischief import MISCHIEF
+from loadtest.chaos.fault_injector import MISCHIEF
 from loadtest.chaos.schedule import (
     CALM_S,
     RECOVERY_S,

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.chaos import End, Visit
 from loadtest.chaos.crowd import KINDS, Served
-from loadtest.chaos.mischief import Blame
+from loadtest.chaos.fault_injector import Blame
 from loadtest.chaos.play import Seen
 from loadtest.chaos.record import Struck
 from loadtest.chaos.schedule import Strike

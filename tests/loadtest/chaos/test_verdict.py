@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from loadtest.chaos.agents import Asked
-from loadtest.chaos.mischief import MISCHIEF
+from loadtest.chaos.fault_injector import MISCHIEF
 from loadtest.chaos.record import ActSeen, Record, Sample, Struck
 from loadtest.chaos.schedule import Act, Strike
 from loadtest.chaos.verdict import judge_act, judge_growth
@@ -38,10 +38,10 @@ def act(*struck: Struck) -> ActSeen:
 
 
 def struck(kind: str, target: str, *, began_s: float = 12.0, ended_s: float = MENDED_S) -> Struck:
-    mischief = next(each for each in MISCHIEF if each.kind.name == kind)
+    injector = next(each for each in MISCHIEF if each.kind.name == kind)
     strike = Strike(3.0, kind, target, ended_s - began_s)
     worker_id = E1 if target == "e1" else ""
-    return Struck(strike, mischief.kind.group, mischief.blame, began_s, ended_s, worker_id)
+    return Struck(strike, injector.kind.group, injector.blame, began_s, ended_s, worker_id)
 
 
 def broken(seen: ActSeen, *requests: Asked, came: dict[str, Counter[str]] | None = None) -> list[str]:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fakes.console import MadeUpFleet
 
-from router.console import EventStream, Pulse, TooManyListeners
+from router.console import EventStream, RateWindow, TooManyListeners
 from router.console.stream import DECISIONS_PER_S, LISTENERS_MAX, QUEUED_MAX, Listener
 
 LOOK_S = 0.02
@@ -41,8 +41,8 @@ class Scene:
     def __init__(self) -> None:
         self.fleet = MadeUpFleet(3, moving=0)
         self.ending = False
-        self.pulse = Pulse(self.fleet)
-        self.stream = EventStream(self.fleet, self.pulse, lambda: self.ending, LOOK_S)
+        self.rates = RateWindow(self.fleet)
+        self.stream = EventStream(self.fleet, self.rates, lambda: self.ending, LOOK_S)
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from policies import (
     Waiting,
     make_policy,
 )
-from router.explaining.bystanders import Absence
 from router.explaining.explanation import Explanation
+from router.explaining.non_candidates import Absence
 
 LINK = "far>here"
 

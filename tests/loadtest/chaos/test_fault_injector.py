@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadtest.chaos.cast import DECODE, PLAIN, PREFILL, REPLICAS, Cast, standing
-from loadtest.chaos.mischief import ALL, GROUPS, MISCHIEF, FaultInjector
+from loadtest.chaos.fault_injector import ALL, GROUPS, MISCHIEF, FaultInjector
 from loadtest.chaos.tcp_proxy import TcpProxy
+from loadtest.chaos.testbed import DECODE, PLAIN, PREFILL, REPLICAS, Testbed, standing
 from loadtest.engine import EmulatedEngine, EngineSettings
 
 BY_NAME = {each.kind.name: each for each in MISCHIEF}
@@ -26,14 +26,14 @@ ENGINE_FAULTS = (
 
 
 @pytest.fixture
-async def cast(tmp_path: Path) -> AsyncIterator[Cast]:
+async def testbed(tmp_path: Path) -> AsyncIterator[Testbed]:
     """Nothing of it runs but what a test starts."""
-    made = Cast(tmp_path, standing(EngineSettings()))
+    made = Testbed(tmp_path, standing(EngineSettings()))
     yield made
     await made.control.aclose()
 
 
-def mischief(name: str) -> FaultInjector:
+def injector(name: str) -> FaultInjector:
     return BY_NAME[name]
 
 
@@ -52,27 +52,27 @@ def test_only_faults_of_the_network_need_cables() -> None:
     assert without == {"slow to workers", "silent to workers"}
 
 
-async def test_without_cables_a_proxy_is_slow_or_silent_and_heals(cast: Cast) -> None:
+async def test_without_cables_a_proxy_is_slow_or_silent_and_heals(testbed: Testbed) -> None:
     async with EmulatedEngine(EngineSettings()) as engine, TcpProxy(("127.0.0.1", engine.port)) as proxy:
-        target = cast.engines["e2"]
+        target = testbed.engines["e2"]
         target.port, target.proxy = engine.port, proxy
         assert target.worker_id == f"127.0.0.1:{proxy.port}"
-        async with mischief("slow to workers").strike(cast, "r1"):
+        async with injector("slow to workers").strike(testbed, "r1"):
             assert proxy.delay_s > 0
         assert proxy.delay_s == 0
-        async with mischief("silent to workers").strike(cast, "r1"):
+        async with injector("silent to workers").strike(testbed, "r1"):
             with pytest.raises(httpx.TimeoutException):
-                await cast.control.get(f"{target.worker_url}/health", timeout=0.2)
-        assert (await cast.control.get(f"{target.worker_url}/health")).status_code == 200
+                await testbed.control.get(f"{target.worker_url}/health", timeout=0.2)
+        assert (await testbed.control.get(f"{target.worker_url}/health")).status_code == 200
 
 
 @pytest.mark.parametrize("name", ENGINE_FAULTS)
-async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, cast: Cast) -> None:
+async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, testbed: Testbed) -> None:
     async with EmulatedEngine(EngineSettings()) as engine:
-        target = mischief(name).kind.targets[0]
-        cast.engines[target].port = engine.port
+        target = injector(name).kind.targets[0]
+        testbed.engines[target].port = engine.port
         with contextlib.suppress(KeyError):
-            async with mischief(name).strike(cast, target):
+            async with injector(name).strike(testbed, target):
                 assert engine.faults.armed or engine.faults.unhealthy
                 raise KeyError
         assert not engine.faults.armed
@@ -80,15 +80,15 @@ async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, cast: Cast) -> 
 
 
 @pytest.mark.parametrize("name", ["keys file is rubbish", "keys file gone", "keys file unreadable"])
-async def test_a_keys_file_is_whole_again(name: str, cast: Cast) -> None:
-    cast.write_keys()
-    good = cast.keys_file.read_text()
+async def test_a_keys_file_is_whole_again(name: str, testbed: Testbed) -> None:
+    testbed.write_keys()
+    good = testbed.keys_file.read_text()
     with contextlib.suppress(KeyError):
-        async with mischief(name).strike(cast, ALL):
+        async with injector(name).strike(testbed, ALL):
             with pytest.raises((OSError, ValueError)):
-                json.loads(cast.keys_file.read_text())
+                json.loads(testbed.keys_file.read_text())
             raise KeyError
-    assert cast.keys_file.read_text() == good
+    assert testbed.keys_file.read_text() == good
 
 
 class Sleeper:
@@ -110,20 +110,20 @@ def sleeper() -> Iterator[Sleeper]:
         process.communicate(b"\n")
 
 
-async def test_a_full_disk_is_a_limit_that_is_lifted_again(cast: Cast, sleeper: Sleeper) -> None:
-    cast.gateways["r1"] = sleeper  # type: ignore[assignment]
+async def test_a_full_disk_is_a_limit_that_is_lifted_again(testbed: Testbed, sleeper: Sleeper) -> None:
+    testbed.gateways["r1"] = sleeper  # type: ignore[assignment]
     (pid,) = sleeper.pids
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    async with mischief("disk full").strike(cast, "r1"):
+    async with injector("disk full").strike(testbed, "r1"):
         assert resource.prlimit(pid, resource.RLIMIT_FSIZE)[0] == 1
     assert resource.prlimit(pid, resource.RLIMIT_FSIZE) == before
 
 
-async def test_clocks_step_back_and_who_was_stopped_goes_on(cast: Cast, sleeper: Sleeper) -> None:
-    cast.gateways["r1"] = sleeper  # type: ignore[assignment]
-    async with mischief("clock a minute ahead").strike(cast, "r1"):
+async def test_clocks_step_back_and_who_was_stopped_goes_on(testbed: Testbed, sleeper: Sleeper) -> None:
+    testbed.gateways["r1"] = sleeper  # type: ignore[assignment]
+    async with injector("clock a minute ahead").strike(testbed, "r1"):
         assert sleeper.told == [signal.SIGUSR1]
-    async with mischief("replica stopped").strike(cast, "r1"):
+    async with injector("replica stopped").strike(testbed, "r1"):
         assert not sleeper.ready
     assert sleeper.told == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP, signal.SIGCONT]
     assert sleeper.ready

@@ -1,4 +1,4 @@
-"""Everything that can be done to a `Cast`: each kind strikes on entering and mends on leaving.
+"""Everything that can be done to a `Testbed`: each kind strikes on entering and mends on leaving.
 
     group     what                                              what clients may see of it
     worker    killed, hung, failing, cut, slow, wrong model     the end of an answer that had begun there
@@ -26,7 +26,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from loadtest.chaos.cable import Rule
-from loadtest.chaos.cast import (
+from loadtest.chaos.schedule import FaultKind
+from loadtest.chaos.testbed import (
     ADMIN_KEY,
     DECODE,
     HAMPERED,
@@ -35,9 +36,8 @@ from loadtest.chaos.cast import (
     REPLICAS,
     SHARING,
     WRONG_MODEL,
-    Cast,
+    Testbed,
 )
-from loadtest.chaos.schedule import FaultKind
 from loadtest.chaos.valkey import ValkeyServer
 
 STALLED_CLIENTS = 1000
@@ -70,7 +70,7 @@ class Blame(StrEnum):
     """Those at that replica lose their connection."""
 
 
-Striking = Callable[[Cast, str], AbstractAsyncContextManager[None]]
+Striking = Callable[[Testbed, str], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,71 +94,71 @@ class FaultInjector:
 
 
 @asynccontextmanager
-async def _worker_killed(cast: Cast, target: str) -> AsyncIterator[None]:
-    await cast.engines[target].end()
+async def _worker_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    await testbed.engines[target].end()
     try:
         yield
     finally:
-        await cast.engines[target].start()
+        await testbed.engines[target].start()
 
 
 @asynccontextmanager
-async def _worker_restarted(cast: Cast, target: str) -> AsyncIterator[None]:
-    await cast.engines[target].end()
-    await cast.engines[target].start()
+async def _worker_restarted(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    await testbed.engines[target].end()
+    await testbed.engines[target].start()
     yield
 
 
 @asynccontextmanager
-async def _worker_hung(cast: Cast, target: str) -> AsyncIterator[None]:
-    cast.engines[target].signalled(signal.SIGSTOP)
+async def _worker_hung(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    testbed.engines[target].signalled(signal.SIGSTOP)
     try:
         yield
     finally:
-        cast.engines[target].signalled(signal.SIGCONT)
+        testbed.engines[target].signalled(signal.SIGCONT)
 
 
 @asynccontextmanager
-async def _wrong_model(cast: Cast, target: str) -> AsyncIterator[None]:
-    await cast.engines[target].end()
-    await cast.engines[target].start(WRONG_MODEL)
+async def _wrong_model(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    await testbed.engines[target].end()
+    await testbed.engines[target].start(WRONG_MODEL)
     try:
         yield
     finally:
-        await cast.engines[target].end()
-        await cast.engines[target].start()
+        await testbed.engines[target].end()
+        await testbed.engines[target].start()
 
 
 def _engine_fault(**fault: Any) -> Striking:
     """A fault of the emulator (`loadtest.engine.faults`)."""
-    return _posted(lambda cast, target: cast.engines[target].url, fault)
+    return _posted(lambda testbed, target: testbed.engines[target].url, fault)
 
 
 def _link_fault(**fault: Any) -> Striking:
     """A fault of the link between sites (`loadtest.engine.link`)."""
-    return _posted(lambda cast, _: cast.link_url, fault)
+    return _posted(lambda testbed, _: testbed.link_url, fault)
 
 
-def _posted(url_of: Callable[[Cast, str], str], fault: Mapping[str, Any]) -> Striking:
+def _posted(url_of: Callable[[Testbed, str], str], fault: Mapping[str, Any]) -> Striking:
     """A fault that a process is asked for, and asked to end."""
 
     @asynccontextmanager
-    async def strike(cast: Cast, target: str) -> AsyncIterator[None]:
-        url = f"{url_of(cast, target)}/_fault"
-        (await cast.control.post(url, json=fault)).raise_for_status()
+    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+        url = f"{url_of(testbed, target)}/_fault"
+        (await testbed.control.post(url, json=fault)).raise_for_status()
         try:
             yield
         finally:
-            (await cast.control.delete(url)).raise_for_status()
+            (await testbed.control.delete(url)).raise_for_status()
 
     return strike
 
 
 @asynccontextmanager
-async def _cache_flushed(cast: Cast, target: str) -> AsyncIterator[None]:
-    engine = cast.engines[target]
+async def _cache_flushed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    engine = testbed.engines[target]
     route = "reset_prefix_cache" if engine.settings.dialect == "vllm" else "flush_cache"
-    await cast.control.post(
+    await testbed.control.post(
         f"{engine.url}/{route}"
     )  # a SGLang engine that is busy says 400, and that is that
     yield
@@ -168,17 +168,17 @@ async def _cache_flushed(cast: Cast, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _replica_killed(cast: Cast, target: str) -> AsyncIterator[None]:
-    await cast.gateways[target].kill()
+async def _replica_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    await testbed.gateways[target].kill()
     try:
         yield
     finally:
-        await cast.gateways[target].start()
+        await testbed.gateways[target].start()
 
 
 @asynccontextmanager
-async def _replica_stopped(cast: Cast, target: str) -> AsyncIterator[None]:
-    gateway = cast.gateways[target]
+async def _replica_stopped(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    gateway = testbed.gateways[target]
     gateway.ready = False
     gateway.signalled(signal.SIGSTOP)
     try:
@@ -189,18 +189,18 @@ async def _replica_stopped(cast: Cast, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _replica_rolled(cast: Cast, target: str) -> AsyncIterator[None]:
-    await cast.gateways[target].terminate()
+async def _replica_rolled(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    await testbed.gateways[target].terminate()
     try:
         yield
     finally:
-        await cast.gateways[target].start()
+        await testbed.gateways[target].start()
 
 
 @asynccontextmanager
-async def _process_killed(cast: Cast, target: str) -> AsyncIterator[None]:
+async def _process_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
     """One of the two processes on a port; their supervisor starts another one."""
-    await cast.gateways[target].kill_process()
+    await testbed.gateways[target].kill_process()
     yield
 
 
@@ -208,8 +208,8 @@ async def _process_killed(cast: Cast, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _primary_killed(cast: Cast, _: str) -> AsyncIterator[None]:
-    server = await cast.primary()
+async def _primary_killed(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    server = await testbed.primary()
     await server.kill()
     try:
         yield
@@ -218,15 +218,15 @@ async def _primary_killed(cast: Cast, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _primary_emptied(cast: Cast, _: str) -> AsyncIterator[None]:
+async def _primary_emptied(testbed: Testbed, _: str) -> AsyncIterator[None]:
     """It is back before the sentinels miss it, with nothing, and its replica follows it into that."""
-    await (await cast.primary()).restart(empty=True)
+    await (await testbed.primary()).restart(empty=True)
     yield
 
 
 @asynccontextmanager
-async def _primary_paused(cast: Cast, _: str) -> AsyncIterator[None]:
-    server = await cast.primary()
+async def _primary_paused(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    server = await testbed.primary()
     server.pause()
     try:
         yield
@@ -235,14 +235,14 @@ async def _primary_paused(cast: Cast, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _flushed(cast: Cast, _: str) -> AsyncIterator[None]:
-    await (await cast.primary()).command("FLUSHALL")
+async def _flushed(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    await (await testbed.primary()).command("FLUSHALL")
     yield
 
 
 @asynccontextmanager
-async def _clients_paused(cast: Cast, _: str) -> AsyncIterator[None]:
-    server = await cast.primary()
+async def _clients_paused(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    server = await testbed.primary()
     await server.command("CLIENT", "PAUSE", 60_000, "WRITE")
     try:
         yield
@@ -251,18 +251,18 @@ async def _clients_paused(cast: Cast, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _out_of_memory(cast: Cast, _: str) -> AsyncIterator[None]:
-    await (await cast.primary()).configure(maxmemory=1)
+async def _out_of_memory(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    await (await testbed.primary()).configure(maxmemory=1)
     try:
         yield
     finally:
-        await _everywhere(cast, lambda server: server.configure(maxmemory=0))
+        await _everywhere(testbed, lambda server: server.configure(maxmemory=0))
 
 
 @asynccontextmanager
-async def _script_stuck(cast: Cast, _: str) -> AsyncIterator[None]:
+async def _script_stuck(testbed: Testbed, _: str) -> AsyncIterator[None]:
     """It answers BUSY to everybody; a sentinel may kill the script before we do."""
-    server = await cast.primary()
+    server = await testbed.primary()
     stuck = asyncio.create_task(server.command("EVAL", BUSY_SCRIPT, 0), name="busy-script")
     try:
         yield
@@ -274,18 +274,18 @@ async def _script_stuck(cast: Cast, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _sentinels_killed(cast: Cast, _: str) -> AsyncIterator[None]:
-    for sentinel in cast.sentinels:
+async def _sentinels_killed(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    for sentinel in testbed.sentinels:
         await sentinel.kill()
     try:
         yield
     finally:
-        for sentinel in cast.sentinels:
+        for sentinel in testbed.sentinels:
             await sentinel.start()
 
 
-async def _everywhere(cast: Cast, mend: Callable[[ValkeyServer], Any]) -> None:
-    for server in cast.servers:
+async def _everywhere(testbed: Testbed, mend: Callable[[ValkeyServer], Any]) -> None:
+    for server in testbed.servers:
         if server.running:
             await mend(server)
 
@@ -297,8 +297,8 @@ def _redis_cable(**rule: float) -> Striking:
     """Something between one replica and all of Valkey."""
 
     @asynccontextmanager
-    async def strike(cast: Cast, target: str) -> AsyncIterator[None]:
-        async with _ruled(cast, target, Rule(cast.redis_ports, **rule)):
+    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+        async with _ruled(testbed, target, Rule(testbed.redis_ports, **rule)):
             yield
 
     return strike
@@ -308,9 +308,9 @@ def _worker_cable(**rule: float) -> Striking:
     """Something between one replica and half of the plain workers."""
 
     @asynccontextmanager
-    async def strike(cast: Cast, target: str) -> AsyncIterator[None]:
-        ports = tuple(cast.engines[name].port for name in HAMPERED)
-        async with _ruled(cast, target, Rule(ports, **rule)):
+    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+        ports = tuple(testbed.engines[name].port for name in HAMPERED)
+        async with _ruled(testbed, target, Rule(ports, **rule)):
             yield
 
     return strike
@@ -320,20 +320,20 @@ def _client_cable(**rule: float) -> Striking:
     """Something between one replica and its clients."""
 
     @asynccontextmanager
-    async def strike(cast: Cast, target: str) -> AsyncIterator[None]:
-        async with _ruled(cast, target, Rule((cast.gateways[target].port,), **rule)):
+    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+        async with _ruled(testbed, target, Rule((testbed.gateways[target].port,), **rule)):
             yield
 
     return strike
 
 
 @asynccontextmanager
-async def _ruled(cast: Cast, target: str, rule: Rule) -> AsyncIterator[None]:
-    await cast.hamper(target, rule)
+async def _ruled(testbed: Testbed, target: str, rule: Rule) -> AsyncIterator[None]:
+    await testbed.hamper(target, rule)
     try:
         yield
     finally:
-        await cast.hamper(target, Rule())
+        await testbed.hamper(target, Rule())
 
 
 # Hosts
@@ -341,20 +341,20 @@ async def _ruled(cast: Cast, target: str, rule: Rule) -> AsyncIterator[None]:
 
 def _clock(first: signal.Signals, then: signal.Signals) -> Striking:
     @asynccontextmanager
-    async def strike(cast: Cast, target: str) -> AsyncIterator[None]:
-        cast.gateways[target].signalled(first)
+    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+        testbed.gateways[target].signalled(first)
         try:
             yield
         finally:
-            cast.gateways[target].signalled(then)
+            testbed.gateways[target].signalled(then)
 
     return strike
 
 
 @asynccontextmanager
-async def _disk_full(cast: Cast, target: str) -> AsyncIterator[None]:
+async def _disk_full(testbed: Testbed, target: str) -> AsyncIterator[None]:
     """No file of its processes may grow any more: log and request trace fail."""
-    pids = cast.gateways[target].pids
+    pids = testbed.gateways[target].pids
     before = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids]
     for pid, (_, hard) in zip(pids, before, strict=True):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
@@ -366,41 +366,41 @@ async def _disk_full(cast: Cast, target: str) -> AsyncIterator[None]:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
-def _keys_file(damage: Callable[[Cast], None]) -> Striking:
+def _keys_file(damage: Callable[[Testbed], None]) -> Striking:
     @asynccontextmanager
-    async def strike(cast: Cast, _: str) -> AsyncIterator[None]:
-        damage(cast)
+    async def strike(testbed: Testbed, _: str) -> AsyncIterator[None]:
+        damage(testbed)
         try:
             yield
         finally:
-            if cast.keys_file.is_dir():
-                cast.keys_file.rmdir()
-            cast.write_keys()
+            if testbed.keys_file.is_dir():
+                testbed.keys_file.rmdir()
+            testbed.write_keys()
 
     return strike
 
 
-def _rubbish(cast: Cast) -> None:
-    cast.keys_file.write_bytes(b"\x00\xff{tenants: [" * 50)
+def _rubbish(testbed: Testbed) -> None:
+    testbed.keys_file.write_bytes(b"\x00\xff{tenants: [" * 50)
 
 
-def _gone(cast: Cast) -> None:
-    cast.keys_file.unlink()
+def _gone(testbed: Testbed) -> None:
+    testbed.keys_file.unlink()
 
 
-def _unreadable(cast: Cast) -> None:
+def _unreadable(testbed: Testbed) -> None:
     """A folder in its place: nobody can read it, root neither."""
-    cast.keys_file.unlink()
-    cast.keys_file.mkdir()
+    testbed.keys_file.unlink()
+    testbed.keys_file.mkdir()
 
 
 # Clients
 
 
 @asynccontextmanager
-async def _stalling_clients(cast: Cast, target: str) -> AsyncIterator[None]:
+async def _stalling_clients(testbed: Testbed, target: str) -> AsyncIterator[None]:
     """They connect, send half of a head, and nothing more."""
-    gateway = cast.gateways[target]
+    gateway = testbed.gateways[target]
     half = b"POST /v1/chat/completions HTTP/1.1\r\nhost: chaos\r\ncontent-le"
     writers: list[asyncio.StreamWriter] = []
     try:
@@ -415,9 +415,9 @@ async def _stalling_clients(cast: Cast, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _stalling_pages(cast: Cast, target: str) -> AsyncIterator[None]:
+async def _stalling_pages(testbed: Testbed, target: str) -> AsyncIterator[None]:
     """Pages of the console that ask for everything that happens, and read none of it."""
-    gateway = cast.gateways[target]
+    gateway = testbed.gateways[target]
     head = f"GET /events HTTP/1.1\r\nhost: chaos\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n".encode()
     writers: list[asyncio.StreamWriter] = []
     try:
@@ -432,9 +432,9 @@ async def _stalling_pages(cast: Cast, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _all_leave(cast: Cast, _: str) -> AsyncIterator[None]:
+async def _all_leave(testbed: Testbed, _: str) -> AsyncIterator[None]:
     """Whoever waits for an answer goes, in the same moment."""
-    cast.leave()
+    testbed.leave()
     yield
 
 
@@ -442,37 +442,37 @@ async def _all_leave(cast: Cast, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _drained(cast: Cast, target: str) -> AsyncIterator[None]:
-    path = f"/workers/{cast.engines[target].worker_id}"
-    (await cast.administer("PUT", path, {"draining": True})).raise_for_status()
+async def _drained(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    path = f"/workers/{testbed.engines[target].worker_id}"
+    (await testbed.administer("PUT", path, {"draining": True})).raise_for_status()
     try:
         yield
     finally:
-        (await cast.administer("PUT", path, {"draining": False})).raise_for_status()
+        (await testbed.administer("PUT", path, {"draining": False})).raise_for_status()
 
 
 @asynccontextmanager
-async def _forgotten(cast: Cast, target: str) -> AsyncIterator[None]:
+async def _forgotten(testbed: Testbed, target: str) -> AsyncIterator[None]:
     """Removed from the fleet, and added again."""
-    engine = cast.engines[target]
-    (await cast.administer("DELETE", f"/workers/{engine.worker_id}")).raise_for_status()
+    engine = testbed.engines[target]
+    (await testbed.administer("DELETE", f"/workers/{engine.worker_id}")).raise_for_status()
     try:
         yield
     finally:
-        (await cast.administer("POST", "/workers", {"url": engine.worker_url})).raise_for_status()
+        (await testbed.administer("POST", "/workers", {"url": engine.worker_url})).raise_for_status()
 
 
 def _settings_changed(values: dict[str, Any]) -> Striking:
     """Settings that all replicas go by until they are told to go by their own again."""
 
     @asynccontextmanager
-    async def strike(cast: Cast, _: str) -> AsyncIterator[None]:
-        (await cast.administer("PATCH", "/settings", {"values": values})).raise_for_status()
+    async def strike(testbed: Testbed, _: str) -> AsyncIterator[None]:
+        (await testbed.administer("PATCH", "/settings", {"values": values})).raise_for_status()
         try:
             yield
         finally:
             own = {"values": dict.fromkeys(values)}
-            (await cast.administer("PATCH", "/settings", own)).raise_for_status()
+            (await testbed.administer("PATCH", "/settings", own)).raise_for_status()
 
     return strike
 
@@ -487,7 +487,7 @@ ENGINES = (*PLAIN, *PREFILL, *DECODE)
 AT_ONCE = (1.0, 1.0)
 
 
-def _mischief(
+def _injector(
     group: str,
     name: str,
     strike: Striking,
@@ -501,53 +501,53 @@ def _mischief(
 
 
 MISCHIEF: tuple[FaultInjector, ...] = (
-    _mischief("worker", "worker killed", _worker_killed, ENGINES, Blame.WORKER),
-    _mischief("worker", "worker restarted", _worker_restarted, ENGINES, Blame.WORKER, lasts_s=AT_ONCE),
-    _mischief("worker", "worker hung", _worker_hung, ENGINES, Blame.WORKER),
-    _mischief("worker", "worker has another model", _wrong_model, PLAIN, Blame.WORKER),
-    _mischief("worker", "worker answers 500", _engine_fault(kind="error"), ENGINES),
-    _mischief("worker", "worker answers 503", _engine_fault(kind="error", status=503), ENGINES),
-    _mischief("worker", "worker resets", _engine_fault(kind="reset"), ENGINES),
-    _mischief("worker", "worker talks rubbish", _engine_fault(kind="garbage"), ENGINES),
-    _mischief(
+    _injector("worker", "worker killed", _worker_killed, ENGINES, Blame.WORKER),
+    _injector("worker", "worker restarted", _worker_restarted, ENGINES, Blame.WORKER, lasts_s=AT_ONCE),
+    _injector("worker", "worker hung", _worker_hung, ENGINES, Blame.WORKER),
+    _injector("worker", "worker has another model", _wrong_model, PLAIN, Blame.WORKER),
+    _injector("worker", "worker answers 500", _engine_fault(kind="error"), ENGINES),
+    _injector("worker", "worker answers 503", _engine_fault(kind="error", status=503), ENGINES),
+    _injector("worker", "worker resets", _engine_fault(kind="reset"), ENGINES),
+    _injector("worker", "worker talks rubbish", _engine_fault(kind="garbage"), ENGINES),
+    _injector(
         "worker",
         "worker cuts streams",
         _engine_fault(kind="reset", after_chunks=2),
         (*PLAIN, *DECODE),
         Blame.WORKER,
     ),
-    _mischief(
+    _injector(
         "worker",
         "worker truncates",
         _engine_fault(kind="close", after_chunks=3),
         (*PLAIN, *DECODE),
         Blame.WORKER,
     ),
-    _mischief("worker", "worker slow", _engine_fault(kind="slow", seconds=SLOW_S), ENGINES),
-    _mischief(
+    _injector("worker", "worker slow", _engine_fault(kind="slow", seconds=SLOW_S), ENGINES),
+    _injector(
         "worker",
         "worker stalls streams",
         _engine_fault(kind="stall", after_chunks=2, seconds=STALL_S),
         (*PLAIN, *DECODE),
     ),
-    _mischief("worker", "worker unhealthy", _engine_fault(kind="unhealthy"), ENGINES),
-    _mischief("worker", "cache flushed", _cache_flushed, PLAIN, lasts_s=AT_ONCE),
-    _mischief("pair", "KV late", _engine_fault(kind="stall_transfer", seconds=STALL_S), PREFILL),
-    _mischief("pair", "KV lost", _engine_fault(kind="fail_transfer"), PREFILL),
-    _mischief("replica", "replica killed", _replica_killed, REPLICAS, Blame.REPLICA),
-    _mischief("replica", "replica stopped", _replica_stopped, REPLICAS, lasts_s=(1.0, 8.0)),
-    _mischief("replica", "replica rolled", _replica_rolled, REPLICAS, lasts_s=AT_ONCE),
-    _mischief("replica", "process of two killed", _process_killed, (SHARING,), Blame.REPLICA),
-    _mischief("redis", "Valkey killed", _primary_killed, (ALL,)),
-    _mischief("redis", "Valkey paused", _primary_paused, (ALL,), lasts_s=(0.3, 6.0)),
-    _mischief("redis", "Valkey restarted empty", _primary_emptied, (ALL,), lasts_s=AT_ONCE),
-    _mischief("redis", "Valkey flushed", _flushed, (ALL,), lasts_s=AT_ONCE),
-    _mischief("redis", "Valkey takes no writes", _clients_paused, (ALL,)),
-    _mischief("redis", "Valkey out of memory", _out_of_memory, (ALL,)),
-    _mischief("redis", "Valkey stuck in a script", _script_stuck, (ALL,)),
-    _mischief("redis", "sentinels killed", _sentinels_killed, (ALL,)),
+    _injector("worker", "worker unhealthy", _engine_fault(kind="unhealthy"), ENGINES),
+    _injector("worker", "cache flushed", _cache_flushed, PLAIN, lasts_s=AT_ONCE),
+    _injector("pair", "KV late", _engine_fault(kind="stall_transfer", seconds=STALL_S), PREFILL),
+    _injector("pair", "KV lost", _engine_fault(kind="fail_transfer"), PREFILL),
+    _injector("replica", "replica killed", _replica_killed, REPLICAS, Blame.REPLICA),
+    _injector("replica", "replica stopped", _replica_stopped, REPLICAS, lasts_s=(1.0, 8.0)),
+    _injector("replica", "replica rolled", _replica_rolled, REPLICAS, lasts_s=AT_ONCE),
+    _injector("replica", "process of two killed", _process_killed, (SHARING,), Blame.REPLICA),
+    _injector("redis", "Valkey killed", _primary_killed, (ALL,)),
+    _injector("redis", "Valkey paused", _primary_paused, (ALL,), lasts_s=(0.3, 6.0)),
+    _injector("redis", "Valkey restarted empty", _primary_emptied, (ALL,), lasts_s=AT_ONCE),
+    _injector("redis", "Valkey flushed", _flushed, (ALL,), lasts_s=AT_ONCE),
+    _injector("redis", "Valkey takes no writes", _clients_paused, (ALL,)),
+    _injector("redis", "Valkey out of memory", _out_of_memory, (ALL,)),
+    _injector("redis", "Valkey stuck in a script", _script_stuck, (ALL,)),
+    _injector("redis", "sentinels killed", _sentinels_killed, (ALL,)),
     *(
-        _mischief("network", f"{name} to Valkey", _redis_cable(**rule), REPLICAS, cabled=True)
+        _injector("network", f"{name} to Valkey", _redis_cable(**rule), REPLICAS, cabled=True)
         for name, rule in (
             ("slow", {"delay_s": REDIS_DELAY_S}),
             ("lossy", {"loss_ratio": LOSS_RATIO}),
@@ -556,7 +556,7 @@ MISCHIEF: tuple[FaultInjector, ...] = (
         )
     ),
     *(
-        _mischief(
+        _injector(
             "network", f"{name} to workers", _worker_cable(**rule), REPLICAS, cabled=name not in PROXIED
         )
         for name, rule in (
@@ -566,32 +566,32 @@ MISCHIEF: tuple[FaultInjector, ...] = (
             ("silent", {"loss_ratio": 1.0}),
         )
     ),
-    _mischief(
+    _injector(
         "network",
         "lossy to clients",
         _client_cable(loss_ratio=LOSS_RATIO, delay_s=0.02),
         REPLICAS,
         cabled=True,
     ),
-    _mischief("host", "clock a minute ahead", _clock(signal.SIGUSR1, signal.SIGUSR2), ALONE),
-    _mischief("host", "clock a minute behind", _clock(signal.SIGUSR2, signal.SIGUSR1), ALONE),
-    _mischief("host", "disk full", _disk_full, REPLICAS),
-    _mischief("host", "keys file is rubbish", _keys_file(_rubbish), (ALL,)),
-    _mischief("host", "keys file gone", _keys_file(_gone), (ALL,)),
-    _mischief("host", "keys file unreadable", _keys_file(_unreadable), (ALL,)),
-    _mischief("client", "clients stall", _stalling_clients, REPLICAS),
-    _mischief("client", "console pages stall", _stalling_pages, REPLICAS),
-    _mischief("client", "all clients leave", _all_leave, (ALL,), lasts_s=AT_ONCE),
-    _mischief("admin", "worker drained", _drained, PLAIN),
-    _mischief("admin", "worker removed", _forgotten, PLAIN),
-    _mischief("admin", "policy switched", _settings_changed({"placement.policy": "min_ttft"}), (ALL,)),
-    _mischief("admin", "queue switched off", _settings_changed({"queue.disable_queue": True}), (ALL,)),
+    _injector("host", "clock a minute ahead", _clock(signal.SIGUSR1, signal.SIGUSR2), ALONE),
+    _injector("host", "clock a minute behind", _clock(signal.SIGUSR2, signal.SIGUSR1), ALONE),
+    _injector("host", "disk full", _disk_full, REPLICAS),
+    _injector("host", "keys file is rubbish", _keys_file(_rubbish), (ALL,)),
+    _injector("host", "keys file gone", _keys_file(_gone), (ALL,)),
+    _injector("host", "keys file unreadable", _keys_file(_unreadable), (ALL,)),
+    _injector("client", "clients stall", _stalling_clients, REPLICAS),
+    _injector("client", "console pages stall", _stalling_pages, REPLICAS),
+    _injector("client", "all clients leave", _all_leave, (ALL,), lasts_s=AT_ONCE),
+    _injector("admin", "worker drained", _drained, PLAIN),
+    _injector("admin", "worker removed", _forgotten, PLAIN),
+    _injector("admin", "policy switched", _settings_changed({"placement.policy": "min_ttft"}), (ALL,)),
+    _injector("admin", "queue switched off", _settings_changed({"queue.disable_queue": True}), (ALL,)),
 )
 """All kinds, in the order that a seed draws from."""
 
 ON_LINKS = (
-    _mischief("link", "link slow", _link_fault(kind="slow", ratio=LINK_SLOW_RATIO), ("link",)),
-    _mischief("link", "link dead", _link_fault(kind="dead"), ("link",)),
+    _injector("link", "link slow", _link_fault(kind="slow", ratio=LINK_SLOW_RATIO), ("link",)),
+    _injector("link", "link dead", _link_fault(kind="dead"), ("link",)),
 )
 """Kinds for a troupe with a link, which the campaign's has not."""
 

@@ -1,4 +1,4 @@
-"""What the console sees of the running gateway (`router.console.Sights`), read from its parts.
+"""What the console sees of the running gateway (`router.console.FleetView`), read from its parts.
 
 Nothing is kept here but the vitals of the look before, for how busy each replica was since. Loads come from
 the fold's columns in one go; of the rest, a look costs a microsecond or two for each worker
@@ -16,7 +16,7 @@ from router.admin.link_view import described
 from router.admin.parts import AdminParts
 from router.admin.queue_view import census
 from router.admin.role_view import bucket_rows
-from router.console import Conditions, Counters, Decisions, ReplicaSight, WorkerFacts, WorkerLoad
+from router.console import Conditions, Counters, Decisions, ReplicaView, WorkerFacts, WorkerLoad
 from router.gateway.recent_decisions import RecentDecision
 from router.samples import link_state
 from router.shared import Vitals
@@ -28,7 +28,7 @@ CLASSES_LISTED = 8
 """Classes of waiting requests that the page lists, those with the most."""
 
 
-class FleetSights:
+class ProcessFleetView:
     """The gateway, seen by the console.
 
     Args:
@@ -37,13 +37,13 @@ class FleetSights:
     Attributes:
         replica: Id of the replica that is asked.
         version: Of the gateway.
-        replicas: See `ReplicaSights.look`.
+        replicas: See `ReplicaViews.look`.
     """
 
     def __init__(self, parts: AdminParts) -> None:
         self._parts, self._gateway = parts, parts.gateway
         self.replica, self.version = parts.gateway.log.replica, parts.version
-        self.replicas = ReplicaSights(parts.vitals).look
+        self.replicas = ReplicaViews(parts.vitals).look
 
     def facts(self) -> Sequence[WorkerFacts]:
         """All workers, in order of their ids."""
@@ -183,11 +183,11 @@ def _told(decision: RecentDecision) -> dict[str, Any]:
 _NOT_SHOWN = frozenset(("number", "endpoint", "status", "ttft_s"))
 
 
-class ReplicaSights:
+class ReplicaViews:
     """Looks at replicas: their vitals, and how busy each was since the look before.
 
     A replica whose word does not reach us is listed with nothing but its id; its counters are not counted,
-    so that its return is no leap (`router.console.pulse`).
+    so that its return is no leap (`router.console.rate_window`).
 
     Args:
         vitals: Asks for the vitals of all that are alive; None of one whose word does not reach us.
@@ -197,15 +197,15 @@ class ReplicaSights:
         self._vitals = vitals
         self._before: Mapping[str, Vitals | None] = {}
 
-    async def look(self) -> Sequence[ReplicaSight]:
+    async def look(self) -> Sequence[ReplicaView]:
         """All replicas that can be seen, in order of their ids."""
         found = await self._vitals()
-        sights = [
-            ReplicaSight(replica, None if said is None else counters(said), self._shown(replica, said))
+        fleet_view = [
+            ReplicaView(replica, None if said is None else counters(said), self._shown(replica, said))
             for replica, said in sorted(found.items())
         ]
         self._before = found
-        return sights
+        return fleet_view
 
     def _shown(self, replica: str, said: Vitals | None) -> dict[str, Any]:
         if said is None:

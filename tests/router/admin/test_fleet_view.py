@@ -7,8 +7,8 @@ from fakes.admin import WELL, Setup
 from fakes.gateway import chat
 
 from policies import Circuit, CircuitSet, Insert, Placed, Waiting
-from router.admin import FleetSights
-from router.admin.fleet_sights import ReplicaSights, counters
+from router.admin import ProcessFleetView
+from router.admin.fleet_view import ReplicaViews, counters
 from router.shared import Vitals, Warming
 
 
@@ -17,7 +17,7 @@ class Scene(Setup):
 
     def __init__(self, **sections: dict[str, Any]) -> None:
         super().__init__(**sections)
-        self.sights = FleetSights(self.parts)
+        self.fleet_view = ProcessFleetView(self.parts)
 
 
 @pytest.fixture
@@ -30,25 +30,25 @@ def scene() -> Scene:
 def test_what_changes_seldom_is_told_of_each_worker(scene: Scene) -> None:
     bench = scene.bench
     bench.registry.change("b:80", draining=True, role="plain", labels={"bucket": "0-64K", "site": "there"})
-    facts = scene.sights.facts()
+    facts = scene.fleet_view.facts()
 
     assert [each.id for each in facts] == ["a:80", "b:80"]
     assert facts[0].state == "healthy"
     assert (facts[1].state, facts[1].bucket, facts[1].site) == ("draining", "0-64K", "there")
     assert facts[0].capacity_tokens == 0
-    assert scene.sights.loads(facts)[0].held_percent == -1  # nobody has said how much it can hold
-    assert facts == scene.sights.facts()  # what did not change is equal, and not sent
+    assert scene.fleet_view.loads(facts)[0].held_percent == -1  # nobody has said how much it can hold
+    assert facts == scene.fleet_view.facts()  # what did not change is equal, and not sent
 
 
 def test_an_open_circuit_is_told(scene: Scene) -> None:
     now_us = scene.bench.time.clock.now_us()
     scene.bench.shared.publish(CircuitSet("a:80", now_us, "r2", Circuit.OPEN, now_us + 10**7))
 
-    assert [each.circuit for each in scene.sights.facts()] == ["open", "closed"]
+    assert [each.circuit for each in scene.fleet_view.facts()] == ["open", "closed"]
 
 
 def test_loads_are_those_of_all_replicas_and_caches_a_share_of_the_capacity(scene: Scene) -> None:
-    bench, sights = scene.bench, scene.sights
+    bench, fleet_view = scene.bench, scene.fleet_view
     for name in ("a:80", "b:80"):
         bench.registry.change(name, capacity_tokens=256_000)
     blocks = 250
@@ -56,11 +56,11 @@ def test_loads_are_those_of_all_replicas_and_caches_a_share_of_the_capacity(scen
     bench.shared.publish(Placed("x", now_us, "b:80", "r2", 3_500_000, 4000, 5000))
     bench.shared.publish(Insert("a:80", b"".join(n.to_bytes(8, "little") for n in range(blocks)), now_us))
 
-    a, b = sights.loads(sights.facts())
+    a, b = fleet_view.loads(fleet_view.facts())
     assert (a.backlog_s, a.inflight, a.held_percent) == (0.0, 0, 25)
     assert (b.backlog_s, b.inflight, b.held_percent) == (3.5, 1, 0)
     bench.time.advance(1.0)
-    assert sights.loads(sights.facts())[1].backlog_s == 2.5
+    assert fleet_view.loads(fleet_view.facts())[1].backlog_s == 2.5
 
 
 async def test_what_waits_is_told_by_class(scene: Scene) -> None:
@@ -69,14 +69,14 @@ async def test_what_waits_is_told_by_class(scene: Scene) -> None:
         Waiting("x", now_us, "r2", now_us, now_us, "|", "", "batch/t", 2_000_000, 100, 200)
     )
 
-    said = (await scene.sights.sections(slow=False))["queue"]
-    assert scene.sights.waiting() == said["requests"] == 1
+    said = (await scene.fleet_view.sections(slow=False))["queue"]
+    assert scene.fleet_view.waiting() == said["requests"] == 1
     assert [each["class"] for each in said["classes"]] == ["batch"]
 
 
 async def test_the_policy_is_the_one_that_counts_now(scene: Scene) -> None:
     scene.live.change({"placement.policy": "least_load", "placement.shadow_policy": "min_ttft"}, actor="ann")
-    said = await scene.sights.sections(slow=True)
+    said = await scene.fleet_view.sections(slow=True)
 
     assert said["policy"]["policy"] == "least_load"
     assert said["policy"]["shadow"] == "min_ttft"
@@ -84,11 +84,11 @@ async def test_the_policy_is_the_one_that_counts_now(scene: Scene) -> None:
 
 
 async def test_buckets_are_told_once_workers_belong_to_them(scene: Scene) -> None:
-    assert (await scene.sights.sections(slow=True))["buckets"] == []
-    assert "buckets" not in await scene.sights.sections(slow=False)
+    assert (await scene.fleet_view.sections(slow=True))["buckets"] == []
+    assert "buckets" not in await scene.fleet_view.sections(slow=False)
 
     scene.bench.registry.change("a:80", labels={"bucket": "0-64K"})
-    rows = (await scene.sights.sections(slow=True))["buckets"]
+    rows = (await scene.fleet_view.sections(slow=True))["buckets"]
     assert [(row["name"], row["workers"]) for row in rows] == [("0-64K", 1), ("64K-256K", 0), ("256K-1M", 0)]
 
 
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_told_as_it_is_known(scene: Scene) -> None:
         WELL, degraded_reason="refused", lag_s=3.0, dropped_ops=2, warming=Warming("snapshot", 0.5)
     )
     scene.live.refused = {"queue.size": "it is no number"}
-    found = scene.sights.conditions()
+    found = scene.fleet_view.conditions()
 
     assert (found.redis, found.lag_s, found.dropped_ops) == ("refused", 3.0, 2)
     assert found.warming == ("snapshot", 0.5)
@@ -111,17 +111,17 @@ def test_what_is_wrong_is_told_as_it_is_known(scene: Scene) -> None:
 
 
 def test_decisions_are_told_once_and_the_others_counted(scene: Scene) -> None:
-    bench, sights = scene.bench, scene.sights
+    bench, fleet_view = scene.bench, scene.fleet_view
     for number in range(3):
         bench.start(chat(f"prompt {number} " * 500))
         bench.upstream.answer()
-    told, skipped, cursor = sights.decisions(None, 2)
+    told, skipped, cursor = fleet_view.decisions(None, 2)
 
     assert (len(told), skipped) == (2, 1)
     assert told[-1]["worker"] in ("a:80", "b:80")
     assert told[-1]["outcome"] == "completed"
     assert None not in told[-1].values()
-    assert sights.decisions(cursor, 2).told == []
+    assert fleet_view.decisions(cursor, 2).told == []
 
 
 VITALS = Vitals(
@@ -173,7 +173,7 @@ def test_times_to_first_token_are_counted_between_bounds() -> None:
 
 
 async def test_replicas_come_in_order_and_one_that_is_silent_has_no_figures() -> None:
-    seen = await ReplicaSights(Told(b=None, a=VITALS)).look()
+    seen = await ReplicaViews(Told(b=None, a=VITALS)).look()
 
     assert [each.replica for each in seen] == ["a", "b"]
     assert seen[0].shown["writes_snapshots"]
@@ -191,8 +191,8 @@ async def test_replicas_come_in_order_and_one_that_is_silent_has_no_figures() ->
 )
 async def test_how_busy_a_replica_is_follows_from_two_looks(later: Vitals, ratio: float | None) -> None:
     told = Told(a=VITALS)
-    sights = ReplicaSights(told)
-    assert (await sights.look())[0].shown["cpu_ratio"] is None
+    fleet_view = ReplicaViews(told)
+    assert (await fleet_view.look())[0].shown["cpu_ratio"] is None
 
     told.known = {"a": later}
-    assert (await sights.look())[0].shown["cpu_ratio"] == ratio
+    assert (await fleet_view.look())[0].shown["cpu_ratio"] == ratio

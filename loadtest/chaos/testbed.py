@@ -351,7 +351,7 @@ class Gateway:
         writer.close()
 
 
-class Cast:
+class Testbed:
     """All of them; an async context manager.
 
     Args:
@@ -426,7 +426,7 @@ class Cast:
         written.write_text(json.dumps({"tenants": tenants}))
         written.replace(self.keys_file)
 
-    async def __aenter__(self) -> "Cast":
+    async def __aenter__(self) -> "Testbed":
         async with self._stack:
             self.write_keys()
             self._stack.push_async_callback(self.control.aclose)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from router.console.plain_words import Troubles
-from router.console.ports import Counters, ReplicaSight, Sights, WorkerFacts
+from router.console.ports import Counters, FleetView, ReplicaView, WorkerFacts
 
 INTERVAL_S = 5.0
 
@@ -48,11 +48,11 @@ class Sample(NamedTuple):
     failed_per_s: float
 
 
-class Pulse:
+class RateWindow:
     """Samples of the last ten minutes.
 
     Args:
-        sights: Whom to ask.
+        fleet_view: Whom to ask.
         interval_s: Between two samples.
         now_unix_s: Wall clock.
 
@@ -63,15 +63,18 @@ class Pulse:
     """
 
     def __init__(
-        self, sights: Sights, interval_s: float = INTERVAL_S, now_unix_s: Callable[[], float] = time.time
+        self,
+        fleet_view: FleetView,
+        interval_s: float = INTERVAL_S,
+        now_unix_s: Callable[[], float] = time.time,
     ) -> None:
-        self._sights = sights
+        self._fleet_view = fleet_view
         self._interval_s = interval_s
         self._now_unix_s = now_unix_s
         self._before: dict[str, Counters] = {}
         self._looked_unix_s = now_unix_s()
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
-        self.replicas: Sequence[ReplicaSight] = ()
+        self.replicas: Sequence[ReplicaView] = ()
         self.troubles = Troubles()
 
     async def run(self) -> None:
@@ -82,8 +85,8 @@ class Pulse:
 
     async def look(self) -> None:
         """Take a sample."""
-        self.replicas = await self._sights.replicas()
-        facts = self._sights.facts()
+        self.replicas = await self._fleet_view.replicas()
+        facts = self._fleet_view.facts()
         now_unix_s = self._now_unix_s()
         elapsed_s = max(now_unix_s - self._looked_unix_s, 1e-3)
         self._looked_unix_s = now_unix_s
@@ -96,7 +99,7 @@ class Pulse:
 
     def wrong(self, facts: Sequence[WorkerFacts]) -> list[dict[str, object]]:
         """Say what is wrong now."""
-        conditions = self._sights.conditions()
+        conditions = self._fleet_view.conditions()
         if self.samples:
             last = self.samples[-1]
             conditions = replace(
@@ -116,8 +119,8 @@ class Pulse:
             hit_ratio=round(cached_tokens / prompt_tokens, 4) if prompt_tokens else None,
             ttft_p50_s=quantile_s(bounds_s, counts, 0.5),
             ttft_p90_s=quantile_s(bounds_s, counts, 0.9),
-            waiting=self._sights.waiting(),
-            inflight=sum(load.inflight for load in self._sights.loads(facts)),
+            waiting=self._fleet_view.waiting(),
+            inflight=sum(load.inflight for load in self._fleet_view.loads(facts)),
             rejected_per_s=round(sum(each.rejected for each in gained) / elapsed_s, 3),
             failed_per_s=round(sum(each.failed for each in gained) / elapsed_s, 3),
         )

@@ -42,7 +42,7 @@ class Absence(StrEnum):
     LEFT_OUT = "left_out"
 
 
-class Bystander(NamedTuple):
+class NonCandidate(NamedTuple):
     """A worker that is no candidate.
 
     Attributes:
@@ -56,7 +56,7 @@ class Bystander(NamedTuple):
     detail: str
 
 
-def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[Bystander]:
+def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[NonCandidate]:
     """All workers but the candidates, each with the first reason that holds, in order of their ids.
 
     Args:
@@ -85,7 +85,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
                     Absence.OTHER_BUCKET,
                     "it is of another length bucket and would not answer sooner than all at home",
                 )
-        yield Bystander(local.worker.worker_id, *known)
+        yield NonCandidate(local.worker.worker_id, *known)
 
 
 def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:

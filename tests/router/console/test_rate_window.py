@@ -3,8 +3,8 @@ from fakes.console import MadeUpFleet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.console import Conditions, Counters, Pulse, ReplicaSight
-from router.console.pulse import SAMPLES_MAX, gain, merged_ttft, quantile_s
+from router.console import Conditions, Counters, RateWindow, ReplicaView
+from router.console.rate_window import SAMPLES_MAX, gain, merged_ttft, quantile_s
 
 BOUNDS_S = (0.1, 1.0)
 
@@ -16,8 +16,8 @@ class Told(MadeUpFleet):
         super().__init__(2)
         self.totals: dict[str, Counters] = {}
 
-    async def replicas(self) -> list[ReplicaSight]:  # type: ignore[override]
-        return [ReplicaSight(name, counters, {}) for name, counters in self.totals.items()]
+    async def replicas(self) -> list[ReplicaView]:  # type: ignore[override]
+        return [ReplicaView(name, counters, {}) for name, counters in self.totals.items()]
 
 
 @pytest.fixture
@@ -27,19 +27,19 @@ def clock() -> list[float]:
 
 async def test_a_sample_is_the_difference_of_all_replicas_totals(clock: list[float]) -> None:
     fleet = Told()
-    pulse = Pulse(fleet, now_unix_s=lambda: clock[0])
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
     fleet.totals = {"a": Counters(requests=100, prompt_tokens=10), "b": Counters(requests=7)}
-    await pulse.look()
-    assert not pulse.samples  # of one look nothing follows
+    await rates.look()
+    assert not rates.samples  # of one look nothing follows
 
     clock[0] += 5.0
     fleet.totals = {
         "a": Counters(150, 5, 10, 1010, 500, (0, 4, 0), BOUNDS_S),
         "b": Counters(57, 0, 0, 1000, 700, (0, 0, 0), BOUNDS_S),
     }
-    await pulse.look()
+    await rates.look()
 
-    sample = pulse.samples[-1]
+    sample = rates.samples[-1]
     assert sample.at_unix_s == 1005.0
     assert sample.requests_per_s == 20.0
     assert sample.hit_ratio == 0.6
@@ -49,13 +49,13 @@ async def test_a_sample_is_the_difference_of_all_replicas_totals(clock: list[flo
 
 async def test_where_nothing_was_measured_there_is_no_figure(clock: list[float]) -> None:
     fleet = Told()
-    pulse = Pulse(fleet, now_unix_s=lambda: clock[0])
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
     fleet.totals = {"a": Counters(requests=3)}
     for _ in range(2):
-        await pulse.look()
+        await rates.look()
         clock[0] += 5.0
 
-    sample = pulse.samples[-1]
+    sample = rates.samples[-1]
     assert (sample.requests_per_s, sample.hit_ratio, sample.ttft_p50_s, sample.ttft_p90_s) == (
         0.0,
         None,
@@ -66,37 +66,37 @@ async def test_where_nothing_was_measured_there_is_no_figure(clock: list[float])
 
 async def test_a_replica_that_was_not_seen_before_counts_from_the_next_look(clock: list[float]) -> None:
     fleet = Told()
-    pulse = Pulse(fleet, now_unix_s=lambda: clock[0])
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
     fleet.totals = {"a": Counters(requests=1)}
-    await pulse.look()
+    await rates.look()
     clock[0] += 1.0
     fleet.totals = {"a": Counters(requests=2), "old": Counters(requests=1_000_000)}
-    await pulse.look()
+    await rates.look()
 
-    assert pulse.samples[-1].requests_per_s == 1.0
+    assert rates.samples[-1].requests_per_s == 1.0
 
 
 async def test_ten_minutes_are_kept(clock: list[float]) -> None:
-    pulse = Pulse(Told(), now_unix_s=lambda: clock[0])
-    pulse._sights.totals = {"a": Counters()}  # type: ignore[attr-defined]
+    rates = RateWindow(Told(), now_unix_s=lambda: clock[0])
+    rates._fleet_view.totals = {"a": Counters()}  # type: ignore[attr-defined]
     for _ in range(SAMPLES_MAX + 30):
-        await pulse.look()
+        await rates.look()
         clock[0] += 5.0
 
-    assert len(pulse.samples) == SAMPLES_MAX
+    assert len(rates.samples) == SAMPLES_MAX
 
 
 async def test_what_is_wrong_knows_what_was_sent_away(clock: list[float]) -> None:
     fleet = Told()
-    pulse = Pulse(fleet, now_unix_s=lambda: clock[0])
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
     fleet.totals = {"a": Counters()}
-    await pulse.look()
+    await rates.look()
     clock[0] += 5.0
     fleet.totals = {"a": Counters(requests=10, rejected=10)}
     fleet.trouble = Conditions(redis="gone")
-    await pulse.look()
+    await rates.look()
 
-    assert [each["code"] for each in pulse.wrong(fleet.facts())] == ["rejecting", "redis"]
+    assert [each["code"] for each in rates.wrong(fleet.facts())] == ["rejecting", "redis"]
 
 
 def test_a_replica_that_began_again_counts_from_zero() -> None:

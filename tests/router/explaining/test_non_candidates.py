@@ -8,8 +8,8 @@ from fakes.handover import PairBench
 from fakes.rehearsals import explained, parsed_text
 
 from policies import Circuit, CircuitSet, make_policy
-from router.explaining.bystanders import Absence
 from router.explaining.explanation import explain
+from router.explaining.non_candidates import Absence
 from router.explaining.rehearsal import rehearse
 from router.fleet import HealthRules
 from router.fleet.engine_info import ServedModel
