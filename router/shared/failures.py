@@ -1,4 +1,4 @@
-"""Two words for how Redis fails, and which of its error answers means which.
+"""Two words for how Redis fails, and which of redis-py's errors means which.
 
     RedisLost      no (useful) connection: it ends, and a new one looks for the server again
     RedisRefused   the server answered that it will not do this (out of memory, not permitted)
@@ -7,17 +7,19 @@ An error that only another server, or the same one later, would not give counts 
 primary (``READONLY``), a slot that has moved (``MOVED``), a server that is loading its data.
 """
 
-from hiredis import ReplyError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from router.errors import StateError
 
-# First words of error answers: Redis's own, its replication's and its cluster's.
-_LOST = frozenset(
-    (
-        *("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "NOAUTH"),
-        *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"),
-    )
-)
+# Of the error answers; `MovedError` is an `AskError`, `MasterDownError` a `ClusterDownError`.
+_LOST = (ReadOnlyError, AskError, TryAgainError, ClusterDownError)
 
 
 class RedisLost(StateError):
@@ -28,7 +30,14 @@ class RedisRefused(StateError):
     """The server is there and refused one command."""
 
 
-def failure_of(error: ReplyError) -> StateError:
-    """Name an error answer by what to do about it."""
-    text = str(error)
-    return RedisLost(text) if text.partition(" ")[0] in _LOST else RedisRefused(text)
+def failure_of(error: RedisError) -> StateError:
+    """Name an error of redis-py by what to do about it."""
+    text = text_of(error)
+    refused = isinstance(error, ResponseError) and not isinstance(error, _LOST)
+    return RedisRefused(text) if refused and not text.startswith("UNBLOCKED") else RedisLost(text)
+
+
+def text_of(error: BaseException) -> str:
+    """What the server said, with the first word, which redis-py keeps apart."""
+    code = getattr(error, "status_code", None)
+    return f"{code} {error}" if code else str(error) or type(error).__name__

@@ -7,27 +7,36 @@ import pytest
 import trustme
 
 from router.errors import StateError
-from router.shared.address import Endpoint, Login, parse_address
+from router.shared.address import Endpoint, parse_address
 
 
 def test_a_server_with_everything() -> None:
-    address = parse_address("redis://us%40er:pa%2Fss@redis.example:7000/3", "me")
+    address = parse_address("redis://us%40er:pa%2Fss@redis.example:7000/3")
     assert address.kind == "server"
     assert address.endpoints == (Endpoint("redis.example", 7000),)
-    assert address.login == Login("us@er", "pa/ss", 3, "me")
+    assert address.login == {"username": "us@er", "password": "pa/ss", "db": 3}
     assert address.tls is None
 
 
 def test_ports_users_and_databases_have_defaults() -> None:
     address = parse_address("redis://[::1]")
     assert address.endpoints == (Endpoint("::1", 6379),)
-    assert (address.login.user, address.login.password, address.login.database) == ("", "", 0)
+    assert address.login == {"username": "", "password": "", "db": 0}
 
 
 def test_a_unix_socket() -> None:
     address = parse_address("unix://:secret@/run/a%20b/v.sock?db=2")
     assert address.endpoints == (Endpoint("/run/a b/v.sock", 0),)
-    assert (address.login.password, address.login.database) == ("secret", 2)
+    assert address.login == {"username": "", "password": "secret", "db": 2}
+
+
+def test_a_parameter_wins_over_what_stands_in_front() -> None:
+    address = parse_address("redis://u:p@h/1?username=other&password=a%2520b&db=4")
+    assert address.login == {"username": "other", "password": "a%20b", "db": 4}
+
+
+def test_a_password_that_is_not_escaped_is_taken_as_it_is() -> None:
+    assert parse_address("redis://:a#b[c@h").login["password"] == "a#b[c"
 
 
 def test_sentinels_have_a_password_of_their_own() -> None:
@@ -36,8 +45,8 @@ def test_sentinels_have_a_password_of_their_own() -> None:
     )
     assert (address.kind, address.service) == ("sentinel", "main")
     assert address.endpoints == (Endpoint("a", 26379), Endpoint("b", 7))
-    assert (address.login.password, address.login.database) == ("data", 4)
-    assert (address.sentinel_login.user, address.sentinel_login.password) == ("watcher", "s&p")
+    assert address.login == {"username": "", "password": "data", "db": 4}
+    assert address.sentinel_login == {"username": "watcher", "password": "s&p"}
 
 
 def test_a_cluster_has_many_doors() -> None:
@@ -69,6 +78,8 @@ def test_tls_is_verified_unless_it_is_asked_not_to_be(scheme: str, tmp_path: Pat
         "redis://u:hunter2@",
         "redis://u:hunter2@h:port",
         "redis://u:hunter2@h/first",
+        "redis://u:hunter2@h?db=first",
+        "redis://u:hunter2@h/-1",
         "redis://u:hunter2@a,b",
         "redis://h?password=hunter2&pasword=hunter2",
         "redis://h?hunter2",
@@ -76,6 +87,8 @@ def test_tls_is_verified_unless_it_is_asked_not_to_be(scheme: str, tmp_path: Pat
         "unix://u:hunter2@host/path",
         "redis+sentinel://u:hunter2@h",
         "redis+cluster://u:hunter2@h/3",
+        "redis+cluster://u:hunter2@h,,g",
+        "redis+cluster://u:hunter2@h?db=3",
         "rediss://u:hunter2@h?ssl_ca_certs=/nonexistent/hunter2",
     ],
 )
