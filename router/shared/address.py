@@ -10,18 +10,13 @@ in front of the hosts are those of the data servers. After a ``?`` come paramete
 ``username``, ``password``, ``sentinel_username``, ``sentinel_password``, and for TLS ``ssl_ca_certs``,
 ``ssl_certfile``, ``ssl_keyfile`` (paths), ``ssl_cert_reqs`` (``required`` or ``none``) and
 ``ssl_check_hostname`` (``true`` or ``false``). Messages never repeat a value: it may be a password.
-
-redis-py reads each host with what follows; what its URLs do not know (several hosts, Sentinels, clusters),
-and what it passes over (unknown parameters, a database that is no number), is read here.
 """
 
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
-from urllib.parse import unquote
-
-from redis.asyncio.connection import parse_url
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from radix import COUNT_MAX, parsed_whole
 from router.errors import StateError
@@ -39,7 +34,8 @@ _PARAMETERS = frozenset(
 )
 
 
-class Endpoint(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Endpoint:
     """One listening socket: a host and a port, or the path of a Unix socket in ``host`` with port 0."""
 
     host: str
@@ -57,17 +53,16 @@ class RedisAddress:
         kind: What the endpoints are.
         endpoints: One server; or some Sentinels or cluster nodes, any of which knows the rest.
         service: Name of the primary among what the Sentinels watch.
-        login: For data servers: ``username``, ``password`` and ``db``, as redis-py's connections take them.
-        sentinel_login: For Sentinels.
-        tls: How TLS is spoken; None without.
+        data: Options of a connection to a data server, as redis-py takes them; ``tls`` is how TLS is spoken,
+            None without.
+        sentinel: Options of a connection to a Sentinel.
     """
 
     kind: Kind
     endpoints: tuple[Endpoint, ...]
     service: str
-    login: Mapping[str, Any] = field(repr=False)
-    sentinel_login: Mapping[str, Any] = field(repr=False)
-    tls: ssl.SSLContext | None
+    data: Mapping[str, Any] = field(repr=False)
+    sentinel: Mapping[str, Any] = field(repr=False)
 
 
 def parse_address(url: str) -> RedisAddress:
@@ -82,7 +77,7 @@ def parse_address(url: str) -> RedisAddress:
     try:
         return _parse(url)
     except ValueError as error:
-        # Messages of urllib and redis-py may quote the URL; ours do not.
+        # urllib's own messages may quote the URL; ours do not.
         known = error.args[0] if isinstance(error, _Mistake) else "it cannot be taken apart"
         raise StateError(
             f"the Redis URL is not redis://, rediss://, unix://, redis+sentinel://host:port/service "
@@ -97,62 +92,71 @@ class _Mistake(ValueError):
 
 
 def _parse(url: str) -> RedisAddress:
+    scheme, _, rest = url.partition("://")
     if not url.startswith(REDIS_SCHEMES):
         raise _Mistake("the scheme is unknown")
-    scheme, _, rest = url.partition("://")
-    plain, _, named = scheme.partition("+")
-    kind: Kind = "sentinel" if named == "sentinel" else "cluster" if named else "server"
-    where, _, query = rest.partition("?")
-    authority, _, path = where.partition("/")
-    credentials, _, hosts = authority.rpartition("@")
-    parameters = {parameter.partition("=")[0] for parameter in query.split("&")} if query else set()
-    if parameters - _PARAMETERS:
+    rest, _, query = rest.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    if given.keys() - _PARAMETERS:
         raise _Mistake("it has an unknown parameter")
+    authority, slash, path = rest.partition("/")
+    credentials, _, hosts = authority.rpartition("@")
+    user, _, password = credentials.partition(":")
+    kind: Kind = "server"
     service = ""
-    if kind == "sentinel":
+    if scheme == "unix":
+        if hosts or not path:
+            raise _Mistake("a Unix socket needs an absolute path")
+        endpoints: tuple[Endpoint, ...] = (Endpoint(slash + unquote(path), 0),)
+        path = ""
+    elif scheme.endswith("+sentinel"):
+        kind, endpoints = "sentinel", _endpoints(hosts, SENTINEL_PORT)
         service, _, path = path.partition("/")
         if not service:
             raise _Mistake("a Sentinel URL needs the name of its service")
-    if plain == "unix" and (hosts or not path):
-        raise _Mistake("a Unix socket needs an absolute path")
-    if kind == "server" and "," in hosts:
-        raise _Mistake("several hosts need redis+sentinel:// or redis+cluster://")
-
-    found: list[dict[str, Any]] = [
-        dict(parse_url(f"{plain}://{host}/{path}?{query}")) for host in hosts.split(",")
-    ]
-    given = found[0]
-    if plain == "unix":
-        endpoints: tuple[Endpoint, ...] = (Endpoint(given["path"], 0),)
-        path = ""
-    elif all("host" in each for each in found):
-        default_port = SENTINEL_PORT if kind == "sentinel" else REDIS_PORT
-        endpoints = tuple(Endpoint(each["host"], each.get("port", default_port)) for each in found)
     else:
-        raise _Mistake("it names no host")
-    number = parsed_whole(str(given.get("db", 0)) if "db" in parameters else path or "0", COUNT_MAX)
+        kind = "cluster" if scheme.endswith("+cluster") else "server"
+        endpoints = _endpoints(hosts, REDIS_PORT)
+        if kind == "server" and len(endpoints) > 1:
+            raise _Mistake("several hosts need redis+sentinel:// or redis+cluster://")
+    database = given.get("db", path) or "0"
+    number = parsed_whole(database, COUNT_MAX)
     if number is None or (kind == "cluster" and number):
         raise _Mistake("the database is no number, or not 0 in a cluster")
-    user, _, password = map(unquote, credentials.partition(":"))
+    tls = _tls(given) if scheme.startswith("rediss") else None
     return RedisAddress(
         kind,
         endpoints,
         unquote(service),
-        {"username": given.get("username", user), "password": given.get("password", password), "db": number},
+        {
+            "username": given.get("username", unquote(user)),
+            "password": given.get("password", unquote(password)),
+            "db": number,
+            "tls": tls,
+        },
         {
             "username": given.get("sentinel_username", ""),
             "password": given.get("sentinel_password", ""),
+            "tls": tls,
         },
-        _tls(given) if plain == "rediss" else None,
     )
 
 
-def _tls(given: Mapping[str, Any]) -> ssl.SSLContext:
-    """Build the context that redis-py would, but trust the given authorities only."""
+def _endpoints(hosts: str, default_port: int) -> tuple[Endpoint, ...]:
+    found = []
+    for host in hosts.split(","):
+        parts = urlsplit(f"//{host}")
+        if not parts.hostname:
+            raise _Mistake("it names no host")
+        found.append(Endpoint(parts.hostname, parts.port or default_port))
+    return tuple(found)
+
+
+def _tls(given: dict[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=given.get("ssl_ca_certs"))
-    verified = given.get("ssl_cert_reqs") != "none"
-    context.check_hostname = verified and given.get("ssl_check_hostname", True)
-    if not verified:
+    if given.get("ssl_check_hostname") == "false" or given.get("ssl_cert_reqs") == "none":
+        context.check_hostname = False
+    if given.get("ssl_cert_reqs") == "none":
         context.verify_mode = ssl.CERT_NONE
     if "ssl_certfile" in given:
         context.load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"))

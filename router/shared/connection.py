@@ -17,7 +17,6 @@ without holding the event loop; other calls wait for their turn behind them.
 """
 
 import asyncio
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -49,17 +48,6 @@ CLOSE_S = 1.0
 _packed: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
-class _Batch:
-    """Commands sent together: the answers so far, and the call that waits for the last one."""
-
-    __slots__ = ("done", "expected", "replies")
-
-    def __init__(self, expected: int, done: asyncio.Future[list[Any]]) -> None:
-        self.expected = expected
-        self.replies: list[Any] = []
-        self.done = done
-
-
 class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
     """redis-py's parser, which reports when bytes have come: an answer that trickles in is not overdue."""
 
@@ -76,27 +64,20 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
 class Connection:
     """An open connection; make it with `open`.
 
-    Args:
-        endpoint: Where it leads.
-        login: As in `RedisAddress`.
-        tls: As in `RedisAddress`.
-        timeout_s: Longest silence while an answer is due or the socket takes no more.
-
     Attributes:
-        endpoint: As given.
+        endpoint: Where it leads.
         lost: Why this connection is of no more use; None while it is.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, login: Mapping[str, Any], tls: ssl.SSLContext | None, timeout_s: float
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float) -> None:
         self.endpoint = endpoint
         self.lost: str | None = None
         self._timeout_s = timeout_s
-        self._redis = _made(endpoint, login, tls, timeout_s, self._heard)
+        self._redis = _made(endpoint, options, timeout_s, partial(_Parser, self._heard))
         self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: deque[_Batch] = deque()
+        # Of each call: the answers so far, how many it expects, and what waits for the last one.
+        self._waiting: deque[tuple[list[Any], int, asyncio.Future[list[Any]]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
         self._looked = False
@@ -104,26 +85,21 @@ class Connection:
 
     @classmethod
     async def open(
-        cls,
-        endpoint: Endpoint,
-        login: Mapping[str, Any],
-        tls: ssl.SSLContext | None,
-        timeout_s: float,
-        name: str = "cacheway",
+        cls, endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float, name: str = "cacheway"
     ) -> Self:
         """Connect and log in.
 
         Args:
             endpoint: Where.
-            login: As in `RedisAddress`.
-            tls: As in `RedisAddress`.
-            timeout_s: Longest wait to connect, and once more to log in; then the longest silence.
+            options: As in `RedisAddress`.
+            timeout_s: Longest wait to connect, and once more to log in; then the longest silence while an
+                answer is due or the socket takes no more.
             name: Shown to operators (``CLIENT LIST``).
 
         Raises:
             RedisLost: Nobody there, not in time, or the login was refused.
         """
-        connection = cls(endpoint, login, tls, timeout_s)
+        connection = cls(endpoint, options, timeout_s)
         try:
             async with asyncio.timeout(2 * timeout_s):
                 await connection._redis.connect()  # type: ignore[no-untyped-call]
@@ -135,8 +111,7 @@ class Connection:
             if isinstance(error, TimeoutError):
                 raise RedisLost(f"no connection to {endpoint} within {2 * timeout_s:g} s") from None
             if isinstance(error, RedisError):
-                # Without the cause: some servers repeat the arguments of a command that they do not know.
-                said = _without(login.get("password", ""), text_of(error.__cause__ or error))
+                said = text_of(error).replace(options.get("password") or "\n", "***")
                 raise RedisLost(f"no connection to {endpoint}: {said}") from None
             raise
         return connection
@@ -154,7 +129,14 @@ class Connection:
         """
         data = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
         async with self._turn:
-            done = self._expect(len(commands))
+            if self.lost is not None:
+                raise RedisLost(self.lost)
+            if not self._waiting:
+                self._quiet_since_s = time.monotonic()
+                if self._timer is None:
+                    self._timer = self._loop.call_later(self._timeout_s, self._look)
+            done: asyncio.Future[list[Any]] = self._loop.create_future()
+            self._waiting.append(([], len(commands), done))
             try:
                 if len(data) <= PIECE_BYTES:
                     await self._redis.send_packed_command(data, check_health=False)
@@ -170,7 +152,7 @@ class Connection:
 
     def lose(self, reason: str) -> None:
         """Give the connection up: every call under way fails, and every later one."""
-        self._end(reason)
+        self._fail(reason)
         if self._reading is not None:
             self._reading.cancel()
 
@@ -186,8 +168,8 @@ class Connection:
     async def _read(self) -> None:
         """Give answers to the calls that wait for them, the oldest first.
 
-        Runs until the connection ends, and closes the socket then. redis-py raises the error answers after
-        which a connection is of no more use, a refused login or a server that loads its data.
+        Runs until the connection ends, and closes the socket then. redis-py raises those error answers after
+        which a connection is of no more use: a password that is missing, a server that loads its data.
         """
         waiting, reason = self._waiting, "closed"
         try:
@@ -200,44 +182,33 @@ class Connection:
                 if not waiting:
                     reason = f"an answer that nobody asked for: {reply!r:.100}"
                     return
-                batch = waiting[0]
-                batch.replies.append(reply)
-                if len(batch.replies) == batch.expected:
+                replies, expected, done = waiting[0]
+                replies.append(reply)
+                if len(replies) == expected:
                     waiting.popleft()
-                    if not batch.done.done():
-                        batch.done.set_result(batch.replies)
+                    if not done.done():
+                        done.set_result(replies)
         except (RedisError, ValueError) as error:
             # ValueError: redis-py takes some error answers apart, and these may make no sense.
             reason = text_of(error)
         finally:
-            self._end(reason)
+            self._fail(reason)
             if self._redis._writer is not None:
                 # redis-py would first send what is left, to a server that may take no more.
                 self._redis._writer.transport.abort()
             await self._redis.disconnect(nowait=True)
 
-    def _end(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self.lost is not None:
             return
         self.lost = reason
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for batch in self._waiting:
-            if not batch.done.done():
-                batch.done.set_exception(RedisLost(reason))
+        for _, _, done in self._waiting:
+            if not done.done():
+                done.set_exception(RedisLost(reason))
         self._waiting.clear()
-
-    def _expect(self, answers: int) -> asyncio.Future[list[Any]]:
-        if self.lost is not None:
-            raise RedisLost(self.lost)
-        if not self._waiting:
-            self._quiet_since_s = time.monotonic()
-            if self._timer is None:
-                self._timer = self._loop.call_later(self._timeout_s, self._look)
-        batch = _Batch(answers, self._loop.create_future())
-        self._waiting.append(batch)
-        return batch.done
 
     async def _send_pieces(self, data: bytes) -> None:
         for start in range(0, len(data), PIECE_BYTES):
@@ -252,7 +223,7 @@ class Connection:
         self._looked = False
 
     def _look(self) -> None:
-        """End the connection if the server has been silent for too long."""
+        """Give the connection up if the server has been silent for too long."""
         self._timer = None
         if not self._waiting:
             return
@@ -265,36 +236,27 @@ class Connection:
 
 
 def _made(
-    endpoint: Endpoint,
-    login: Mapping[str, Any],
-    tls: ssl.SSLContext | None,
-    timeout_s: float,
-    heard: Callable[[], None],
+    endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float, parser: partial[_Parser]
 ) -> AbstractConnection:
     """Return a connection of redis-py that is not open yet.
 
     Without ``socket_timeout``: it would bound a whole answer, not silence, make a task for each command, and
     on Python 3.11 now and then swallow a cancellation (`asyncio.wait_for`).
     """
-    options: dict[str, Any] = {
-        **login,
+    taken = {
+        **options,
         "socket_timeout": None,
         "socket_connect_timeout": timeout_s,
         "protocol": 2,
         "driver_info": None,
-        "parser_class": partial(_Parser, heard),
+        "parser_class": parser,
     }
+    tls = taken.pop("tls", None)
     if not endpoint.port:
-        return UnixDomainSocketConnection(path=endpoint.host, **options)
+        return UnixDomainSocketConnection(path=endpoint.host, **taken)
     if tls is None:
-        return TcpConnection(host=endpoint.host, port=endpoint.port, **options)
-    connection = SSLConnection(host=endpoint.host, port=endpoint.port, **options)
+        return TcpConnection(host=endpoint.host, port=endpoint.port, **taken)
+    connection = SSLConnection(host=endpoint.host, port=endpoint.port, **taken)
     # redis-py's own would trust the system's authorities beside those that were given.
     connection.ssl_context.context = tls
     return connection
-
-
-def _without(password: str, text: str) -> str:
-    """Return a server's words without what they repeat of the password."""
-    said = text.partition(", with args")[0]
-    return said.replace(password, "***") if password else said

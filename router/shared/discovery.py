@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from redis.crc import key_slot
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from router.shared.address import Endpoint, RedisAddress
 from router.shared.connection import Connection
@@ -42,7 +42,7 @@ async def connect(address: RedisAddress, home: str, timeout_s: float, name: str 
     """
 
     async def open_data(endpoint: Endpoint) -> Connection:
-        return await Connection.open(endpoint, address.login, address.tls, timeout_s, name)
+        return await Connection.open(endpoint, address.data, timeout_s, name)
 
     async def ask(endpoint: Endpoint) -> Endpoint:
         if address.kind == "sentinel":
@@ -80,7 +80,7 @@ async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) ->
         if found == server or 2 * sentinels <= named.total():
             return False
         with contextlib.suppress(RedisLost):
-            async with _asked(found, address.login, address, timeout_s) as connection:
+            async with _asked(found, address.data, timeout_s) as connection:
                 await _assert_primary(connection)
                 return True
     return False
@@ -117,7 +117,7 @@ async def _first_right(
 
 
 async def _primary(sentinel: Endpoint, address: RedisAddress, timeout_s: float) -> Endpoint:
-    async with _asked(sentinel, address.sentinel_login, address, timeout_s) as connection:
+    async with _asked(sentinel, address.sentinel, timeout_s) as connection:
         answer = await _one(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service)
     if answer is None:
         raise RedisLost("the Sentinels do not know the service of the URL")
@@ -126,7 +126,7 @@ async def _primary(sentinel: Endpoint, address: RedisAddress, timeout_s: float) 
 
 
 async def _owner(node: Endpoint, address: RedisAddress, home: str, timeout_s: float) -> Endpoint:
-    async with _asked(node, address.login, address, timeout_s) as connection:
+    async with _asked(node, address.data, timeout_s) as connection:
         ranges = await _one(connection, "CLUSTER", "SLOTS")
     for first, last, owner, *_ in ranges:
         if first <= key_slot(home.encode()) <= last:
@@ -139,16 +139,14 @@ async def _owner(node: Endpoint, address: RedisAddress, home: str, timeout_s: fl
 async def _assert_primary(connection: Connection) -> None:
     """Ask a server whether it is a primary; where asking is not permitted, writing will tell."""
     (role,) = await connection.exchange([("ROLE",)])
-    if not isinstance(role, RedisError) and role[0] != b"master":
+    if not isinstance(role, ResponseError) and role[0] != b"master":
         raise RedisLost("the Sentinels named a server that is no primary")
 
 
 @contextlib.asynccontextmanager
-async def _asked(
-    endpoint: Endpoint, login: Mapping[str, Any], address: RedisAddress, timeout_s: float
-) -> Any:
+async def _asked(endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float) -> Any:
     """A connection for one question."""
-    connection = await Connection.open(endpoint, login, address.tls, timeout_s)
+    connection = await Connection.open(endpoint, options, timeout_s)
     try:
         yield connection
     finally:
@@ -158,6 +156,6 @@ async def _asked(
 async def _one(connection: Connection, *command: str) -> Any:
     """The answer to one command; an error means that this is not the server to ask."""
     (reply,) = await connection.exchange([command])
-    if isinstance(reply, RedisError):
+    if isinstance(reply, ResponseError):
         raise RedisLost(text_of(reply)) from reply
     return reply

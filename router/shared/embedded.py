@@ -121,7 +121,7 @@ class EmbeddedValkey:
             if status is not None:
                 raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
             with contextlib.suppress(RedisLost):
-                connection = await Connection.open(Endpoint(str(self._socket), 0), {}, None, START_TIMEOUT_S)
+                connection = await Connection.open(Endpoint(str(self._socket), 0), {}, START_TIMEOUT_S)
                 await connection.aclose()
                 return
             await asyncio.sleep(0.02)

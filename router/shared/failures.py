@@ -4,22 +4,15 @@
     RedisRefused   the server answered that it will not do this (out of memory, not permitted)
 
 An error that only another server, or the same one later, would not give counts as lost: a demoted
-primary (``READONLY``), a slot that has moved (``MOVED``), a server that is loading its data.
+primary (``READONLY``), a slot that has moved (``MOVED``), a server that is loading its data (``LOADING``).
 """
 
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import ResponseError
 
 from router.errors import StateError
 
-# Of the error answers; `MovedError` is an `AskError`, `MasterDownError` a `ClusterDownError`.
-_LOST = (ReadOnlyError, AskError, TryAgainError, ClusterDownError)
+# First words of error answers; for others (NOAUTH, LOADING), redis-py ends the connection itself.
+_LOST = frozenset(("READONLY", "MASTERDOWN", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"))
 
 
 class RedisLost(StateError):
@@ -30,14 +23,15 @@ class RedisRefused(StateError):
     """The server is there and refused one command."""
 
 
-def failure_of(error: RedisError) -> StateError:
-    """Name an error of redis-py by what to do about it."""
+def failure_of(error: ResponseError) -> StateError:
+    """Name an error answer by what to do about it."""
     text = text_of(error)
-    refused = isinstance(error, ResponseError) and not isinstance(error, _LOST)
-    return RedisRefused(text) if refused and not text.startswith("UNBLOCKED") else RedisLost(text)
+    return RedisLost(text) if text.partition(" ")[0] in _LOST else RedisRefused(text)
 
 
 def text_of(error: BaseException) -> str:
-    """What the server said, with the first word, which redis-py keeps apart."""
-    code = getattr(error, "status_code", None)
-    return f"{code} {error}" if code else str(error) or type(error).__name__
+    """Return a server's words, with the first one, which redis-py keeps apart, and without our arguments."""
+    said = error.__cause__ or error
+    code = getattr(said, "status_code", None)
+    text = f"{code} {said}" if code else str(said) or type(said).__name__
+    return text.partition(", with args")[0]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Argument, Command, Connection
@@ -115,7 +115,7 @@ class RedisLink:
         if self._measured is not None:
             self._measured(started_s, time.monotonic())
         for reply in replies:
-            if isinstance(reply, RedisError):
+            if isinstance(reply, ResponseError):
                 failure = failure_of(reply)
                 if isinstance(failure, RedisLost):
                     connection.lose(str(failure))
@@ -126,7 +126,7 @@ class RedisLink:
         async with self._connecting:
             connection = self._connection
             if connection is None or connection.lost is not None:
-                await self.aclose()
-                connection = await connect(self._address, self._home, self._timeout_s, self._name)
-                self._connection = connection
+                self._connection = connection = await connect(
+                    self._address, self._home, self._timeout_s, self._name
+                )
             return connection

@@ -780,7 +780,7 @@ async def test_links_that_found_two_servers_are_made_again(namespace: str) -> No
         await until(lambda: a.state._blocking.connected)  # the reader connects when it first reads
         before = a.state._blocking._connection
         assert before is not None
-        a.state._blocking._connection = await Connection.open(elsewhere, {}, None, 5.0)
+        a.state._blocking._connection = await Connection.open(elsewhere, {}, 5.0)
         await until(lambda: a.state._blocking.endpoint == a.state._commands.endpoint != elsewhere)
         await before.aclose()
         op = b.finish("where everybody reads")

@@ -52,7 +52,7 @@ async def scripted(script: Script, timeout_s: float = 5.0) -> AsyncIterator[Conn
         await script(reader, writer)
 
     async with listening(serve) as endpoint:
-        connection = await Connection.open(endpoint, {}, None, 60.0)
+        connection = await Connection.open(endpoint, {}, 60.0)
         assert connection._timer is not None
         connection._timer.cancel()  # it was set for the login, which may take longer
         connection._timer, connection._timeout_s = None, timeout_s
@@ -76,7 +76,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 @pytest.fixture
 async def connection(redis_url: str) -> AsyncIterator[Connection]:
     endpoint = Endpoint(redis_url.removeprefix("unix://"), 0)
-    connection = await Connection.open(endpoint, {}, None, 10.0)
+    connection = await Connection.open(endpoint, {}, 10.0)
     yield connection
     await connection.aclose()
 
@@ -254,33 +254,33 @@ async def test_a_connection_that_makes_no_sense_is_lost_and_says_why(answer: byt
 
 async def test_nobody_there_and_nobody_answering_are_lost(tmp_path: Path) -> None:
     with pytest.raises(RedisLost, match="no connection to /nonexistent"):
-        await Connection.open(Endpoint("/nonexistent/v.sock", 0), {}, None, 5.0)
+        await Connection.open(Endpoint("/nonexistent/v.sock", 0), {}, 5.0)
     async with listening(silent) as endpoint:
         with pytest.raises(RedisLost, match="no answer within"):
-            await Connection.open(endpoint, {}, None, 0.1)
+            await Connection.open(endpoint, {}, 0.1)
         with pytest.raises(RedisLost, match="no connection"):
-            await Connection.open(endpoint, {}, ssl.create_default_context(), 0.1)
+            await Connection.open(endpoint, {"tls": ssl.create_default_context()}, 0.1)
 
 
 async def test_user_password_database_and_name_are_given(tmp_path: Path) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         endpoint = Endpoint(server.url.removeprefix("unix://"), 0)
-        plain = await Connection.open(endpoint, {}, None, 5.0)
+        plain = await Connection.open(endpoint, {}, 5.0)
         await plain.exchange(
             [("ACL", "SETUSER", "cw", "on", ">let me in", "~*", "+@all"), ("SET", "a", "database 0")]
         )
         known = await Connection.open(
-            endpoint, {"username": "cw", "password": "let me in", "db": 3}, None, 5.0, "replica-7"
+            endpoint, {"username": "cw", "password": "let me in", "db": 3}, 5.0, "replica-7"
         )
         replies = await known.exchange([("ACL", "WHOAMI"), ("CLIENT", "GETNAME"), ("EXISTS", "a")])
         assert replies == [b"cw", b"replica-7", 0]
         with pytest.raises(RedisLost, match=r"no connection to .*: WRONGPASS"):
-            await Connection.open(endpoint, {"username": "cw", "password": "hunter2"}, None, 5.0)
+            await Connection.open(endpoint, {"username": "cw", "password": "hunter2"}, 5.0)
         with pytest.raises(RedisLost, match="DB index is out of range"):
-            await Connection.open(endpoint, {"db": 99}, None, 5.0)
+            await Connection.open(endpoint, {"db": 99}, 5.0)
         await plain.exchange([("CONFIG", "SET", "requirepass", "hunter2")])
         with pytest.raises(RedisLost, match="NOAUTH"):
-            await Connection.open(endpoint, {}, None, 5.0)
+            await Connection.open(endpoint, {}, 5.0)
         await known.aclose()
         await plain.aclose()
 
@@ -293,7 +293,7 @@ async def test_a_server_that_repeats_the_password_in_its_error_is_not_quoted() -
 
     async with listening(serve) as endpoint:
         with pytest.raises(RedisLost, match="ERR unknown command 'AUTH'") as caught:
-            await Connection.open(endpoint, {"password": "hunter2"}, None, 60.0)
+            await Connection.open(endpoint, {"password": "hunter2"}, 60.0)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -301,9 +301,9 @@ async def test_a_server_that_repeats_the_password_in_its_error_is_not_quoted() -
 async def test_a_name_that_may_not_be_given_harms_nobody(tmp_path: Path) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         endpoint = Endpoint(server.url.removeprefix("unix://"), 0)
-        first = await Connection.open(endpoint, {}, None, 5.0)
+        first = await Connection.open(endpoint, {}, 5.0)
         await first.exchange([("ACL", "SETUSER", "default", "-client")])
-        second = await Connection.open(endpoint, {}, None, 5.0)
+        second = await Connection.open(endpoint, {}, 5.0)
         assert await second.exchange([("PING",)]) == [b"PONG"]
         await first.aclose()
         await second.aclose()
@@ -330,8 +330,8 @@ async def test_tls_carries_large_values_both_ways(redis_url: str, namespace: str
 
     async with listening(serve, server_side) as endpoint:
         with pytest.raises(RedisLost, match="certificate"):
-            await Connection.open(endpoint, {}, ssl.create_default_context(), 5.0)
-        connection = await Connection.open(endpoint, {}, client_side, 5.0)
+            await Connection.open(endpoint, {"tls": ssl.create_default_context()}, 5.0)
+        connection = await Connection.open(endpoint, {"tls": client_side}, 5.0)
         value = b"x" * (3 << 20)
         assert await connection.exchange([("SET", namespace, value), ("GETDEL", namespace)]) == [b"OK", value]
         await connection.aclose()
