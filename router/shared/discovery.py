@@ -17,7 +17,7 @@ until a Sentinel tells it; then they are lost. So who uses one asks now and then
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from redis.crc import key_slot
@@ -40,30 +40,38 @@ async def connect(address: RedisAddress, home: str, timeout_s: float, name: str 
     Raises:
         RedisLost: There is none, or none that could be found.
     """
-
-    async def open_data(endpoint: Endpoint) -> Connection:
-        return await Connection.open(endpoint, address.data, timeout_s, name)
-
-    async def ask(endpoint: Endpoint) -> Endpoint:
-        if address.kind == "sentinel":
-            return await _primary(endpoint, address, timeout_s)
-        return await _owner(endpoint, address, home, timeout_s)
-
-    async def open_right(endpoint: Endpoint) -> Connection:
-        connection = await open_data(endpoint)
-        try:
-            if address.kind == "sentinel":
-                await _assert_primary(connection)
-            else:
-                await _one(connection, "EXISTS", home)
-        except BaseException:
-            await connection.aclose()
-            raise
-        return connection
-
     if address.kind == "server":
-        return await open_data(address.endpoints[0])
-    return await _first_right(address.endpoints, ask, open_right)
+        return await Connection.open(address.endpoints[0], address.data, timeout_s, name)
+    tried: set[Endpoint] = set()
+    failure = RedisLost("nobody knows where the server is")
+    async with contextlib.AsyncExitStack() as unless_returned:
+        questions = [
+            asyncio.ensure_future(
+                _primary(endpoint, address, timeout_s)
+                if address.kind == "sentinel"
+                else _owner(endpoint, address, home, timeout_s)
+            )
+            for endpoint in address.endpoints
+        ]
+        try:
+            for question in asyncio.as_completed(questions):
+                try:
+                    found = await question
+                    if found not in tried:
+                        tried.add(found)
+                        connection = await _right(found, address, home, timeout_s, name)
+                        unless_returned.push_async_callback(connection.aclose)
+                        break
+                except RedisLost as error:
+                    failure = error
+            else:
+                raise failure
+        finally:
+            for question in questions:
+                question.cancel()
+            await asyncio.gather(*questions, return_exceptions=True)
+        unless_returned.pop_all()
+        return connection
 
 
 async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) -> bool:
@@ -86,34 +94,20 @@ async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) ->
     return False
 
 
-async def _first_right(
-    endpoints: tuple[Endpoint, ...],
-    ask: Callable[[Endpoint], Awaitable[Endpoint]],
-    open_right: Callable[[Endpoint], Awaitable[Connection]],
+async def _right(
+    endpoint: Endpoint, address: RedisAddress, home: str, timeout_s: float, name: str
 ) -> Connection:
-    tried: set[Endpoint] = set()
-    failure: RedisLost | None = None
-    async with contextlib.AsyncExitStack() as if_cancelled:
-        questions = [asyncio.ensure_future(ask(endpoint)) for endpoint in endpoints]
-        try:
-            for question in asyncio.as_completed(questions):
-                try:
-                    found = await question
-                    if found not in tried:
-                        tried.add(found)
-                        connection = await open_right(found)
-                        if_cancelled.push_async_callback(connection.aclose)
-                        break
-                except RedisLost as error:
-                    failure = error
-            else:
-                raise failure or RedisLost("nobody knows where the server is")
-        finally:
-            for question in questions:
-                question.cancel()
-            await asyncio.gather(*questions, return_exceptions=True)
-        if_cancelled.pop_all()
-        return connection
+    """Connect to a server that was named, if it says that it is the right one."""
+    connection = await Connection.open(endpoint, address.data, timeout_s, name)
+    try:
+        if address.kind == "sentinel":
+            await _assert_primary(connection)
+        else:
+            await _one(connection, "EXISTS", home)
+    except BaseException:
+        await connection.aclose()
+        raise
+    return connection
 
 
 async def _primary(sentinel: Endpoint, address: RedisAddress, timeout_s: float) -> Endpoint:

@@ -111,6 +111,26 @@ async def test_a_cluster_leads_to_the_owner_of_our_slot_wherever_it_moves() -> N
             assert await connection.exchange([("GET", keys.log)]) == [b"a"]
 
 
+async def test_a_search_that_is_cancelled_leaves_no_connection_behind() -> None:
+    """Wherever it is by then: a connection that is forgotten would stay open, as something reads from it."""
+    async with (
+        ValkeyServer() as primary,
+        ValkeyServer({"sentinel monitor main": f"127.0.0.1 {primary.port} 9"}, sentinel=True) as sentinel,
+    ):
+        address = parse_address(f"redis+sentinel://127.0.0.1:{sentinel.port}/main")
+        for steps in range(150):
+            search = asyncio.create_task(connect(address, "", 2.0, "searching"))
+            for _ in range(2 * steps):
+                await asyncio.sleep(0)
+            search.cancel()
+            (found,) = await asyncio.gather(search, return_exceptions=True)
+            if isinstance(found, Connection):
+                await found.aclose()
+        async with asyncio.timeout(60):
+            while b"name=searching" in await primary.command("CLIENT", "LIST"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
 async def test_nobody_who_answers_is_lost_with_the_reason() -> None:
     with pytest.raises(RedisLost, match="no connection to 127"):
         await connect(parse_address("redis+cluster://127.0.0.1:1,127.0.0.1:2"), "", 2.0)
