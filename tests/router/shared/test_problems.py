@@ -31,3 +31,16 @@ def test_saying_the_same_again_is_no_news() -> None:
     problems.set("flush", "no")
     problems.clear("read")
     assert heard.reasons == ["no"]
+
+
+def test_that_answers_are_late_hides_no_other_reason() -> None:
+    """On a busy machine they are late before Redis is lost, and none comes afterwards that could end it."""
+    heard = Heard()
+    problems = Problems(heard)
+    problems.set("pace", "late")
+    problems.set("connection", "NOAUTH")
+    problems.set("flush", "out of memory")
+    assert problems.reason == "NOAUTH"
+    problems.clear("connection")
+    problems.clear("flush")
+    assert heard.reasons == ["late", "NOAUTH", "out of memory", "late"]
