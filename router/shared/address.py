@@ -13,8 +13,9 @@ in front of the hosts are those of the data servers. After a ``?`` come paramete
 """
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from radix import COUNT_MAX, parsed_whole
@@ -45,23 +46,6 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """How a new connection introduces itself.
-
-    Attributes:
-        user: Empty: the default user.
-        password: Empty: none is needed.
-        database: Number of the logical database.
-        name: Shown to operators (``CLIENT LIST``).
-    """
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    database: int = 0
-    name: str = "cacheway"
-
-
-@dataclass(frozen=True, slots=True)
 class RedisAddress:
     """A Redis URL, understood.
 
@@ -69,31 +53,29 @@ class RedisAddress:
         kind: What the endpoints are.
         endpoints: One server; or some Sentinels or cluster nodes, any of which knows the rest.
         service: Name of the primary among what the Sentinels watch.
-        login: For data servers.
-        sentinel_login: For Sentinels.
-        tls: How TLS is spoken; None without.
+        data: Options of a connection to a data server, as redis-py takes them; ``tls`` is how TLS is spoken,
+            None without.
+        sentinel: Options of a connection to a Sentinel.
     """
 
     kind: Kind
     endpoints: tuple[Endpoint, ...]
     service: str
-    login: Login
-    sentinel_login: Login
-    tls: ssl.SSLContext | None
+    data: Mapping[str, Any] = field(repr=False)
+    sentinel: Mapping[str, Any] = field(repr=False)
 
 
-def parse_address(url: str, name: str = "cacheway") -> RedisAddress:
+def parse_address(url: str) -> RedisAddress:
     """Take a Redis URL apart.
 
     Args:
         url: As in the module's description.
-        name: For `Login.name`.
 
     Raises:
         StateError: The URL makes no sense, or a certificate cannot be read.
     """
     try:
-        return _parse(url, name)
+        return _parse(url)
     except ValueError as error:
         # urllib's own messages may quote the URL; ours do not.
         known = error.args[0] if isinstance(error, _Mistake) else "it cannot be taken apart"
@@ -109,7 +91,7 @@ class _Mistake(ValueError):
     """Something in a URL that its writer can mend; quotes no values."""
 
 
-def _parse(url: str, name: str) -> RedisAddress:
+def _parse(url: str) -> RedisAddress:
     scheme, _, rest = url.partition("://")
     if not url.startswith(REDIS_SCHEMES):
         raise _Mistake("the scheme is unknown")
@@ -141,16 +123,22 @@ def _parse(url: str, name: str) -> RedisAddress:
     number = parsed_whole(database, COUNT_MAX)
     if number is None or (kind == "cluster" and number):
         raise _Mistake("the database is no number, or not 0 in a cluster")
-    login = Login(
-        given.get("username", unquote(user)), given.get("password", unquote(password)), number, name
-    )
+    tls = _tls(given) if scheme.startswith("rediss") else None
     return RedisAddress(
         kind,
         endpoints,
         unquote(service),
-        login,
-        Login(given.get("sentinel_username", ""), given.get("sentinel_password", ""), 0, name),
-        _tls(given) if scheme.startswith("rediss") else None,
+        {
+            "username": given.get("username", unquote(user)),
+            "password": given.get("password", unquote(password)),
+            "db": number,
+            "tls": tls,
+        },
+        {
+            "username": given.get("sentinel_username", ""),
+            "password": given.get("sentinel_password", ""),
+            "tls": tls,
+        },
     )
 
 

@@ -16,8 +16,8 @@ class DegradedReasons:
 
     @property
     def reason(self) -> str | None:
-        """The oldest reason that still holds."""
-        return next(iter(self._reasons.values()), None)
+        """The oldest reason that still holds; that answers are late ("pace") only where there is no other."""
+        return next((self._reasons[loop] for loop in sorted(self._reasons, key="pace".__eq__)), None)
 
     def has(self, loop: str) -> bool:
         """Whether a loop cannot do its work."""

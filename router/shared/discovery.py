@@ -7,63 +7,71 @@ in which they come, until a server says of itself that it is the right one:
     cluster    CLUSTER SLOTS: the owner of our slot      ->  connect, a command on our key is not MOVED
 
 So a Sentinel or node that was cut off and tells old news costs one attempt. All our keys share one
-hash tag, hence one slot, hence one node: nothing else of a cluster matters.
+hash tag, hence one slot, hence one node: nothing else of a cluster matters. (redis-py's `Sentinel` asks one
+after the other and believes the first; its `RedisCluster` reads all slots and commands: decision 0053.)
 
 A primary that was replaced while it was paused or cut off goes on taking writes, for ten seconds and more,
 until a Sentinel tells it; then they are lost. So who uses one asks now and then whether it is `replaced`.
 """
 
 import asyncio
-import binascii
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import Any
 
-import hiredis
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
 
-from router.shared.address import Endpoint, Login, RedisAddress
+from router.shared.address import Endpoint, RedisAddress
 from router.shared.connection import Connection
-from router.shared.failures import RedisLost
-
-SLOTS = 16384
+from router.shared.failures import RedisLost, text_of
 
 
-async def connect(address: RedisAddress, home: str, timeout_s: float) -> Connection:
+async def connect(address: RedisAddress, home: str, timeout_s: float, name: str = "cacheway") -> Connection:
     """Connect to the server that an address means now.
 
     Args:
         address: A server, Sentinels, or nodes of a cluster.
         home: A key; in a cluster the owner of its slot is meant.
         timeout_s: Longest wait for each connection and answer, seconds.
+        name: Shown to operators (``CLIENT LIST``).
 
     Raises:
         RedisLost: There is none, or none that could be found.
     """
-
-    async def open_data(endpoint: Endpoint) -> Connection:
-        return await Connection.open(endpoint, address.login, address.tls, timeout_s)
-
-    async def ask(endpoint: Endpoint) -> Endpoint:
-        if address.kind == "sentinel":
-            return await _primary(endpoint, address, timeout_s)
-        return await _owner(endpoint, address, slot_of(home), timeout_s)
-
-    async def open_right(endpoint: Endpoint) -> Connection:
-        connection = await open_data(endpoint)
-        try:
-            if address.kind == "sentinel":
-                await _assert_primary(connection)
-            else:
-                await _one(connection, "EXISTS", home)
-        except BaseException:
-            connection.lose("the wrong server")
-            raise
-        return connection
-
     if address.kind == "server":
-        return await open_data(address.endpoints[0])
-    return await _first_right(address.endpoints, ask, open_right)
+        return await Connection.open(address.endpoints[0], address.data, timeout_s, name)
+    tried: set[Endpoint] = set()
+    failure = RedisLost("nobody knows where the server is")
+    async with contextlib.AsyncExitStack() as unless_returned:
+        questions = [
+            asyncio.ensure_future(
+                _primary(endpoint, address, timeout_s)
+                if address.kind == "sentinel"
+                else _owner(endpoint, address, home, timeout_s)
+            )
+            for endpoint in address.endpoints
+        ]
+        try:
+            for question in asyncio.as_completed(questions):
+                try:
+                    found = await question
+                    if found not in tried:
+                        tried.add(found)
+                        connection = await _right(found, address, home, timeout_s, name)
+                        unless_returned.push_async_callback(connection.aclose)
+                        break
+                except RedisLost as error:
+                    failure = error
+            else:
+                raise failure
+        finally:
+            for question in questions:
+                question.cancel()
+            await asyncio.gather(*questions, return_exceptions=True)
+        unless_returned.pop_all()
+        return connection
 
 
 async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) -> bool:
@@ -80,45 +88,30 @@ async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) ->
         if found == server or 2 * sentinels <= named.total():
             return False
         with contextlib.suppress(RedisLost):
-            async with _asked(found, address.login, address, timeout_s) as connection:
+            async with _asked(found, address.data, timeout_s) as connection:
                 await _assert_primary(connection)
                 return True
     return False
 
 
-def slot_of(key: str) -> int:
-    """The slot of a key (Redis Cluster specification: CRC16 of what is in the first braces, if anything)."""
-    _, _, rest = key.partition("{")
-    tag, closed, _ = rest.partition("}")
-    return binascii.crc_hqx((tag if tag and closed else key).encode(), 0) % SLOTS
-
-
-async def _first_right(
-    endpoints: tuple[Endpoint, ...],
-    ask: Callable[[Endpoint], Awaitable[Endpoint]],
-    open_right: Callable[[Endpoint], Awaitable[Connection]],
+async def _right(
+    endpoint: Endpoint, address: RedisAddress, home: str, timeout_s: float, name: str
 ) -> Connection:
-    tried: set[Endpoint] = set()
-    failure: RedisLost | None = None
-    questions = [asyncio.ensure_future(ask(endpoint)) for endpoint in endpoints]
+    """Connect to a server that was named, if it says that it is the right one."""
+    connection = await Connection.open(endpoint, address.data, timeout_s, name)
     try:
-        for question in asyncio.as_completed(questions):
-            try:
-                found = await question
-                if found not in tried:
-                    tried.add(found)
-                    return await open_right(found)
-            except RedisLost as error:
-                failure = error
-    finally:
-        for question in questions:
-            question.cancel()
-        await asyncio.gather(*questions, return_exceptions=True)
-    raise failure or RedisLost("nobody knows where the server is")
+        if address.kind == "sentinel":
+            await _assert_primary(connection)
+        else:
+            await _one(connection, "EXISTS", home)
+    except BaseException:
+        await connection.aclose()
+        raise
+    return connection
 
 
 async def _primary(sentinel: Endpoint, address: RedisAddress, timeout_s: float) -> Endpoint:
-    async with _asked(sentinel, address.sentinel_login, address, timeout_s) as connection:
+    async with _asked(sentinel, address.sentinel, timeout_s) as connection:
         answer = await _one(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service)
     if answer is None:
         raise RedisLost("the Sentinels do not know the service of the URL")
@@ -126,11 +119,11 @@ async def _primary(sentinel: Endpoint, address: RedisAddress, timeout_s: float) 
     return Endpoint(host.decode(), int(port))
 
 
-async def _owner(node: Endpoint, address: RedisAddress, slot: int, timeout_s: float) -> Endpoint:
-    async with _asked(node, address.login, address, timeout_s) as connection:
+async def _owner(node: Endpoint, address: RedisAddress, home: str, timeout_s: float) -> Endpoint:
+    async with _asked(node, address.data, timeout_s) as connection:
         ranges = await _one(connection, "CLUSTER", "SLOTS")
     for first, last, owner, *_ in ranges:
-        if first <= slot <= last:
+        if first <= key_slot(home.encode()) <= last:
             # A node that does not know its own address leaves it out: the one we asked under holds.
             host = owner[0].decode() if owner[0] not in (None, b"", b"?") else node.host
             return Endpoint(host, owner[1])
@@ -140,23 +133,23 @@ async def _owner(node: Endpoint, address: RedisAddress, slot: int, timeout_s: fl
 async def _assert_primary(connection: Connection) -> None:
     """Ask a server whether it is a primary; where asking is not permitted, writing will tell."""
     (role,) = await connection.exchange([("ROLE",)])
-    if not isinstance(role, hiredis.ReplyError) and role[0] != b"master":
+    if not isinstance(role, ResponseError) and role[0] != b"master":
         raise RedisLost("the Sentinels named a server that is no primary")
 
 
 @contextlib.asynccontextmanager
-async def _asked(endpoint: Endpoint, login: Login, address: RedisAddress, timeout_s: float) -> Any:
+async def _asked(endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float) -> Any:
     """A connection for one question."""
-    connection = await Connection.open(endpoint, login, address.tls, timeout_s)
+    connection = await Connection.open(endpoint, options, timeout_s)
     try:
         yield connection
     finally:
-        connection.lose("asked")
+        await connection.aclose()
 
 
 async def _one(connection: Connection, *command: str) -> Any:
     """The answer to one command; an error means that this is not the server to ask."""
     (reply,) = await connection.exchange([command])
-    if isinstance(reply, hiredis.ReplyError):
-        raise RedisLost(str(reply)) from reply
+    if isinstance(reply, ResponseError):
+        raise RedisLost(text_of(reply)) from reply
     return reply

@@ -20,7 +20,7 @@ from typing import Self
 
 from router.child_process import ChildProcess
 from router.errors import StateError
-from router.shared.address import Endpoint, Login
+from router.shared.address import Endpoint
 from router.shared.connection import Connection
 from router.shared.failures import RedisLost
 
@@ -115,15 +115,13 @@ class EmbeddedValkey:
             ) from error
 
     async def _answers(self, process: ChildProcess) -> None:
-        """Wait until it takes a connection; redis-py would now and then swallow a cancellation."""
+        """Wait until it takes a connection."""
         while True:
             status = process.returncode
             if status is not None:
                 raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
             with contextlib.suppress(RedisLost):
-                connection = await Connection.open(
-                    Endpoint(str(self._socket), 0), Login(), None, START_TIMEOUT_S
-                )
+                connection = await Connection.open(Endpoint(str(self._socket), 0), {}, START_TIMEOUT_S)
                 await connection.aclose()
                 return
             await asyncio.sleep(0.02)

@@ -35,7 +35,7 @@ class RedisLatency:
 
     def __init__(self, degraded_reasons: DegradedReasons) -> None:
         self.degraded_reasons = degraded_reasons
-        self._slow = False
+        self._slow = self._silent = False
         self._against = 0
         self._counted_until_s = 0.0
 
@@ -56,14 +56,17 @@ class RedisLatency:
         else:
             self._against = 0
         if self._slow and self._against == FAST_IN_A_ROW:
-            self._slow, self._against = False, 0
+            self._slow = self._silent = False
+            self._against = 0
             self.degraded_reasons.clear("pace")
-        elif not self._slow and self._against == SLOW_IN_A_ROW:
+        elif (self._silent and took_s > SLOW_S) or (not self._slow and self._against == SLOW_IN_A_ROW):
+            self._silent = False
             self._slowed(f"Redis answers late: after {took_s * 1000:.0f} ms")
 
     def overdue(self, silence_s: float) -> None:
         """Take into account that an answer has not come for this long, and may never come."""
         if not self._slow:
+            self._silent = True
             self._slowed(f"Redis has not answered for {silence_s:g} s")
 
     def _slowed(self, reason: str) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hiredis import ReplyError
+from redis.exceptions import ResponseError
 
 from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Argument, Command, Connection
@@ -54,8 +54,9 @@ class RedisLink:
         name: str = "cacheway",
         measured: Callable[[float, float], None] | None = None,
     ) -> None:
-        self._address = parse_address(url, name)
+        self._address = parse_address(url)
         self._home = home
+        self._name = name
         self._timeout_s = timeout_s
         self._measured = measured
         self._connection: Connection | None = None
@@ -109,14 +110,12 @@ class RedisLink:
         connection = self._connection
         if connection is None or connection.lost is not None:
             connection = await self._connect()
-        if self._measured is None:
-            replies = await connection.exchange(commands)
-        else:
-            started_s = time.monotonic()
-            replies = await connection.exchange(commands)
+        started_s = time.monotonic()
+        replies = await connection.exchange(commands)
+        if self._measured is not None:
             self._measured(started_s, time.monotonic())
         for reply in replies:
-            if isinstance(reply, ReplyError):
+            if isinstance(reply, ResponseError):
                 failure = failure_of(reply)
                 if isinstance(failure, RedisLost):
                     connection.lose(str(failure))
@@ -127,5 +126,7 @@ class RedisLink:
         async with self._connecting:
             connection = self._connection
             if connection is None or connection.lost is not None:
-                connection = self._connection = await connect(self._address, self._home, self._timeout_s)
+                self._connection = connection = await connect(
+                    self._address, self._home, self._timeout_s, self._name
+                )
             return connection

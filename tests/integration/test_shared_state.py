@@ -18,7 +18,7 @@ from xxhash import xxh3_64_hexdigest
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
 from policies import Finished, Left, Op, decode_ops, encode_ops
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState, Warming
-from router.shared.address import Endpoint, Login
+from router.shared.address import Endpoint
 from router.shared.connection import Connection
 
 
@@ -777,8 +777,12 @@ async def test_links_that_found_two_servers_are_made_again(namespace: str) -> No
         a, b = start("a"), start("b")
         await both_ready(a, b)
         elsewhere = Endpoint("127.0.0.1", other.port or 0)
-        a.state._blocking._connection = await Connection.open(elsewhere, Login(), None, 5.0)
+        await until(lambda: a.state._blocking.connected)  # the reader connects when it first reads
+        before = a.state._blocking._connection
+        assert before is not None
+        a.state._blocking._connection = await Connection.open(elsewhere, {}, 5.0)
         await until(lambda: a.state._blocking.endpoint == a.state._commands.endpoint != elsewhere)
+        await before.aclose()
         op = b.finish("where everybody reads")
         await until(lambda: op in a.fold.ops)
         await well(a, b)

@@ -7,27 +7,35 @@ import pytest
 import trustme
 
 from router.errors import StateError
-from router.shared.address import Endpoint, Login, parse_address
+from router.shared.address import Endpoint, parse_address
 
 
 def test_a_server_with_everything() -> None:
-    address = parse_address("redis://us%40er:pa%2Fss@redis.example:7000/3", "me")
+    address = parse_address("redis://us%40er:pa%2Fss@redis.example:7000/3")
     assert address.kind == "server"
     assert address.endpoints == (Endpoint("redis.example", 7000),)
-    assert address.login == Login("us@er", "pa/ss", 3, "me")
-    assert address.tls is None
+    assert address.data == {"username": "us@er", "password": "pa/ss", "db": 3, "tls": None}
 
 
 def test_ports_users_and_databases_have_defaults() -> None:
     address = parse_address("redis://[::1]")
     assert address.endpoints == (Endpoint("::1", 6379),)
-    assert (address.login.user, address.login.password, address.login.database) == ("", "", 0)
+    assert address.data == {"username": "", "password": "", "db": 0, "tls": None}
 
 
 def test_a_unix_socket() -> None:
     address = parse_address("unix://:secret@/run/a%20b/v.sock?db=2")
     assert address.endpoints == (Endpoint("/run/a b/v.sock", 0),)
-    assert (address.login.password, address.login.database) == ("secret", 2)
+    assert address.data == {"username": "", "password": "secret", "db": 2, "tls": None}
+
+
+def test_a_parameter_wins_over_what_stands_in_front() -> None:
+    address = parse_address("redis://u:p@h/1?username=other&password=a%2520b&db=4")
+    assert address.data == {"username": "other", "password": "a%20b", "db": 4, "tls": None}
+
+
+def test_a_password_that_is_not_escaped_is_taken_as_it_is() -> None:
+    assert parse_address("redis://:a#b[c@h").data["password"] == "a#b[c"
 
 
 def test_sentinels_have_a_password_of_their_own() -> None:
@@ -36,8 +44,8 @@ def test_sentinels_have_a_password_of_their_own() -> None:
     )
     assert (address.kind, address.service) == ("sentinel", "main")
     assert address.endpoints == (Endpoint("a", 26379), Endpoint("b", 7))
-    assert (address.login.password, address.login.database) == ("data", 4)
-    assert (address.sentinel_login.user, address.sentinel_login.password) == ("watcher", "s&p")
+    assert address.data == {"username": "", "password": "data", "db": 4, "tls": None}
+    assert address.sentinel == {"username": "watcher", "password": "s&p", "tls": None}
 
 
 def test_a_cluster_has_many_doors() -> None:
@@ -47,16 +55,15 @@ def test_a_cluster_has_many_doors() -> None:
 
 @pytest.mark.parametrize("scheme", ["rediss://h", "rediss+cluster://h", "rediss+sentinel://h/m"])
 def test_tls_is_verified_unless_it_is_asked_not_to_be(scheme: str, tmp_path: Path) -> None:
-    tls = parse_address(scheme).tls
-    assert tls is not None
+    address = parse_address(scheme)
+    tls = address.data["tls"]
+    assert address.sentinel["tls"] is tls
     assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
-    trusting = parse_address(f"{scheme}?ssl_cert_reqs=none").tls
-    assert trusting is not None
+    trusting = parse_address(f"{scheme}?ssl_cert_reqs=none").data["tls"]
     assert trusting.verify_mode == ssl.CERT_NONE
     authority = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(authority)
-    anyone = parse_address(f"{scheme}?ssl_check_hostname=false&ssl_ca_certs={authority}").tls
-    assert anyone is not None
+    anyone = parse_address(f"{scheme}?ssl_check_hostname=false&ssl_ca_certs={authority}").data["tls"]
     assert (anyone.verify_mode, anyone.check_hostname) == (ssl.CERT_REQUIRED, False)
     assert len(anyone.get_ca_certs()) == 1
 
@@ -69,6 +76,8 @@ def test_tls_is_verified_unless_it_is_asked_not_to_be(scheme: str, tmp_path: Pat
         "redis://u:hunter2@",
         "redis://u:hunter2@h:port",
         "redis://u:hunter2@h/first",
+        "redis://u:hunter2@h?db=first",
+        "redis://u:hunter2@h/-1",
         "redis://u:hunter2@a,b",
         "redis://h?password=hunter2&pasword=hunter2",
         "redis://h?hunter2",
@@ -76,6 +85,8 @@ def test_tls_is_verified_unless_it_is_asked_not_to_be(scheme: str, tmp_path: Pat
         "unix://u:hunter2@host/path",
         "redis+sentinel://u:hunter2@h",
         "redis+cluster://u:hunter2@h/3",
+        "redis+cluster://u:hunter2@h,,g",
+        "redis+cluster://u:hunter2@h?db=3",
         "rediss://u:hunter2@h?ssl_ca_certs=/nonexistent/hunter2",
     ],
 )

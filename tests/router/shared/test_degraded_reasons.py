@@ -31,3 +31,16 @@ def test_saying_the_same_again_is_no_news() -> None:
     degraded_reasons.set("flush", "no")
     degraded_reasons.clear("read")
     assert heard.reasons == ["no"]
+
+
+def test_that_answers_are_late_hides_no_other_reason() -> None:
+    """On a busy machine they are late before Redis is lost, and none comes afterwards that could end it."""
+    heard = Heard()
+    degraded_reasons = DegradedReasons(heard)
+    degraded_reasons.set("pace", "late")
+    degraded_reasons.set("connection", "NOAUTH")
+    degraded_reasons.set("flush", "out of memory")
+    assert degraded_reasons.reason == "NOAUTH"
+    degraded_reasons.clear("connection")
+    degraded_reasons.clear("flush")
+    assert heard.reasons == ["late", "NOAUTH", "out of memory", "late"]

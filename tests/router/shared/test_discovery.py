@@ -5,11 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.crc import key_slot
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, ValkeyServer
 from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Connection
-from router.shared.discovery import connect, replaced, slot_of
+from router.shared.discovery import connect, replaced
 from router.shared.failures import RedisLost
 from router.shared.keys import Keys
 
@@ -28,18 +29,10 @@ async def process_of(connection: Connection) -> int:
     return int(text.partition(b"process_id:")[2].split()[0])
 
 
-@pytest.mark.parametrize(
-    ("key", "slot"),
-    [("123456789", 12739), ("{user1000}.following", 3443), ("foo{}{bar}", 8363), ("foo{{bar}}zap", 4015)],
-)
-def test_slots_are_those_of_the_cluster_specification(key: str, slot: int) -> None:
-    """The first two are in the specification (0x31C3 and its hash tag example's slot)."""
-    assert slot_of(key) == slot
-
-
 def test_all_keys_of_a_namespace_are_in_one_slot() -> None:
     keys = Keys("some.where")
-    assert len({slot_of(key) for key in (keys.log, keys.snapshot, keys.lease, keys.replica("a"))}) == 1
+    ours = (keys.log, keys.snapshot, keys.lease, keys.replica("a"))
+    assert len({key_slot(key.encode()) for key in ours}) == 1
 
 
 async def test_sentinels_lead_to_the_primary_and_after_its_death_to_the_next() -> None:
@@ -116,6 +109,26 @@ async def test_a_cluster_leads_to_the_owner_of_our_slot_wherever_it_moves() -> N
         async with connected(url, keys.log) as connection:
             assert await process_of(connection) == other.pid
             assert await connection.exchange([("GET", keys.log)]) == [b"a"]
+
+
+async def test_a_search_that_is_cancelled_leaves_no_connection_behind() -> None:
+    """Wherever it is by then: a connection that is forgotten would stay open, as something reads from it."""
+    async with (
+        ValkeyServer() as primary,
+        ValkeyServer({"sentinel monitor main": f"127.0.0.1 {primary.port} 9"}, sentinel=True) as sentinel,
+    ):
+        address = parse_address(f"redis+sentinel://127.0.0.1:{sentinel.port}/main")
+        for steps in range(150):
+            search = asyncio.create_task(connect(address, "", 2.0, "searching"))
+            for _ in range(2 * steps):
+                await asyncio.sleep(0)
+            search.cancel()
+            (found,) = await asyncio.gather(search, return_exceptions=True)
+            if isinstance(found, Connection):
+                await found.aclose()
+        async with asyncio.timeout(60):
+            while b"name=searching" in await primary.command("CLIENT", "LIST"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_nobody_who_answers_is_lost_with_the_reason() -> None:

@@ -49,6 +49,7 @@ def test_an_answer_that_is_overdue_is_slow_until_answers_are_in_time_again() -> 
     answers.redis_latency.overdue(0.25)
     assert answers.degraded_reasons.reason == "Redis has not answered for 0.25 s"
     assert answers.take(0.3, 0.001, 0.001)
+    assert answers.degraded_reasons.reason == "Redis answers late: after 300 ms"
     assert not answers.take(0.001)
 
 

@@ -46,7 +46,7 @@ async def test_a_wrong_password_is_lost_and_not_told(tmp_path: Path) -> None:
 async def test_a_cancelled_command_is_cancelled(redis_url: str) -> None:
     """Also while it still connects; and the link works afterwards."""
     link = RedisLink(redis_url, 5.0)
-    for steps in range(12):
+    for steps in range(40):
         await link.aclose()
 
         async def forever() -> None:
