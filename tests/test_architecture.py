@@ -1,6 +1,7 @@
 """The walls of the house: what import contracts cannot say."""
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -13,11 +14,13 @@ MODULES = sorted(
 )
 
 
-TREES = {module: ast.parse((ROOT / module).read_text()) for module in MODULES}
+@functools.cache
+def _tree(module: Path) -> ast.Module:
+    return ast.parse((ROOT / module).read_text())
 
 
 def _imports(module: Path) -> list[str]:
-    nodes = list(ast.walk(TREES[module]))
+    nodes = list(ast.walk(_tree(module)))
     return [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module] + [
         alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
     ]
@@ -34,7 +37,7 @@ def test_packages_meet_at_the_front_door() -> None:
 
 
 def test_every_module_opens_with_its_design_note() -> None:
-    assert [module for module in MODULES if not ast.get_docstring(TREES[module])] == []
+    assert [module for module in MODULES if not ast.get_docstring(_tree(module))] == []
 
 
 def test_the_tests_mirror_the_code() -> None:
@@ -42,7 +45,7 @@ def test_the_tests_mirror_the_code() -> None:
     missing = []
     for module in MODULES:
         behaves = any(
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(TREES[module])
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(_tree(module))
         )
         ports_only = module.name == "ports.py"
         if not behaves or ports_only:
@@ -83,7 +86,7 @@ LONG = {
 def test_no_constructor_takes_more_than_eight_arguments() -> None:
     found = []
     for module in PRODUCT:
-        for node in ast.walk(TREES[module]):
+        for node in ast.walk(_tree(module)):
             if not isinstance(node, ast.ClassDef):
                 continue
             for each in node.body:
@@ -97,7 +100,7 @@ def test_no_constructor_takes_more_than_eight_arguments() -> None:
 def test_no_function_is_longer_than_a_page() -> None:
     long = {}
     for module in PRODUCT:
-        nodes = ast.walk(TREES[module])
+        nodes = ast.walk(_tree(module))
         functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         names = {each.name for each in functions if (each.end_lineno or 0) - each.lineno + 1 > LINES_MAX}
         if names:
