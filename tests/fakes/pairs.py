@@ -1,7 +1,7 @@
 """Two prefill and two decode workers of one protocol behind two replicas, and requests that stand in between.
 
     client ──> calm    (a minute for everything) ──┐    ┌── prefill, prefill     one set of faults for both
-    client ──> strict  (half a second)           ──┴────┴── decode, decode       one set of faults for both
+    client ──> strict  (a second)                ──┴────┴── decode, decode       one set of faults for both
 
 Engines of a role share their faults, so that a fault for one request hits whoever gets it first, and nobody
 has to know whom the gateway will choose.
@@ -41,7 +41,7 @@ LEASE_S = 0.3
 """How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go."""
 
 MINUTE = {"connect_timeout_s": 60.0, "first_byte_timeout_s": 60.0, "idle_timeout_s": 60.0}
-STRICT = dict.fromkeys(MINUTE, 0.5)
+STRICT = dict.fromkeys(MINUTE, 1.0)
 
 WORDS = 40
 LONG_WORDS = 30_000

@@ -489,7 +489,7 @@ async def test_a_client_that_reads_slowly_holds_up_its_decode_leg_and_nothing_el
 
 
 async def test_many_requests_of_which_some_are_left_and_some_fail_leave_nothing(stage: Stage) -> None:
-    """At most 20 requests are in flight, so that their KV waits for its decode leg much less than its lease."""
+    """At most 20 requests are in flight, so that their KV is fetched long before its lease ends."""
     await stage.start(**let_go_soon(stage, 10))
     sent: list[tuple[Any, HeardPair]] = []
     for number in range(200):
