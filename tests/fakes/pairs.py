@@ -37,8 +37,11 @@ request is given to one of them whole while there is a prefill worker."""
 BELIEVED_TOKENS_PER_S = 100_000.0
 """Of prefill workers, which is too good, so that this holds for long prompts, too."""
 
-LEASE_S = 0.3
-"""How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go."""
+LEASE_S = 0.8
+"""How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go.
+
+Mooncake's decode leg that comes after it waits for ever, and a busy machine may be late by half a second.
+"""
 
 MINUTE = {"connect_timeout_s": 60.0, "first_byte_timeout_s": 60.0, "idle_timeout_s": 60.0}
 STRICT = dict.fromkeys(MINUTE, 1.0)
