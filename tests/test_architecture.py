@@ -1,6 +1,7 @@
 """The walls of the house: what import contracts cannot say."""
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -13,11 +14,13 @@ MODULES = sorted(
 )
 
 
-TREES = {module: ast.parse((ROOT / module).read_text()) for module in MODULES}
+@functools.cache
+def _tree(module: Path) -> ast.Module:
+    return ast.parse((ROOT / module).read_text())
 
 
 def _imports(module: Path) -> list[str]:
-    nodes = list(ast.walk(TREES[module]))
+    nodes = list(ast.walk(_tree(module)))
     return [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module] + [
         alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
     ]
@@ -34,7 +37,7 @@ def test_packages_meet_at_the_front_door() -> None:
 
 
 def test_every_module_opens_with_its_design_note() -> None:
-    assert [module for module in MODULES if not ast.get_docstring(TREES[module])] == []
+    assert [module for module in MODULES if not ast.get_docstring(_tree(module))] == []
 
 
 def test_the_tests_mirror_the_code() -> None:
@@ -42,7 +45,7 @@ def test_the_tests_mirror_the_code() -> None:
     missing = []
     for module in MODULES:
         behaves = any(
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(TREES[module])
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(_tree(module))
         )
         ports_only = module.name == "ports.py"
         if not behaves or ports_only:
@@ -75,7 +78,7 @@ LONG = {"policies/fleet/fleet.py: __init__"}
 def test_no_constructor_takes_more_than_eight_arguments() -> None:
     found = []
     for module in PRODUCT:
-        for node in ast.walk(TREES[module]):
+        for node in ast.walk(_tree(module)):
             if not isinstance(node, ast.ClassDef):
                 continue
             for each in node.body:
@@ -97,7 +100,7 @@ def test_no_function_is_longer_than_a_page() -> None:
     functions = [
         (f"{module.as_posix()}: {node.name}", _lines(node))
         for module in MODULES
-        for node in ast.walk(TREES[module])
+        for node in ast.walk(_tree(module))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [(name, lines) for name, lines in functions if lines > LINES_MAX and name not in LONG] == []

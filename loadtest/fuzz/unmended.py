@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
-from policies import Decider, Decoded, Op, QueueEntry
+from policies import OP_KINDS, Decider, Decoded, Op, QueueEntry
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
@@ -75,7 +75,8 @@ def _registrations() -> None:
 
 
 def _entries() -> None:
-    decoder = msgspec.msgpack.Decoder(list[Op])
+    kinds: Any = Union[OP_KINDS]  # noqa: UP007
+    decoder = msgspec.msgpack.Decoder(list[kinds])
 
     def decode(data: bytes) -> Decoded:
         """Let everything but the errors of msgspec go up."""

@@ -33,6 +33,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if item.path.is_relative_to(HERE)]
+    if not ours:
+        return
     for item in ours:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
         item.add_marker(pytest.mark.timeout(START_TIMEOUT_S), append=False)

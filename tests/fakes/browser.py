@@ -41,7 +41,7 @@ async def visited(
         reduced_motion="reduce",
     )
     page = await context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(60_000)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on(

@@ -1,7 +1,7 @@
 """Two prefill and two decode workers of one protocol behind two replicas, and requests that stand in between.
 
     client ──> calm    (a minute for everything) ──┐    ┌── prefill, prefill     one set of faults for both
-    client ──> strict  (half a second)           ──┴────┴── decode, decode       one set of faults for both
+    client ──> strict  (a second)                ──┴────┴── decode, decode       one set of faults for both
 
 Engines of a role share their faults, so that a fault for one request hits whoever gets it first, and nobody
 has to know whom the gateway will choose.
@@ -37,11 +37,14 @@ request is given to one of them whole while there is a prefill worker."""
 BELIEVED_TOKENS_PER_S = 100_000.0
 """Of prefill workers, which is too good, so that this holds for long prompts, too."""
 
-LEASE_S = 0.3
-"""How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go."""
+LEASE_S = 0.8
+"""How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go.
+
+Mooncake's decode leg that comes after it waits for ever, and a busy machine may be late by half a second.
+"""
 
 MINUTE = {"connect_timeout_s": 60.0, "first_byte_timeout_s": 60.0, "idle_timeout_s": 60.0}
-STRICT = dict.fromkeys(MINUTE, 0.5)
+STRICT = dict.fromkeys(MINUTE, 1.0)
 
 WORDS = 40
 LONG_WORDS = 30_000

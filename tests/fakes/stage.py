@@ -129,7 +129,7 @@ class Stage:
     async def say(self, expected: list[str], workers: Iterable[Worker]) -> None:
         """Wait until the log says what it must, and every replica has nothing left of it."""
         with contextlib.suppress(TimeoutError):
-            await until_async(lambda: self._says(expected, workers), within_s=10)
+            await until_async(lambda: self._says(expected, workers))
         said = await self.courses(workers)
         assert said == expected, f"{said} instead of {expected}"
         await self.idle()

@@ -98,7 +98,7 @@ def exercise(operation: APIOperation, mode: GenerationMode, session: requests.Se
     )
     @given(operation.as_strategy(generation_mode=mode, headers=bearer("writer")))
     def ask(case: Case) -> None:
-        response = case.call(session=session, timeout=10)
+        response = case.call(session=session, timeout=60)
         case.validate_response(response, checks=checks)
 
     ask()

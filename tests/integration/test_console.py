@@ -53,7 +53,7 @@ async def test_an_operator_sees_requests_drains_a_worker_and_switches_the_policy
         # The samples come every few seconds: hits of both replicas together.
         await asked(other, stream=True, stream_options={"include_usage": True})
         await expect(page.get_by_role("img", name=re.compile("^Hit rate.*now [1-9]"))).to_be_visible(
-            timeout=20_000
+            timeout=60_000
         )
         replicas = page.get_by_role("table", name="Replicas of this gateway")
         for each in (gateway, other):

@@ -89,7 +89,7 @@ async def test_with_keep_the_fleet_answers_until_a_signal_and_leaves_nothing_beh
         found = re.search(r"http://127\.0\.0\.1:(\d+)", printed)
         assert found is not None
 
-        async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             answer = await client.post(
                 f"{found[0]}/v1/chat/completions",
                 json={"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},

@@ -33,14 +33,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 UNSEEN = (At.SENDING, At.SENT, At.PREDICTED, At.HEADED)
 """The worker is busy with it, and the client has seen nothing."""
 
-STRICT = {"connect_timeout_s": 0.4, "first_byte_timeout_s": 0.4, "idle_timeout_s": 0.4}
+STRICT = dict.fromkeys(("connect_timeout_s", "first_byte_timeout_s", "idle_timeout_s"), 1.0)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_stage() -> AsyncIterator[Stage]:
     """Three replicas: what ``calm`` does, it does because something happened; two have limits.
 
-    ``strict`` gives a worker 0.4 s, and ``hasty`` gives a request 2.2 s: that is in the pause after
+    ``strict`` gives a worker a second, and ``hasty`` gives a request 2.2 s: that is in the pause after
     the fifth attempt, 1.5 to 3.1 s after the first.
     """
     async with open_stage(

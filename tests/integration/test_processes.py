@@ -55,7 +55,7 @@ async def serving(
     arguments = ("--host", "127.0.0.1", "--port", str(port), "--worker-urls", worker_url, *flags)
     async with (
         command("serve", *arguments, ready_url=f"{url}/readiness", environ=environ) as process,
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
     ):
         yield process, client
 
@@ -139,7 +139,7 @@ async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fl
                     httpx.AsyncClient(
                         base_url=f"http://127.0.0.1:{port}",
                         limits=httpx.Limits(max_connections=1),
-                        timeout=20,
+                        timeout=60,
                         trust_env=False,
                     )
                 )
@@ -198,7 +198,7 @@ async def test_a_killed_process_takes_its_own_streams_with_it_and_is_replaced(fl
 
         async def client_of_a_process_but(*known: int) -> bool:
             client = await stack.enter_async_context(
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
             )
             answer = (await client.get("/readiness")).json()
             pid = int(answer["replica"].split("-")[-2])
@@ -340,7 +340,7 @@ async def test_clients_and_workers_are_reached_over_tls(fleet: Fleet, tmp_path: 
     trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     async with (
         command("serve", *arguments, *tls, "--redis-url", fleet.redis_url, "--namespace", fleet.namespace),
-        httpx.AsyncClient(base_url=url, verify=trust, timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, verify=trust, timeout=60, trust_env=False) as client,
     ):
 
         async def ready() -> bool:

@@ -52,9 +52,11 @@ async def filled(gateways: list[RunningGateway]) -> list[asyncio.Task[httpx.Resp
     tasks: list[asyncio.Task[httpx.Response]] = []
     while not all(tickets(gateway) for gateway in gateways):
         tasks.append(ask(gateways[len(tasks) % len(gateways)], f"filling {len(tasks)}"))
-        asked = len(tasks)
         await until(
-            lambda: all(len(g.process.fleet.loads.requests) + tickets(g) >= asked for g in gateways)  # noqa: B023
+            lambda: all(
+                len(g.process.fleet.loads.requests) + tickets(g) >= sum(not task.done() for task in tasks)
+                for g in gateways
+            )
         )
     return tasks
 

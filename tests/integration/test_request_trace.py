@@ -35,7 +35,7 @@ async def test_traffic_can_be_replayed_from_what_gateways_wrote(fleet: Fleet, tm
         command(
             "serve", *arguments, *shared, "--request-trace", str(path), ready_url=f"{url}/readiness"
         ) as process,
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
     ):
         first = await client.post("/v1/chat/completions", json=chat(SYSTEM, **session))
         answer = first.json()["choices"][0]["message"]["content"]

@@ -45,7 +45,7 @@ class Load:
     async def run_client(self, client_number: int) -> None:
         """Send one request after the other until the end; some think in between."""
         think_s = (0.0, 0.0, 0.05, 0.3)[client_number % 4]
-        async with httpx.AsyncClient(base_url=self._url, timeout=20, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=self._url, timeout=60, trust_env=False) as client:
             while not self.ending:
                 number = next(self._numbers)
                 stream = number % 2 == 0

@@ -143,7 +143,7 @@ async def replicas(url: str, namespace: str) -> AsyncIterator[StartReplica]:
         await replica.stop()
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait for something that another replica or the server brings about."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110
@@ -740,7 +740,7 @@ async def test_a_failover_by_sentinels_is_survived(namespace: str) -> None:
         await (await group.primary()).kill()
         await degraded(a, b)
         during = b.finish("during")
-        await until(lambda: during in a.fold.ops, timeout_s=30)
+        await until(lambda: during in a.fold.ops)
         await well(a, b)
         late = start("late")
         await both_ready(late)

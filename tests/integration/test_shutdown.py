@@ -46,7 +46,7 @@ async def started(
 
 
 async def ended(process: Process) -> int:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await process.wait()
 
 

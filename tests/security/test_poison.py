@@ -49,7 +49,7 @@ async def snapshot_written(gateway: RunningGateway) -> None:
         return age_s is not None and gateway.process.clock.now_us() - age_s * 1e6 > now_us
 
     await until(is_new)
-    assert log.status.degraded_reason is None
+    await until(lambda: log.status.degraded_reason is None)  # a busy Redis answers late for a while
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ async def test_keys_in_files_are_used_follow_their_files_and_are_not_logged(
             *("--health-check-interval-secs", "0.2"),
             ready_url=f"{url}/readiness",
         ) as process,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client,
     ):
 
         async def asked(key: str) -> int:

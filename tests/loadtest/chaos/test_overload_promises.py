@@ -8,14 +8,20 @@ import pytest
 from loadtest.chaos import End, Visit
 from loadtest.chaos.crowd import Served
 from loadtest.chaos.fault_injector import ALL, Blame
-from loadtest.chaos.overload import OverloadPlan
+from loadtest.chaos.overload import TENANTS
 from loadtest.chaos.overload_promises import divided, judge_overload, recovery_s
-from loadtest.chaos.play import Reading, Seen
+from loadtest.chaos.play import Play, Reading, Scene, Seen
 from loadtest.chaos.record import Struck
 from loadtest.chaos.schedule import Strike
+from loadtest.chaos.testbed import Part, Troupe
+from loadtest.engine import EngineSettings
 
 DEAD = "r4"
-PLAY = OverloadPlan().play
+PLAY = Play(
+    Troupe([Part(f"e{number}", "plain", EngineSettings()) for number in range(4)], {}, TENANTS),
+    [Scene("before", 0.0, 10.0), Scene("overload", 10.0, 10.0), Scene("after", 20.0, 10.0)],
+    40.0,
+)
 
 
 def served(

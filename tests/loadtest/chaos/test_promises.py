@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.chaos.overload import OverloadPlan
 from loadtest.chaos.play import Play, Seen
 from loadtest.chaos.promises import always, first, perform
+from loadtest.chaos.testbed import Troupe
 from loadtest.processes import ChildFailed
 
-SEEN = Seen(OverloadPlan().play)
+SEEN = Seen(Play(Troupe([], {}), [], 0.0))
 
 
 def broken(seen: Seen) -> list[str]:

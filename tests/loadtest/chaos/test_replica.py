@@ -60,7 +60,7 @@ async def test_replicas_have_settled_when_they_see_the_same_and_nothing_goes_on(
     both: tuple[Answers, Answers],
 ) -> None:
     seen = replicas(both)
-    await settled(seen, within_s=5)
+    await settled(seen, within_s=60)
     for name, value in (("degraded", "away"), ("load", 1), ("held", 256)):
         with differing(both[1], name, value), pytest.raises(TimeoutError, match=str(value)):
             await settled(seen, within_s=0.2)

@@ -33,7 +33,7 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
-async def until(condition: Callable[[], object], wait_s_max: float = 5.0) -> None:
+async def until(condition: Callable[[], object], wait_s_max: float = 60.0) -> None:
     """Wait for a condition; fail if it does not come true."""
     async with asyncio.timeout(wait_s_max):
         while not condition():  # noqa: ASYNC110 (any condition, most have no event)

@@ -17,7 +17,7 @@ from router.errors import StateError
 from router.shared import EmbeddedValkey
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - what is awaited happens in another process
             await asyncio.sleep(0.01)

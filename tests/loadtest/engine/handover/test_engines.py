@@ -346,7 +346,9 @@ async def test_engines_of_two_processes_hand_over() -> None:
     sglang.append(("--disaggregation-mode", "decode"))
     config = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
     vllm = [("--dialect", "vllm", "--kv-transfer-config", config, "--side-channel-port", "0")] * 2
-    processes, urls = zip(*[await launch(*arguments) for arguments in (*sglang, *vllm)], strict=True)
+    processes, urls = zip(
+        *await asyncio.gather(*(launch(*arguments) for arguments in (*sglang, *vllm))), strict=True
+    )
     try:
         async with httpx.AsyncClient() as client:
             info = (await client.get(f"{urls[0]}/server_info")).json()
