@@ -26,6 +26,21 @@ load = engine_load(b"ferry:running 3\\nferry:waiting 2\\nferry:kv_usage_ratio 0.
 assert (load.running, load.waiting, load.kv_ratio) == (3, 2, 0.5)
 """
 
+SETTING = """
+import asyncio
+from policies import WorkerPut
+from router.app import GatewayProcess
+from router.settings import Settings
+async def changed():
+    process = GatewayProcess(Settings(), redis_url="redis://127.0.0.1:1/0")
+    process.fleet.apply(WorkerPut("w", 1, "one", "http://w:1", capacity_tokens=10_000))
+    admission = process.gateway.placing.admission
+    assert admission.kv_tokens_max(0) == 9_500
+    process.live.change({"admission.kv_free_tokens_min": 1_000})
+    assert admission.kv_tokens_max(0) == 8_500
+asyncio.run(changed())
+"""
+
 METRIC = """
 from router.metric_families import EMPTY_BODIES, metrics_reference
 from router.metrics import Metrics
@@ -81,6 +96,19 @@ def test_a_metric_is_one_declaration(tmp_path: Path) -> None:
     before, catalogue, after = families.read_text().partition("FAMILIES: ")
     families.write_text(before + found["router/metric_families.py", True] + catalogue + after)
     run(tmp_path, METRIC)
+
+
+def test_a_live_setting_is_a_declaration_and_its_use(tmp_path: Path) -> None:
+    found = copied_with_examples(tmp_path)
+    admission = tmp_path / "policies/fleet/admission.py"
+    declaration, use = found["policies/fleet/admission.py", False].split("\n\n\n")
+    field = declaration.partition("class AdmissionRules:\n")[2]
+    (line,) = (line for line in use.splitlines() if "kv_free_tokens_min" in line)
+    before, check, after = admission.read_text().partition("    def __post_init__")
+    used = line.partition(" - ")[0].strip()
+    assert used in after
+    admission.write_text(before + field + "\n\n" + check + after.replace(used, line.strip()))
+    run(tmp_path, SETTING)
 
 
 def test_a_register_is_one_struct_and_tested_by_its_declaration(tmp_path: Path) -> None:
