@@ -57,8 +57,7 @@ class Sequence:
 
     Attributes:
         complete: Whether all that its process ever said was told; the owner may set it, after a batch that
-        says
-            that nothing is cached any more.
+            says that nothing is cached any more.
         asked: The number from which on batches are to be asked for; None if nothing is.
         next: Number of the batch that is to come; None if any may.
         gaps: How often a number was missing.
@@ -73,6 +72,9 @@ class Sequence:
         self.gaps = 0
         self.restarts = 0
         self._last = b""  # the last batch told
+        self._history = (
+            False  # whether the owner may still go by what it was told before something was missing
+        )
         self._missing = False  # whether a number is missing, or it is only to be seen whether one is
         self._asked_at = 0  # `next` when it was asked
         self._replies = 0
@@ -118,7 +120,7 @@ class Sequence:
             return
         self._replies += 1
         if self.next is None:
-            self.complete = number == 0
+            self._join(number)
             self._tell(number, payload)
         elif first and number == self.next - 1:
             self._useless = self._other = payload != self._last
@@ -145,7 +147,8 @@ class Sequence:
             self._begin_again()
             return
         if answered and not self._replies:
-            self.complete, self.next = True, 0
+            self._join(0)
+            self.next = 0
             missing = missing and bool(self._held)  # else it was another process that had said more
         if missing and (self.next or 0) == asked_at:
             self._give_up()
@@ -157,7 +160,7 @@ class Sequence:
     def _taken(self, number: int, payload: bytes) -> bool:
         """Tell of a batch, unless something must be asked for before."""
         if self.next is None:
-            self.complete = number == 0
+            self._join(number)
         elif number > self.next:
             self._miss()
             return False
@@ -169,14 +172,22 @@ class Sequence:
         self._tell(number, payload)
         return True
 
+    def _join(self, number: int) -> None:
+        """What is told from the beginning is all there is: what was told before it is void."""
+        if number == 0 and self._history:
+            self._lose(Loss.AGAIN)
+        self.complete = number == 0
+
     def _tell(self, number: int, payload: bytes) -> None:
         self.next = number + 1
         self._last = payload
+        self._history = True
         self._listener.batch(payload)
 
     def _lose(self, loss: Loss) -> None:
         self._listener.lost(loss)
         self.complete = False
+        self._history = self._history and loss is Loss.GAP
 
     def _ask(self) -> None:
         """Ask for the last batch and what comes after it; for all, if there was none."""

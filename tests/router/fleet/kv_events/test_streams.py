@@ -254,5 +254,27 @@ def test_history_ends_where_everything_is_told_from_the_beginning() -> None:
     assert not streams.predicted("bbbb")
 
 
+def test_history_ends_where_the_next_process_has_said_nothing_yet() -> None:
+    """Too much was missing to go on, and then the engine began anew."""
+    streams = Streams()
+    streams.begin(ENGINES[0], 3)
+    for text in ("aaaaaabaaaaa", "aaaaaaaaaaa"):
+        streams.serve(text, "comes")
+    streams.serve("baa", "waits")
+    streams.reconnect()
+    for text in ("a", "ab"):
+        streams.serve(text, "waits")
+    streams.answer(1)
+    streams.answer(1)
+    assert not streams.follower.knows_all
+    assert streams.fleet.tree.held_blocks(streams.slot)
+
+    streams.restart()
+    streams.answer(0)
+    streams.known_is_true()
+    assert streams.follower.knows_all
+    assert not streams.fleet.tree.held_blocks(streams.slot)
+
+
 TestStreams = Streams.TestCase
 TestStreams.settings = settings(stateful_step_count=40)
