@@ -26,7 +26,7 @@ from loadtest.chaos.play import strike_once
 from loadtest.chaos.record import ActSeen, Broken, Record, Sample
 from loadtest.chaos.replica import Replica, settled
 from loadtest.chaos.schedule import CALM_S, RECOVERY_S, Act, Strike
-from loadtest.chaos.testbed import Testbed, standing
+from loadtest.chaos.testbed import ChaosStage, standing
 from loadtest.chaos.verdict import WINDOW_S, hit_ratio, judge_act, judge_growth
 from loadtest.chaos.witness import Observer
 from loadtest.engine import EngineSettings
@@ -97,7 +97,7 @@ async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) 
         chunk_tokens=4096,
         emit_interval_ms=25.0,
     )
-    async with Testbed(directory, standing(engine), cabled=campaign.cabled, seed=campaign.seed) as testbed:
+    async with ChaosStage(directory, standing(engine), cabled=campaign.cabled, seed=campaign.seed) as testbed:
         await _Stage(campaign, testbed, record, progress).play()
         record.broken += [
             Broken("no replica logs an error", line[:500]) for line in testbed.errors()[:ERRORS_MAX]
@@ -123,7 +123,7 @@ def _machine_speed() -> float:
 class _Stage:
     """One run while it lasts."""
 
-    def __init__(self, campaign: Campaign, testbed: Testbed, record: Record, progress: Progress) -> None:
+    def __init__(self, campaign: Campaign, testbed: ChaosStage, record: Record, progress: Progress) -> None:
         self._campaign = campaign
         self._testbed = testbed
         self._record = record

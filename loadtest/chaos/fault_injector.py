@@ -1,4 +1,4 @@
-"""Everything that can be done to a `Testbed`: each kind strikes on entering and mends on leaving.
+"""Everything that can be done to a `ChaosStage`: each kind strikes on entering and mends on leaving.
 
     group     what                                              what clients may see of it
     worker    killed, hung, failing, cut, slow, wrong model     the end of an answer that had begun there
@@ -36,7 +36,7 @@ from loadtest.chaos.testbed import (
     REPLICAS,
     SHARING,
     WRONG_MODEL,
-    Testbed,
+    ChaosStage,
 )
 from loadtest.chaos.valkey import ValkeyServer
 
@@ -70,7 +70,7 @@ class Blame(StrEnum):
     """Those at that replica lose their connection."""
 
 
-Striking = Callable[[Testbed, str], AbstractAsyncContextManager[None]]
+Striking = Callable[[ChaosStage, str], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class FaultInjector:
 
 
 @asynccontextmanager
-async def _worker_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _worker_killed(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     await testbed.engines[target].end()
     try:
         yield
@@ -103,14 +103,14 @@ async def _worker_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _worker_restarted(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _worker_restarted(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     await testbed.engines[target].end()
     await testbed.engines[target].start()
     yield
 
 
 @asynccontextmanager
-async def _worker_hung(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _worker_hung(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     testbed.engines[target].signalled(signal.SIGSTOP)
     try:
         yield
@@ -119,7 +119,7 @@ async def _worker_hung(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _wrong_model(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _wrong_model(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     await testbed.engines[target].end()
     await testbed.engines[target].start(WRONG_MODEL)
     try:
@@ -139,11 +139,11 @@ def _link_fault(**fault: Any) -> Striking:
     return _posted(lambda testbed, _: testbed.link_url, fault)
 
 
-def _posted(url_of: Callable[[Testbed, str], str], fault: Mapping[str, Any]) -> Striking:
+def _posted(url_of: Callable[[ChaosStage, str], str], fault: Mapping[str, Any]) -> Striking:
     """A fault that a process is asked for, and asked to end."""
 
     @asynccontextmanager
-    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         url = f"{url_of(testbed, target)}/_fault"
         (await testbed.control.post(url, json=fault)).raise_for_status()
         try:
@@ -155,7 +155,7 @@ def _posted(url_of: Callable[[Testbed, str], str], fault: Mapping[str, Any]) -> 
 
 
 @asynccontextmanager
-async def _cache_flushed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _cache_flushed(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     engine = testbed.engines[target]
     route = "reset_prefix_cache" if engine.settings.dialect == "vllm" else "flush_cache"
     await testbed.control.post(
@@ -168,7 +168,7 @@ async def _cache_flushed(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _replica_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _replica_killed(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     await testbed.gateways[target].kill()
     try:
         yield
@@ -177,7 +177,7 @@ async def _replica_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _replica_stopped(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _replica_stopped(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     gateway = testbed.gateways[target]
     gateway.ready = False
     gateway.signalled(signal.SIGSTOP)
@@ -189,7 +189,7 @@ async def _replica_stopped(testbed: Testbed, target: str) -> AsyncIterator[None]
 
 
 @asynccontextmanager
-async def _replica_rolled(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _replica_rolled(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     await testbed.gateways[target].terminate()
     try:
         yield
@@ -198,7 +198,7 @@ async def _replica_rolled(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _process_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _process_killed(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     """One of the two processes on a port; their supervisor starts another one."""
     await testbed.gateways[target].kill_process()
     yield
@@ -208,7 +208,7 @@ async def _process_killed(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _primary_killed(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _primary_killed(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     server = await testbed.primary()
     await server.kill()
     try:
@@ -218,14 +218,14 @@ async def _primary_killed(testbed: Testbed, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _primary_emptied(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _primary_emptied(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     """It is back before the sentinels miss it, with nothing, and its replica follows it into that."""
     await (await testbed.primary()).restart(empty=True)
     yield
 
 
 @asynccontextmanager
-async def _primary_paused(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _primary_paused(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     server = await testbed.primary()
     server.pause()
     try:
@@ -235,13 +235,13 @@ async def _primary_paused(testbed: Testbed, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _flushed(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _flushed(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     await (await testbed.primary()).command("FLUSHALL")
     yield
 
 
 @asynccontextmanager
-async def _clients_paused(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _clients_paused(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     server = await testbed.primary()
     await server.command("CLIENT", "PAUSE", 60_000, "WRITE")
     try:
@@ -251,7 +251,7 @@ async def _clients_paused(testbed: Testbed, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _out_of_memory(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _out_of_memory(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     await (await testbed.primary()).configure(maxmemory=1)
     try:
         yield
@@ -260,7 +260,7 @@ async def _out_of_memory(testbed: Testbed, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _script_stuck(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _script_stuck(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     """It answers BUSY to everybody; a sentinel may kill the script before we do."""
     server = await testbed.primary()
     stuck = asyncio.create_task(server.command("EVAL", BUSY_SCRIPT, 0), name="busy-script")
@@ -274,7 +274,7 @@ async def _script_stuck(testbed: Testbed, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _sentinels_killed(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _sentinels_killed(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     for sentinel in testbed.sentinels:
         await sentinel.kill()
     try:
@@ -284,7 +284,7 @@ async def _sentinels_killed(testbed: Testbed, _: str) -> AsyncIterator[None]:
             await sentinel.start()
 
 
-async def _everywhere(testbed: Testbed, mend: Callable[[ValkeyServer], Any]) -> None:
+async def _everywhere(testbed: ChaosStage, mend: Callable[[ValkeyServer], Any]) -> None:
     for server in testbed.servers:
         if server.running:
             await mend(server)
@@ -297,7 +297,7 @@ def _redis_cable(**rule: float) -> Striking:
     """Something between one replica and all of Valkey."""
 
     @asynccontextmanager
-    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         async with _ruled(testbed, target, Rule(testbed.redis_ports, **rule)):
             yield
 
@@ -308,7 +308,7 @@ def _worker_cable(**rule: float) -> Striking:
     """Something between one replica and half of the plain workers."""
 
     @asynccontextmanager
-    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         ports = tuple(testbed.engines[name].port for name in HAMPERED)
         async with _ruled(testbed, target, Rule(ports, **rule)):
             yield
@@ -320,7 +320,7 @@ def _client_cable(**rule: float) -> Striking:
     """Something between one replica and its clients."""
 
     @asynccontextmanager
-    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         async with _ruled(testbed, target, Rule((testbed.gateways[target].port,), **rule)):
             yield
 
@@ -328,7 +328,7 @@ def _client_cable(**rule: float) -> Striking:
 
 
 @asynccontextmanager
-async def _ruled(testbed: Testbed, target: str, rule: Rule) -> AsyncIterator[None]:
+async def _ruled(testbed: ChaosStage, target: str, rule: Rule) -> AsyncIterator[None]:
     await testbed.hamper(target, rule)
     try:
         yield
@@ -341,7 +341,7 @@ async def _ruled(testbed: Testbed, target: str, rule: Rule) -> AsyncIterator[Non
 
 def _clock(first: signal.Signals, then: signal.Signals) -> Striking:
     @asynccontextmanager
-    async def strike(testbed: Testbed, target: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         testbed.gateways[target].signalled(first)
         try:
             yield
@@ -352,7 +352,7 @@ def _clock(first: signal.Signals, then: signal.Signals) -> Striking:
 
 
 @asynccontextmanager
-async def _disk_full(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _disk_full(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     """No file of its processes may grow any more: log and request trace fail."""
     pids = testbed.gateways[target].pids
     before = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids]
@@ -366,9 +366,9 @@ async def _disk_full(testbed: Testbed, target: str) -> AsyncIterator[None]:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
-def _keys_file(damage: Callable[[Testbed], None]) -> Striking:
+def _keys_file(damage: Callable[[ChaosStage], None]) -> Striking:
     @asynccontextmanager
-    async def strike(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
         damage(testbed)
         try:
             yield
@@ -380,15 +380,15 @@ def _keys_file(damage: Callable[[Testbed], None]) -> Striking:
     return strike
 
 
-def _rubbish(testbed: Testbed) -> None:
+def _rubbish(testbed: ChaosStage) -> None:
     testbed.keys_file.write_bytes(b"\x00\xff{tenants: [" * 50)
 
 
-def _gone(testbed: Testbed) -> None:
+def _gone(testbed: ChaosStage) -> None:
     testbed.keys_file.unlink()
 
 
-def _unreadable(testbed: Testbed) -> None:
+def _unreadable(testbed: ChaosStage) -> None:
     """A folder in its place: nobody can read it, root neither."""
     testbed.keys_file.unlink()
     testbed.keys_file.mkdir()
@@ -398,7 +398,7 @@ def _unreadable(testbed: Testbed) -> None:
 
 
 @asynccontextmanager
-async def _stalling_clients(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _stalling_clients(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     """They connect, send half of a head, and nothing more."""
     gateway = testbed.gateways[target]
     half = b"POST /v1/chat/completions HTTP/1.1\r\nhost: chaos\r\ncontent-le"
@@ -415,7 +415,7 @@ async def _stalling_clients(testbed: Testbed, target: str) -> AsyncIterator[None
 
 
 @asynccontextmanager
-async def _stalling_pages(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _stalling_pages(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     """Pages of the console that ask for everything that happens, and read none of it."""
     gateway = testbed.gateways[target]
     head = f"GET /events HTTP/1.1\r\nhost: chaos\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n".encode()
@@ -432,7 +432,7 @@ async def _stalling_pages(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _all_leave(testbed: Testbed, _: str) -> AsyncIterator[None]:
+async def _all_leave(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
     """Whoever waits for an answer goes, in the same moment."""
     testbed.leave()
     yield
@@ -442,7 +442,7 @@ async def _all_leave(testbed: Testbed, _: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _drained(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _drained(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     path = f"/workers/{testbed.engines[target].worker_id}"
     (await testbed.administer("PUT", path, {"draining": True})).raise_for_status()
     try:
@@ -452,7 +452,7 @@ async def _drained(testbed: Testbed, target: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _forgotten(testbed: Testbed, target: str) -> AsyncIterator[None]:
+async def _forgotten(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
     """Removed from the fleet, and added again."""
     engine = testbed.engines[target]
     (await testbed.administer("DELETE", f"/workers/{engine.worker_id}")).raise_for_status()
@@ -466,7 +466,7 @@ def _settings_changed(values: dict[str, Any]) -> Striking:
     """Settings that all replicas go by until they are told to go by their own again."""
 
     @asynccontextmanager
-    async def strike(testbed: Testbed, _: str) -> AsyncIterator[None]:
+    async def strike(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
         (await testbed.administer("PATCH", "/settings", {"values": values})).raise_for_status()
         try:
             yield

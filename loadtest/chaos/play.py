@@ -26,7 +26,7 @@ from loadtest.chaos.fault_injector import BY_NAME
 from loadtest.chaos.leftovers import leftovers
 from loadtest.chaos.record import Struck
 from loadtest.chaos.schedule import Strike
-from loadtest.chaos.testbed import Testbed, Troupe
+from loadtest.chaos.testbed import ChaosStage, Troupe
 from loadtest.processes import ChildFailed
 
 SAMPLE_S = 0.5
@@ -155,7 +155,7 @@ class Seen:
         return 1e6 * spent_s / max(requests, 1)
 
 
-async def strike_once(testbed: Testbed, strike: Strike) -> tuple[Struck, str]:
+async def strike_once(testbed: ChaosStage, strike: Strike) -> tuple[Struck, str]:
     """Let one fault strike, and mend it when it has lasted.
 
     Args:
@@ -185,7 +185,7 @@ async def run_play(play: Play) -> Seen:
     """
     seen = Seen(play)
     with tempfile.TemporaryDirectory(prefix="cw-play-") as directory:
-        async with Testbed(Path(directory), play.troupe) as testbed:
+        async with ChaosStage(Path(directory), play.troupe) as testbed:
             tenants = play.troupe.tenants
             crowd = Crowd(
                 lambda: testbed.ready_urls,
@@ -214,7 +214,7 @@ async def run_play(play: Play) -> Seen:
     return seen
 
 
-async def _scenes(testbed: Testbed, crowd: Crowd, seen: Seen, origin_s: float) -> None:
+async def _scenes(testbed: ChaosStage, crowd: Crowd, seen: Seen, origin_s: float) -> None:
     loop = asyncio.get_running_loop()
     for scene in seen.play.scenes:
         await asyncio.sleep(origin_s + scene.begins_s - loop.time())
@@ -224,14 +224,14 @@ async def _scenes(testbed: Testbed, crowd: Crowd, seen: Seen, origin_s: float) -
     seen.readings.append(await _reading(testbed, crowd))
 
 
-async def _struck(testbed: Testbed, strike: Strike, origin_s: float, seen: Seen) -> None:
+async def _struck(testbed: ChaosStage, strike: Strike, origin_s: float, seen: Seen) -> None:
     await asyncio.sleep(origin_s + strike.at_s - asyncio.get_running_loop().time())
     struck, problem = await strike_once(testbed, strike)
     seen.struck.append(struck)
     seen.left += [problem] if problem else []
 
 
-async def _reading(testbed: Testbed, crowd: Crowd) -> Reading:
+async def _reading(testbed: ChaosStage, crowd: Crowd) -> Reading:
     at_s = asyncio.get_running_loop().time()
     cpu = {
         (name, gateway.lives): cpu_s(gateway.pids)
@@ -243,7 +243,7 @@ async def _reading(testbed: Testbed, crowd: Crowd) -> Reading:
     return Reading(at_s, busy_s, cpu, crowd.sent.copy())
 
 
-async def _stats(testbed: Testbed) -> dict[tuple[str, int], Mapping[str, Any]]:
+async def _stats(testbed: ChaosStage) -> dict[tuple[str, int], Mapping[str, Any]]:
     """What every engine that lives says of itself."""
     stats = {}
     for engine in testbed.engines.values():
@@ -252,7 +252,7 @@ async def _stats(testbed: Testbed) -> dict[tuple[str, int], Mapping[str, Any]]:
     return stats
 
 
-async def _sampled(testbed: Testbed, crowd: Crowd, seen: Seen) -> None:
+async def _sampled(testbed: ChaosStage, crowd: Crowd, seen: Seen) -> None:
     """Look at engines and replicas until cancelled."""
     while True:
         waiting, idle = [], []
@@ -267,7 +267,7 @@ async def _sampled(testbed: Testbed, crowd: Crowd, seen: Seen) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-async def _told(testbed: Testbed, seen: Seen) -> None:
+async def _told(testbed: ChaosStage, seen: Seen) -> None:
     """Note what engines, link and replicas say at the end."""
     replicas = [gateway.view for gateway in testbed.gateways.values()]
     urls = [engine.url for engine in testbed.engines.values()]

@@ -351,7 +351,7 @@ class Gateway:
         writer.close()
 
 
-class Testbed:
+class ChaosStage:
     """All of them; an async context manager.
 
     Args:
@@ -426,7 +426,7 @@ class Testbed:
         written.write_text(json.dumps({"tenants": tenants}))
         written.replace(self.keys_file)
 
-    async def __aenter__(self) -> "Testbed":
+    async def __aenter__(self) -> "ChaosStage":
         async with self._stack:
             self.write_keys()
             self._stack.push_async_callback(self.control.aclose)

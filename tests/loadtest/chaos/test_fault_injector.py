@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.chaos.fault_injector import ALL, GROUPS, MISCHIEF, FaultInjector
 from loadtest.chaos.tcp_proxy import TcpProxy
-from loadtest.chaos.testbed import DECODE, PLAIN, PREFILL, REPLICAS, Testbed, standing
+from loadtest.chaos.testbed import DECODE, PLAIN, PREFILL, REPLICAS, ChaosStage, standing
 from loadtest.engine import EmulatedEngine, EngineSettings
 
 BY_NAME = {each.kind.name: each for each in MISCHIEF}
@@ -26,9 +26,9 @@ ENGINE_FAULTS = (
 
 
 @pytest.fixture
-async def testbed(tmp_path: Path) -> AsyncIterator[Testbed]:
+async def testbed(tmp_path: Path) -> AsyncIterator[ChaosStage]:
     """Nothing of it runs but what a test starts."""
-    made = Testbed(tmp_path, standing(EngineSettings()))
+    made = ChaosStage(tmp_path, standing(EngineSettings()))
     yield made
     await made.control.aclose()
 
@@ -52,7 +52,7 @@ def test_only_faults_of_the_network_need_cables() -> None:
     assert without == {"slow to workers", "silent to workers"}
 
 
-async def test_without_cables_a_proxy_is_slow_or_silent_and_heals(testbed: Testbed) -> None:
+async def test_without_cables_a_proxy_is_slow_or_silent_and_heals(testbed: ChaosStage) -> None:
     async with EmulatedEngine(EngineSettings()) as engine, TcpProxy(("127.0.0.1", engine.port)) as proxy:
         target = testbed.engines["e2"]
         target.port, target.proxy = engine.port, proxy
@@ -67,7 +67,7 @@ async def test_without_cables_a_proxy_is_slow_or_silent_and_heals(testbed: Testb
 
 
 @pytest.mark.parametrize("name", ENGINE_FAULTS)
-async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, testbed: Testbed) -> None:
+async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, testbed: ChaosStage) -> None:
     async with EmulatedEngine(EngineSettings()) as engine:
         target = injector(name).kind.targets[0]
         testbed.engines[target].port = engine.port
@@ -80,7 +80,7 @@ async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, testbed: Testbe
 
 
 @pytest.mark.parametrize("name", ["keys file is rubbish", "keys file gone", "keys file unreadable"])
-async def test_a_keys_file_is_whole_again(name: str, testbed: Testbed) -> None:
+async def test_a_keys_file_is_whole_again(name: str, testbed: ChaosStage) -> None:
     testbed.write_keys()
     good = testbed.keys_file.read_text()
     with contextlib.suppress(KeyError):
@@ -110,7 +110,7 @@ def sleeper() -> Iterator[Sleeper]:
         process.communicate(b"\n")
 
 
-async def test_a_full_disk_is_a_limit_that_is_lifted_again(testbed: Testbed, sleeper: Sleeper) -> None:
+async def test_a_full_disk_is_a_limit_that_is_lifted_again(testbed: ChaosStage, sleeper: Sleeper) -> None:
     testbed.gateways["r1"] = sleeper  # type: ignore[assignment]
     (pid,) = sleeper.pids
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -119,7 +119,7 @@ async def test_a_full_disk_is_a_limit_that_is_lifted_again(testbed: Testbed, sle
     assert resource.prlimit(pid, resource.RLIMIT_FSIZE) == before
 
 
-async def test_clocks_step_back_and_who_was_stopped_goes_on(testbed: Testbed, sleeper: Sleeper) -> None:
+async def test_clocks_step_back_and_who_was_stopped_goes_on(testbed: ChaosStage, sleeper: Sleeper) -> None:
     testbed.gateways["r1"] = sleeper  # type: ignore[assignment]
     async with injector("clock a minute ahead").strike(testbed, "r1"):
         assert sleeper.told == [signal.SIGUSR1]

@@ -5,14 +5,14 @@ import json
 import signal
 from pathlib import Path
 
-from loadtest.chaos.testbed import DECODE, PAIR_MODEL, PLAIN, PREFILL, TENANTS, Engine, Testbed, standing
+from loadtest.chaos.testbed import DECODE, PAIR_MODEL, PLAIN, PREFILL, TENANTS, ChaosStage, Engine, standing
 from loadtest.engine import EngineSettings
 from loadtest.workload import MODEL
 from router.tenants.keys import digest_of
 
 
 async def test_models_dialects_and_roles_are_divided(tmp_path: Path) -> None:
-    testbed = Testbed(tmp_path, standing(EngineSettings()))
+    testbed = ChaosStage(tmp_path, standing(EngineSettings()))
     assert {testbed.engines[name].settings.models for name in PLAIN} == {(MODEL,)}
     assert {testbed.engines[name].settings.models for name in (*PREFILL, *DECODE)} == {(PAIR_MODEL,)}
     assert {testbed.engines[name].settings.dialect for name in PLAIN} == {"sglang", "vllm"}
@@ -23,7 +23,7 @@ async def test_models_dialects_and_roles_are_divided(tmp_path: Path) -> None:
 
 
 async def test_the_keys_file_holds_hashes_of_the_keys_that_clients_send(tmp_path: Path) -> None:
-    testbed = Testbed(tmp_path, standing(EngineSettings()))
+    testbed = ChaosStage(tmp_path, standing(EngineSettings()))
     testbed.write_keys()
     said = json.loads(testbed.keys_file.read_text())["tenants"]
     for tenant in TENANTS:
@@ -35,7 +35,7 @@ async def test_the_keys_file_holds_hashes_of_the_keys_that_clients_send(tmp_path
 
 async def test_an_engine_keeps_its_address_in_all_its_lives_and_writes_down_who_came(tmp_path: Path) -> None:
     settings = EngineSettings(models=(MODEL,), prefill_tokens_per_s=1e6, tpot_ms=0.1)
-    testbed = Testbed(tmp_path, standing(settings))
+    testbed = ChaosStage(tmp_path, standing(settings))
     engine: Engine = testbed.engines["e1"]
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 1}
     try:
@@ -53,7 +53,7 @@ async def test_an_engine_keeps_its_address_in_all_its_lives_and_writes_down_who_
 
 
 async def test_an_engine_that_was_stopped_can_be_ended(tmp_path: Path) -> None:
-    testbed = Testbed(tmp_path, standing(EngineSettings()))
+    testbed = ChaosStage(tmp_path, standing(EngineSettings()))
     engine = testbed.engines["p1"]
     await engine.start()
     engine.signalled(signal.SIGSTOP)
