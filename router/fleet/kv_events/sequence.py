@@ -113,8 +113,7 @@ class Sequence:
         if self._useless or self.asked is None or number < self.asked:
             return
         first = not self._replies
-        if first and number == 0 and not self.complete and self.next is not None:
-            self._lose(Loss.AGAIN)
+        if first and number == 0 and not self.complete:
             self.next = None
         if self.next is not None and number < self.next - 1:
             return
@@ -173,7 +172,7 @@ class Sequence:
         return True
 
     def _join(self, number: int) -> None:
-        """What is told from the beginning is all there is: what was told before it is void."""
+        """Begin with this batch. From 0 on it is all there is, and what was told before is void."""
         if number == 0 and self._history:
             self._lose(Loss.AGAIN)
         self.complete = number == 0
