@@ -1,7 +1,8 @@
 """One real Valkey for the whole test session, and a namespace of its own for every test.
 
 No example of a property test has a deadline: how long it takes says more of the machine than of the code. In
-CI (the variable ``CI``) the examples are the same every time, so that a change is judged by itself.
+the quick profile and in CI (the variable ``CI``) the examples are the same every time, so that a change is
+judged by itself. The deep profile looks for new ones, and keeps those that fail.
 """
 
 import gc
@@ -19,14 +20,14 @@ from router import logs
 from router.shared import EmbeddedValkey
 
 for profile, examples in (("quick", 40), ("deep", 300)):
+    same = profile == "quick" or "CI" in os.environ
     settings.register_profile(
         profile,
         max_examples=examples,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        # A newcomer's run tries the same examples each time; the deep one looks for new ones, and keeps them.
-        derandomize=profile == "quick" or "CI" in os.environ,
-        database=None if profile == "quick" or "CI" in os.environ else settings.default.database,
+        derandomize=same,
+        database=None if same else settings.default.database,
     )
 settings.load_profile("quick")  # unless pytest's --hypothesis-profile names the other
 

@@ -4,6 +4,8 @@ import ast
 import functools
 from pathlib import Path
 
+from loadtest.unchanged.shape import Function, lines_of
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("radix", "policies", "router", "loadtest")
 MODULES = sorted(
@@ -89,18 +91,12 @@ def test_no_constructor_takes_more_than_eight_arguments() -> None:
     assert found == []
 
 
-def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    first = function.body[0]
-    docstring = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(function) is not None else 0
-    return (function.end_lineno or 0) - function.lineno + 1 - docstring
-
-
 def test_no_function_is_longer_than_a_page() -> None:
     """Whoever reads it sees all of it at once."""
     functions = [
-        (f"{module.as_posix()}: {node.name}", _lines(node))
+        (f"{module.as_posix()}: {node.name}", lines_of(node))
         for module in MODULES
         for node in ast.walk(_tree(module))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, Function)
     ]
     assert [(name, lines) for name, lines in functions if lines > LINES_MAX and name not in LONG] == []

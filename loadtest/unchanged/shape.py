@@ -35,7 +35,7 @@ def shape(files: Iterable[Path]) -> dict[str, str]:
     functions = [node for node in nodes if isinstance(node, Function)]
     asserts = [ast.unparse(node.test) for node in nodes if isinstance(node, ast.Assert)]
     lines = [len(text.splitlines()) for text in texts]
-    lengths = [_lines(function) for function in functions]
+    lengths = [lines_of(function) for function in functions]
     classes = [_span(node) for node in nodes if isinstance(node, ast.ClassDef)]
     code = [_code_lines(text, tree) for text, tree in zip(texts, trees, strict=True)]
     return {
@@ -57,7 +57,8 @@ def _span(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def _lines(function: Function) -> int:
+def lines_of(function: Function) -> int:
+    """Lines of a function, its docstring not counted."""
     first = function.body[0]
     return _span(function) - (_span(first) if _is_text(first) else 0)
 

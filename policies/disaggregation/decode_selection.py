@@ -249,7 +249,7 @@ class DecodeView:
         self._full_link = ""
 
     def without_room_on(self, link: str) -> "DecodeView":
-        """The same look, where a link has no room for the request now."""
+        """The same view, where a link has no room for the request now."""
         other = DecodeView(self._decode_selector, self._pools, self.request, self.kv, self._candidates)
         other._seen, other._full_link = self._seen, link
         return other

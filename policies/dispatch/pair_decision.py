@@ -170,7 +170,7 @@ class PairDecider(Decider):
         *,
         failed: bool,
     ) -> tuple[ScoredRequest, DecodeView]:
-        """Choose a worker at the cost of its partners; the look knows then which link is full."""
+        """Choose a worker at the cost of its partners; the view that is returned knows which link is full."""
         view, policy, slots = decode_view.request, self.prefill_policy, candidates.slow.slots
         if policy.price is None:
             slots = decode_view.without_decode(slots)
@@ -217,7 +217,8 @@ class PairDecider(Decider):
 
         Returns:
             Where the request goes, or the ticket under which it waits; the worker that this is about; the
-            look, with the link that is full; and why that side of a link, None if there was no choice.
+            view of decode workers, without a link that is full; and why that side of a link, None if there
+            was no choice.
         """
         candidates, policy, verdict, slot = weighed.candidates, weighed.policy, weighed.verdict, chosen.slot
         ask = partial(self._turns.turn, order, entry, parsed.paths, weighed.view)
