@@ -89,8 +89,10 @@ from policies.fleet.pairing import (
     HANDOVER_LABEL,
     SITE_LABEL,
     HandOver,
+    HandOverName,
     Pairing,
     Partners,
+    VllmConnector,
 )
 from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow, ShadowObserver
 from policies.pricing.slow_start import admitted, shares
@@ -225,6 +227,7 @@ __all__ = [
     "Forget",
     "GiveUp",
     "HandOver",
+    "HandOverName",
     "Insert",
     "Inversions",
     "Judged",
@@ -320,6 +323,7 @@ __all__ = [
     "Unpublished",
     "Unserved",
     "Usage",
+    "VllmConnector",
     "WaitEnd",
     "Waiting",
     "WorkAhead",

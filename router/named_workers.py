@@ -18,13 +18,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from policies import HAND_OVERS
 from radix import RANKS_MAX, parsed_whole
 from router.values import http_url
 
 SITE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 """Names of sites: they are parts of a link's name, and label values of metrics."""
-
-PROTOCOLS = ("sglang", "nixl", "mooncake")
 
 _LABEL = re.compile(r"([A-Za-z0-9._/-]{1,64})=(.*)", re.DOTALL)
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]")
@@ -86,7 +85,7 @@ _CHECKS: Mapping[str, Callable[[str], None]] = MappingProxyType(
     {
         "bootstrap_host": _host,
         "bootstrap_port": _port,
-        "handover": _one_of("handover", *PROTOCOLS),
+        "handover": _one_of("handover", *HAND_OVERS),
         "convertible": _one_of("convertible", "true", "false"),
         "site": _site,
         "dp_size": _ranks,

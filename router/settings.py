@@ -52,6 +52,7 @@ from policies import (
     RoleRules,
     RoomRules,
     ServiceLevel,
+    VllmConnector,
     make_policy,
     setting,
 )
@@ -299,7 +300,7 @@ class NamedSettings:
         "fleet.kv_connector says, unless their label handover says otherwise. Without it, as the engine that "
         "each turns out to be does by default: SGLang's bootstrap, or NIXL for vLLM.",
     )
-    kv_connector: Literal["nixl", "mooncake"] = setting(
+    kv_connector: VllmConnector = setting(
         "nixl",
         "How vLLM engines hand over with fleet.vllm_pd_disaggregation. The default is the peers'; their "
         "third choice, moriio, is not spoken here.",

@@ -34,7 +34,7 @@ from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
 from loadtest.processes import Child, ChildFailed, free_port
 from loadtest.report import milliseconds, percentile
-from policies import Worker
+from policies import HAND_OVERS, Worker
 from router.fleet import LocalWorker
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier
@@ -51,7 +51,7 @@ ANSWER = b'{"usage":{"prompt_tokens":65536},"kv_transfer_params":{"remote_block_
 ENDED_S_MAX = 0.1
 """A leg whose partner failed is over within this."""
 
-PROTOCOLS = ("sglang", "nixl", "mooncake")
+PROTOCOLS = tuple(HAND_OVERS)
 FAILURES = ("prefill worker dies", "decode worker dies", "client leaves")
 SLOW_CLASS = "8xh200-1t-hybrid"
 POLL_S = 0.001

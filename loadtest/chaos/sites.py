@@ -21,7 +21,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -36,6 +35,7 @@ from loadtest.chaos.testbed import SIDE_PORT, Part, Tenant, Troupe, disaggregate
 from loadtest.engine import EngineSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.workload import MODEL
+from policies import HAND_OVERS, HandOverName
 
 LOCAL = EngineSettings(
     models=(MODEL,), prefill_tokens_per_s=6_000, prefill_base_ms=5, tpot_ms=5, chunk_tokens=4096
@@ -89,7 +89,7 @@ class SitesPlan:
         seed: Of the crowd.
     """
 
-    protocol: Literal["sglang", "nixl", "mooncake"] = "sglang"
+    protocol: HandOverName = "sglang"
     gbps: float = 50.0
     rtt_ms: float = 10.0
     cap_ratio: float = 0.85
@@ -175,9 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     more = parser.add_argument
     more("--seconds", type=float, default=defaults.seconds, help="[%(default)s]")
-    more(
-        "--protocol", choices=("sglang", "nixl", "mooncake"), default=defaults.protocol, help="[%(default)s]"
-    )
+    more("--protocol", choices=tuple(HAND_OVERS), default=defaults.protocol, help="[%(default)s]")
     more("--rate-per-s", type=float, default=defaults.rate_per_s, help="requests [%(default)s]")
     more("--gbps", type=float, default=defaults.gbps, help="capacity of the link [%(default)s]")
     more("--rtt-ms", type=float, default=defaults.rtt_ms, help="its round trip [%(default)s]")

@@ -9,6 +9,7 @@ labels say; who of them is well and serves a model, the registry does, once for 
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -41,27 +42,38 @@ ALONE = -1
 
 
 class HandOver(msgspec.Struct, frozen=True, gc=False):
-    """What of a hand-over protocol a choice depends on; ``router.handover`` knows the rest.
+    """Properties of a hand-over protocol; ``router.handover`` speaks it.
 
     Attributes:
         name: Of the protocol.
+        concurrent: Both legs are sent at once; else the decode leg follows the prefill leg's answer.
         overlap_ratio: Share of the prefill during which its KV is already on its way, 0 to 1.
-        keeps_prefixes: Whether decode workers keep the prefixes that they were given, and are given only what
-            they lack.
-        prefills: Whether a decode worker can take a request whole.
+        keeps_prefixes: Decode workers keep the prefixes that they were given, and are given only what they
+            lack.
+        prefills: A decode worker can take a request whole.
     """
 
     name: str
+    concurrent: bool = False
     overlap_ratio: float = 0.0
     keeps_prefixes: bool = False
     prefills: bool = False
 
 
+VllmConnector = Literal["nixl", "mooncake"]
+"""Names of vLLM's hand-over protocols."""
+
+HandOverName = Literal["sglang", VllmConnector]
+"""Names of all hand-over protocols, the keys of `HAND_OVERS`."""
+
 HAND_OVERS: Mapping[str, HandOver] = MappingProxyType(
     {
-        "sglang": HandOver("sglang", overlap_ratio=1.0),
-        "nixl": HandOver("nixl", keeps_prefixes=True, prefills=True),
-        "mooncake": HandOver("mooncake", keeps_prefixes=True, prefills=True),
+        protocol.name: protocol
+        for protocol in (
+            HandOver("sglang", concurrent=True, overlap_ratio=1.0),
+            HandOver("nixl", keeps_prefixes=True, prefills=True),
+            HandOver("mooncake", concurrent=True, keeps_prefixes=True, prefills=True),
+        )
     }
 )
 """SGLang sends each chunk when it is computed, and its decode workers begin with an empty cache

@@ -16,6 +16,7 @@ from policies import (
     DP_SIZE_LABEL,
     HANDOVER_LABEL,
     SITE_LABEL,
+    HandOverName,
 )
 from radix import TOKENS_MAX
 from router.fleet import ORIGIN_LABELS
@@ -53,7 +54,7 @@ class _Said(BaseModel):
     site: str | None = Field(
         default=None, description="Where it stands; left out, where this gateway stands."
     )
-    handover: Literal["sglang", "nixl", "mooncake"] | None = Field(
+    handover: HandOverName | None = Field(
         default=None, description="How it hands KV over or takes it; left out, as its engine does by default."
     )
     bootstrap_host: str | None = Field(

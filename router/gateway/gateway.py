@@ -91,7 +91,6 @@ class Gateway:
             telemetry.metrics,
             loop=loop,
             now_s=now_s,
-            handovers=plugins.handovers,
             requests_max=requests_max,
         )
         tracer = None

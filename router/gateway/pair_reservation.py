@@ -357,7 +357,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """
         gateway, attempt = self.gateway, self.attempt
         transfer_s = attempt.chosen.transfer_s
-        concurrent = gateway.handovers[self.prefill.protocol].concurrent
+        concurrent = HAND_OVERS[self.prefill.protocol].concurrent
         prefill_s: float | None = None
         if self.prefill_s:
             prefill_s = max(self.prefill_s - transfer_s, 0.0) if concurrent else self.prefill_s

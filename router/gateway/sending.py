@@ -6,7 +6,7 @@ LinkWatch ── KV on links   RetryBudget ── what retries cost
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from policies import LinkWatch, RetryBudget
 from router.errors import RequestRejected, RouterError
@@ -15,7 +15,6 @@ from router.gateway.inflight import Inflight, Timed
 from router.gateway.placing import Placing
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.stall_detector import StallDetector
-from router.handover import Handover
 from router.metric_families import REDISPATCHES
 from router.metrics import Metrics
 from router.settings import Settings
@@ -34,7 +33,6 @@ class Sending:
         metrics: Told of what is sent twice.
         loop: Runs timers.
         now_s: Monotonic seconds.
-        handovers: By protocol, how prefill workers hand over to decode workers.
         requests_max: For how many requests there are open files.
 
     Attributes:
@@ -54,7 +52,6 @@ class Sending:
         *,
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float],
-        handovers: Mapping[str, Handover],
         requests_max: int = sys.maxsize,
     ) -> None:
         self._loop, self._now_s, self._metrics = loop, now_s, metrics
@@ -67,7 +64,6 @@ class Sending:
         self.stall_detector = StallDetector(
             core.fleet,
             placing.feedback,
-            handovers,
             settings.reliability,
             loop=loop,
             now_s=now_s,

@@ -27,17 +27,17 @@ go of their KV, and an answer that is not streamed does not say when its own is 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
 import msgspec
 
-from policies import Attempt, Feedback, FleetState, Placed, Shipping
+from policies import HAND_OVERS, Attempt, Feedback, FleetState, Placed, Shipping
 from router.errors import WorkerSilent
 from router.fleet import LocalWorker
 from router.gateway.parsing import ParsedRequest
-from router.handover import Handover, Leg, PairedRequest
+from router.handover import Leg, PairedRequest
 from router.settings import ReliabilitySettings
 
 LOOK_S = 0.5
@@ -87,7 +87,6 @@ class StallDetector:
     Args:
         fleet: The shared state.
         feedback: Knows what predictions are worth.
-        handovers: By protocol, how prefill workers hand over to decode workers.
         rules: How much longer than predicted anything may take.
         loop: Runs the looks.
         now_s: Monotonic seconds.
@@ -101,7 +100,6 @@ class StallDetector:
         self,
         fleet: FleetState,
         feedback: Feedback,
-        handovers: Mapping[str, Handover],
         rules: ReliabilitySettings,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -110,7 +108,6 @@ class StallDetector:
     ) -> None:
         self._fleet = fleet
         self._feedback = feedback
-        self._handovers = handovers
         self.rules = rules
         self._loop = loop
         self._now_s = now_s
@@ -139,7 +136,7 @@ class StallDetector:
         running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)
         if running:  # its engine may have no room before one of them has ended
             predicted_s += fit.decode_s / running
-        if self._handovers[pair.prefill.protocol].decode_prefills or prefill_s == inf:
+        if HAND_OVERS[pair.prefill.protocol].prefills or prefill_s == inf:
             predicted_s += prefill_s
         if not parsed.stream:
             known = parsed.output_tokens_max is not None and fit.known
@@ -199,7 +196,7 @@ class StallDetector:
         head_s = self._scratch_s(worker_class, self._fleet.loads.requests[head.request_id].context_tokens)
         if head.elapsed_s >= self._limit_s(head_s + _transfer_s(pair)):
             self._give_up(pair, Leg.PREFILL, limit_s)
-        elif head.request_id == pair.attempt.request_id and self._handovers[pair.prefill.protocol].concurrent:
+        elif head.request_id == pair.attempt.request_id and HAND_OVERS[pair.prefill.protocol].concurrent:
             watched.oldest_s = watched.oldest_s or now_s
             if decode_stalled and now_s - watched.oldest_s >= limit_s:
                 self._give_up(pair, Leg.DECODE, limit_s)

@@ -32,9 +32,6 @@ class MooncakeHandover:
     """See `router.handover.ports.Handover`."""
 
     name = "mooncake"
-    concurrent = True
-    decode_keeps_prefixes = True
-    decode_prefills = True
 
     def __init__(self, resolve: Resolve | None = None) -> None:
         self.counts: Counter[str] = Counter()

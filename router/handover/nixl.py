@@ -52,9 +52,6 @@ class NixlHandover:
     """See `router.handover.ports.Handover`."""
 
     name = "nixl"
-    concurrent = False
-    decode_keeps_prefixes = True
-    decode_prefills = True
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -123,17 +123,11 @@ class Handover(Protocol):
     """A protocol by which a prefill worker hands KV to a decode worker.
 
     Attributes:
-        name: What workers' labels and settings call it.
-        concurrent: Whether both legs are sent at once; else the decode leg follows the prefill leg's answer.
-        decode_keeps_prefixes: Whether a decode worker keeps the prefixes it was handed, for later requests.
-        decode_prefills: Whether a decode worker can do a whole request alone.
+        name: Key of `policies.HAND_OVERS`, which has its properties.
         counts: What happened beside answers and failures, by name, since the start.
     """
 
     name: str
-    concurrent: bool
-    decode_keeps_prefixes: bool
-    decode_prefills: bool
     counts: Counter[str]
 
     def splits(self, parsed: RequestFacts) -> bool:

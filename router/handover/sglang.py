@@ -80,9 +80,6 @@ class SglangHandover:
     """See `router.handover.ports.Handover`."""
 
     name = "sglang"
-    concurrent = True
-    decode_keeps_prefixes = False
-    decode_prefills = False
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 from fakes.gateway import Bench, FakeUpstream
 
-from policies import Finished, FirstToken, FleetRules, Placed
+from policies import HAND_OVERS, Finished, FirstToken, FleetRules, Placed
 from router.fleet import LocalWorker
 from router.gateway.spans import Spans
 from router.handover import Leg, Pair, PairSink
@@ -59,12 +59,8 @@ class FakePaired(FakeUpstream):
 class FakeHandover:
     """See `router.handover.Handover`; notes what is sent in the bench's list of requests at workers."""
 
-    decode_keeps_prefixes = False
-    decode_prefills = False
-
-    def __init__(self, name: str, sent: Callable[[FakeUpstream], None], *, concurrent: bool) -> None:
+    def __init__(self, name: str, sent: Callable[[FakeUpstream], None]) -> None:
         self.name = name
-        self.concurrent = concurrent
         self._sent = sent
 
     def splits(self, parsed: "ParsedRequest") -> bool:
@@ -106,10 +102,7 @@ class PairBench(Bench):
         **sections: dict[str, object],
     ) -> None:
         super().__init__(plain, keys=keys, spans=spans, rules=rules, **sections)
-        self.handovers |= {
-            name: FakeHandover(name, self.upstreams.append, concurrent=name != "nixl")
-            for name in ("sglang", "nixl", "mooncake")
-        }
+        self.handovers |= {name: FakeHandover(name, self.upstreams.append) for name in HAND_OVERS}
         for role, count in (("prefill", prefill), ("decode", decode)):
             for number in range(count):
                 self.add_half(f"{role[0]}{number}:80", role, protocol)

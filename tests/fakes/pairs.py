@@ -22,10 +22,11 @@ from fakes.scripted_client import ScriptedClient
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.faults import Faults
 from loadtest.engine.handover import HandoverSettings
+from policies import HAND_OVERS
 from router.fleet import Health
 from router.shared import EmbeddedValkey
 
-PROTOCOLS = ("sglang", "nixl", "mooncake")
+PROTOCOLS = tuple(HAND_OVERS)
 
 ENGINE = EngineSettings(
     prefill_tokens_per_s=5_000, prefill_base_ms=0.1, tpot_ms=0.5, emit_interval_ms=0.5, block_tokens=16

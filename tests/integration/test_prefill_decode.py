@@ -16,9 +16,10 @@ from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.link.server import LinkServer
 from loadtest.engine.profiles import PROFILES
+from policies import HAND_OVERS
 from router.fleet import Health
 
-PROTOCOLS = ("sglang", "nixl", "mooncake")
+PROTOCOLS = tuple(HAND_OVERS)
 TEXT = "word " * 3000
 QUICK: dict[str, Any] = {
     "prefill_tokens_per_s": 1e6,

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-Protocol = Literal["sglang", "nixl", "mooncake"]
+from policies import HandOverName, VllmConnector
+
 Part = Literal["prefill", "decode", "both"]
 
-_CONNECTORS: dict[str, Protocol] = {"NixlConnector": "nixl", "MooncakeConnector": "mooncake"}
+_CONNECTORS: dict[str, VllmConnector] = {"NixlConnector": "nixl", "MooncakeConnector": "mooncake"}
 _ROLES: dict[str, Part] = {"kv_producer": "prefill", "kv_consumer": "decode", "kv_both": "both"}
 
 
@@ -37,7 +38,7 @@ class HandoverSettings:
         kv_link: URL of the link that its KV leaves over (`loadtest.engine.link`); empty: the site's fabric.
     """
 
-    protocol: Protocol
+    protocol: HandOverName
     part: Part
     engine_id: str = ""
     port: int = 0

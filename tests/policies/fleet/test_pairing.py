@@ -1,8 +1,18 @@
 """Which protocols do what."""
 
+from typing import get_args
+
 import numpy as np
 
-from policies import HAND_OVERS, Partners
+from policies import HAND_OVERS, HandOverName, Partners
+
+
+def test_every_name_has_a_row() -> None:
+    assert tuple(HAND_OVERS) == get_args(HandOverName)
+
+
+def test_only_nixl_sends_the_decode_leg_after_the_prefill_legs_answer() -> None:
+    assert {name for name, protocol in HAND_OVERS.items() if not protocol.concurrent} == {"nixl"}
 
 
 def test_only_engines_that_keep_prefixes_on_decode_workers_prefill_there() -> None:

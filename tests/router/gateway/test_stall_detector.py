@@ -6,7 +6,7 @@ import pytest
 from fakes.gateway import chat
 from fakes.handover import FakePaired, PairBench
 
-from policies import Circuit, Finished, FirstToken, Placed, Shipping
+from policies import HAND_OVERS, Circuit, Finished, FirstToken, Placed, Shipping
 from policies.dispatch.feedback import FITTED_MIN
 from router.gateway.exchange import RequestExchange
 from router.gateway.pair_reservation import PairReservation
@@ -21,7 +21,7 @@ SERVICE_S = 0.02 + TOKENS / 15_000 * (1 + TOKENS / 2 / 140_000)
 LIMIT_S = FACTOR * 0.2 + FLOOR_S
 """More than a prompt may take here, as if nothing were cached, with its expected answer."""
 
-PROTOCOLS = ("sglang", "nixl", "mooncake")
+PROTOCOLS = tuple(HAND_OVERS)
 
 
 def usage(prompt_tokens: int = TOKENS) -> bytes:

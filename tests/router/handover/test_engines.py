@@ -14,6 +14,7 @@ from fakes.legs import HeardPair, pair, worker
 
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
+from policies import HAND_OVERS
 from router.errors import (
     HandoverFailed,
     StreamBroken,
@@ -27,7 +28,6 @@ from router.gateway.usage import find_usage
 from router.handover import Leg, handovers
 from router.proxy import UpstreamRules, WorkerPool
 
-PROTOCOLS = ["sglang", "nixl", "mooncake"]
 PROMPT = [number * 7 % 1900 + 10 for number in range(300)]
 FAST: dict[str, Any] = {
     "prefill_base_ms": 0.5,
@@ -109,7 +109,7 @@ class Stage:
             await until(lambda pool=pool: not (pool.in_use or pool.waiting))
 
 
-@pytest.fixture(params=PROTOCOLS)
+@pytest.fixture(params=HAND_OVERS)
 async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         yield Stage(request.param, stack)

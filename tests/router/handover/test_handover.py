@@ -1,5 +1,6 @@
 import pytest
 
+from policies import HAND_OVERS
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier
 from router.handover import handovers
@@ -12,7 +13,7 @@ def test_every_protocol_is_known_by_its_name() -> None:
     assert all(handover.name == name for name, handover in protocols.items())
 
 
-@pytest.mark.parametrize("name", ["sglang", "nixl", "mooncake"])
+@pytest.mark.parametrize("name", HAND_OVERS)
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_only_what_generates_is_split(name: str, endpoint: Endpoint) -> None:
     """What embeds, scores or counts tokens has nothing to decode."""
@@ -21,13 +22,5 @@ def test_only_what_generates_is_split(name: str, endpoint: Endpoint) -> None:
         assert endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.GENERATE)
 
 
-def test_who_keeps_prefixes_and_who_can_do_without_a_partner() -> None:
-    protocols = handovers()
-
-    assert {name: handover.decode_keeps_prefixes for name, handover in protocols.items()} == {
-        "sglang": False,
-        "nixl": True,
-        "mooncake": True,
-    }
-    assert {name for name, handover in protocols.items() if handover.decode_prefills} == {"nixl", "mooncake"}
-    assert {name for name, handover in protocols.items() if handover.concurrent} == {"sglang", "mooncake"}
+def test_every_protocol_that_decisions_know_is_spoken() -> None:
+    assert handovers().keys() == HAND_OVERS.keys()
