@@ -30,7 +30,7 @@ from router.fleet import LocalWorker
 from router.gateway.answer import answered_error, crashed, without_worker
 from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
-from router.gateway.hops import hops_of
+from router.gateway.forwarding import hops_of
 from router.metric_families import ENCODER_PARTS, REDISPATCHES, REQUESTS_AT_FAULT, UPSTREAM_ERRORS
 from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, error_answer
 

@@ -1,18 +1,27 @@
-"""Chooses a worker for one request, by the state of the fleet now: real requests and dry runs alike.
+"""Chooses a worker for one request by the present state of the fleet: real requests and dry runs alike.
 
     eligible workers ── hand-over can split it? ── not tried yet ── keep a tenant's cache apart ── slow start
                                                                                      └──> `PairDecider.decide`
 
-There is no await between looking at the fleet and reserving, so nothing changes between look and choice.
+A worker that needs a partner is an option as long as one of its partners is. There is no await between
+reading the fleet and reserving, so nothing changes in between.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from policies import Decision, PairDecider, Queued, QueueEntry, Shed, lane_of
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies import Decision, PairDecider, Pairing, Partners, Queued, QueueEntry, Shed, Slots, lane_of
+from router.errors import ClientError, NoWorker
+from router.fleet import Registry
+from router.gateway.endpoints import Endpoint
 from router.gateway.gateway import Gateway
-from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
+from router.gateway.salting import OVERLOOKED_BY, WITHOUT_CACHE
+from router.handover import Handover
 
 
 def choose(
@@ -24,19 +33,19 @@ def choose(
     ticket_id: str = "",
     turn: int = -1,
 ) -> Decision | Queued | Shed:
-    """Choose a worker, and see whether it is this request's turn there.
+    """Choose a worker, and find out whether it is this request's turn there.
 
     Args:
         gateway: Knows the workers.
-        decider: Decides; the gateway's own, or one that rehearses.
-        record: What is known of the request; takes note of its arrival.
+        decider: The gateway's own, or one that rehearses.
+        record: Of the request; its arrival is noted here.
         parsed: The request.
         tried: Slots of workers that failed it.
         ticket_id: Of a request that waits.
         turn: Slot of the worker whose room is offered to it; -1 for none.
 
     Raises:
-        RouterError: If no worker may take it.
+        RouterError: No worker may take it.
     """
     registry, now_s = gateway.registry, gateway.now_s()
     now_us = gateway.log.now_us()
@@ -52,10 +61,10 @@ def choose(
     if tried:
         slots, pairing, _ = untried(slots, pairing, tried)
     if record.tenant.salt:
-        slots = keeping_apart(registry, slots, parsed.endpoint)
+        slots = _keeping_apart(registry, slots, parsed.endpoint)
     slots = registry.ramped(slots, parsed.key, now_us)
     entry = None
-    if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
+    if parsed.paths:  # a request without a prompt takes no worker's time worth waiting for
         if not record.arrived_us:
             record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
         lane = lane_of(parsed.model, bucket)
@@ -64,3 +73,77 @@ def choose(
         )
     profile = gateway.placing.profile_of(parsed.model)
     return decider.decide(parsed, profile, slots, now_us, now_s, entry, bucket, pairing)
+
+
+def untried(
+    slots: Slots, pairing: Pairing | None, tried: Sequence[int]
+) -> tuple[Slots, Pairing | None, bool]:
+    """Leave out the workers that failed a request, unless no other is left.
+
+    Returns:
+        Slots and pairing of the others, and True; or those given, and False.
+    """
+    fresh = slots[~np.isin(slots, tried)]
+    if pairing is None:
+        return (fresh, None, True) if len(fresh) else (slots, None, False)
+    ending = [each.slots[~np.isin(each.slots, tried)] for each in pairing.partners]
+    spent = [number for number, left in enumerate(ending) if not len(left)]
+    fresh = fresh[~np.isin(_groups(fresh, pairing), spent)]
+    if not len(fresh):
+        return slots, pairing, False
+    partners = tuple(
+        Partners(each.protocol, left) if len(left) else each
+        for each, left in zip(pairing.partners, ending, strict=True)
+    )
+    return fresh, msgspec.structs.replace(pairing, partners=partners), True
+
+
+def splitting(
+    slots: Slots, pairing: Pairing, handovers: Mapping[str, Handover], parsed: ParsedRequest
+) -> tuple[Slots, Pairing | None]:
+    """Leave out the pairs whose hand-over protocol cannot split a request.
+
+    A request that computes nothing may go to either half of a pair; ranks and scores are computed, by one
+    worker.
+
+    Raises:
+        NoWorker: No other worker is left.
+    """
+    whole = [
+        number for number, each in enumerate(pairing.partners) if not handovers[each.protocol].splits(parsed)
+    ]
+    if not whole:
+        return slots, pairing
+    if parsed.endpoint in WITHOUT_CACHE:
+        return slots, None
+    left = slots[~np.isin(_groups(slots, pairing), whole)]
+    if not len(left):
+        protocols = ", ".join(pairing.partners[number].protocol for number in whole)
+        raise NoWorker(
+            f"Requests like this one to {parsed.endpoint} cannot be shared by a prefill and a decode worker "
+            f"({protocols}): they need a plain worker.",
+            retry_after_s=1.0,
+        )
+    return left, pairing
+
+
+def _keeping_apart(registry: Registry, slots: Slots, endpoint: Endpoint) -> Slots:
+    """Leave out the workers whose engines overlook a tenant's salt.
+
+    Raises:
+        ClientError: All do: the tenant must not share a cache unknowingly.
+    """
+    engines = OVERLOOKED_BY.get(endpoint)
+    if engines is None:
+        return slots
+    left = registry.without(slots, engines)
+    if not len(left):
+        raise ClientError(
+            f"Your cache is kept apart, which {', '.join(engines)} cannot do at {endpoint}.",
+            code="isolation_unsupported",
+        )
+    return left
+
+
+def _groups(slots: Slots, pairing: Pairing) -> NDArray[np.intp]:
+    return pairing.groups[np.searchsorted(pairing.slots, slots)]

@@ -24,15 +24,13 @@ from router.errors import (
     WorkerSilent,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import crashed
+from router.gateway.answer import crashed, error_of
 from router.gateway.attempt import PairAttempt, WorkerAttempt
 from router.gateway.blame import Blame, Failure
-from router.gateway.choosing import choose
+from router.gateway.choosing import choose, splitting, untried
 from router.gateway.gateway import Gateway
-from router.gateway.options import splitting, untried
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Step
-from router.gateway.queue_errors import error_of
 from router.gateway.record import RequestRecord
 from router.metric_families import REDISPATCHES, REQUESTS_AT_FAULT
 

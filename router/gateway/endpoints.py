@@ -1,8 +1,7 @@
 """The endpoints that are forwarded to workers, by path.
 
-An endpoint decides what a body is called on the wire: where the prompt is, which field bounds the
-output, where the answer reports its usage. ``PASSED_THROUGH`` endpoints have no prompt that a
-worker would cache; of their bodies only ``model`` is looked at.
+Bodies differ by endpoint: where the prompt is, which field bounds the output, where the answer reports usage.
+``PASSED_THROUGH`` endpoints have no prompt that a worker would cache; of their bodies only ``model`` is read.
 """
 
 import enum
@@ -26,7 +25,7 @@ class Endpoint(enum.StrEnum):
 
     @property
     def needs_model(self) -> bool:
-        """Whether a body without ``model`` is an error: the OpenAI and Anthropic APIs demand it."""
+        """True if a body without ``model`` is an error: the OpenAI and Anthropic APIs demand it."""
         return self in _MODEL_NEEDED
 
     @property

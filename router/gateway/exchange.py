@@ -37,13 +37,12 @@ from router.gateway.blame import Failure
 from router.gateway.dispatcher import Dispatcher
 from router.gateway.edits import edited
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
-from router.gateway.gateway import Gateway
-from router.gateway.hops import hops_of
+from router.gateway.forwarding import hops_of
+from router.gateway.gateway import Gateway, TokenizingPort
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Phase, Step
-from router.gateway.ports import TokenizingPort
 from router.gateway.reader import ENDPOINTS
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation

@@ -1,28 +1,41 @@
-"""What a worker sees of a client's request: its bytes, and few of its headers (`wire.md` 4).
+"""The parts of a client's request that a worker sees: its body, and few of its headers (`wire.md` 4).
 
-Cookies and unknown headers never travel, nor does a client's id of its request: workers know it by ours. A
-client's own key does only if it is none of ours and the fleet has none; the worker's pool adds the fleet's
-key in its place (`router.fleet.worker_key`). Few fields of the body are changed
-(`router.gateway.client_fields`).
+Cookies, unknown headers and the client's request id never travel; workers know a request by our id. A
+client's key travels only if neither this gateway nor the fleet has one; the worker's pool adds the fleet's
+key (`router.fleet.worker_key`). Changes of the body: `router.gateway.client_fields`.
+
+**Loops.** A gateway may stand before another one, but a gateway that is its own worker would send a request
+round until no file is left. So each request to a worker carries in ``x-cacheway-hops`` how many gateways it
+has passed, and more than `HOPS_MAX` are refused before placement:
+
+    client ──> gateway ──1──> gateway ──2──> gateway ──3──> 508
 """
 
-from router.gateway.hops import HOPS_HEADER
-from router.proxy import ClientRequest, lines_of
+from collections.abc import Sequence
+
+from radix import parsed_whole
+from router.errors import ClientError
+from router.proxy import ClientRequest, Header, lines_of
+
+HOPS_HEADER = b"x-cacheway-hops"
+
+HOPS_MAX = 2
+"""Gateways that a request may have passed: one for the site, one for the fleet."""
 
 CONTEXT_HEADERS = frozenset((b"traceparent", b"tracestate"))
-"""Of which trace a request is part (W3C Trace Context)."""
+"""W3C Trace Context."""
 
 FORWARDED_HEADERS = CONTEXT_HEADERS | {b"authorization", b"content-type", b"accept", b"x-correlation-id"}
-"""What of a client's headers a worker sees, beside our id of the request and the hops."""
+"""Client headers that a worker sees, beside our request id and the hops."""
 
 _OURS = b"%b%bx-request-id: %b\r\n" + HOPS_HEADER + b": %d\r\n"
 
 
 class Forwarding:
-    """What one gateway forwards.
+    """Header lines for the workers of one gateway.
 
     Args:
-        passes_keys: Whether clients' keys are for the workers: neither this gateway nor the fleet has one.
+        passes_keys: Clients' keys are for the workers: neither this gateway nor the fleet has one.
     """
 
     def __init__(self, *, passes_keys: bool) -> None:
@@ -30,13 +43,13 @@ class Forwarding:
         self._untraced = self._headers - CONTEXT_HEADERS
 
     def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"", hops: int = 0) -> bytes:
-        """Header lines for the worker.
+        """Return header lines for the worker of a client's request, known by our ``request_id``.
 
         Args:
             request: The client's.
-            request_id: Our id of it.
-            context: Lines of the trace that this is part of; empty: the client's, if it has any.
-            hops: Gateways that it has passed before this one.
+            request_id: Ours.
+            context: Lines of our own trace; empty passes the client's on, if it sent any.
+            hops: Gateways passed before this one.
         """
         return _OURS % (
             lines_of(request.headers, self._untraced if context else self._headers, request.hop_names),
@@ -44,3 +57,30 @@ class Forwarding:
             request_id,
             hops + 1,
         )
+
+
+def hops_of(headers: Sequence[Header]) -> int:
+    """Return how many gateways a request has passed; of several headers the greatest number counts.
+
+    Raises:
+        ClientError: The header is no number, or more than `HOPS_MAX` (508).
+    """
+    hops = 0
+    for name, value in headers:
+        if name == HOPS_HEADER:
+            passed = parsed_whole(value.decode("latin-1"))
+            if passed is None:
+                raise ClientError(
+                    f"{HOPS_HEADER.decode()} must be a whole number.",
+                    code="invalid_value",
+                    param=HOPS_HEADER.decode(),
+                )
+            hops = max(hops, passed)
+    if hops > HOPS_MAX:
+        raise ClientError(
+            f"The request has passed {HOPS_MAX + 1} gateways or more: a worker of this gateway is a gateway "
+            "that leads back to it.",
+            code="loop_detected",
+            status=508,
+        )
+    return hops

@@ -1,9 +1,9 @@
-"""What all exchanges of a process share. It does nothing by itself: each part has a file of its own.
+"""The parts that all exchanges of a process share; each has a file of its own.
 
-    RequestExchange, EncoderExchange ──> Gateway ──> RequestReader   what clients send
-                                                 ├─> Placing         where it goes
-                                                 ├─> Sending         what is on its way
-                                                 ├─> Reports         what became of it
+    RequestExchange, EncoderExchange ──> Gateway ──> RequestReader   reads requests
+                                                 ├─> Placing         chooses workers
+                                                 ├─> Sending         counts and times requests in flight
+                                                 ├─> Reports         takes results
                                                  └─> Plugins         tenants' limits, hand-over, token ids
 
 Nothing here or below knows an exchange.
@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from router.fleet import Core
+from router.gateway.parsing import ParsedRequest
 from router.gateway.placing import Placing
-from router.gateway.ports import TokenizingPort
 from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
@@ -28,14 +29,29 @@ from router.settings import Settings
 from router.tenants import Limiter
 
 
+class TokenizingPort(Protocol):
+    """Finds the token ids of prompts (`router.tokenizing`)."""
+
+    def begin(
+        self, parsed: ParsedRequest, body: bytes, done: Callable[[ParsedRequest], None]
+    ) -> ParsedRequest | None:
+        """Return a request with the ids of its prompts; None: ``done`` is called with it later."""
+
+    async def now(self, parsed: ParsedRequest, body: bytes) -> ParsedRequest:
+        """Return a request with the ids of its prompts, or unchanged if they cannot be had."""
+
+    def answered(self, parsed: ParsedRequest, prompt_tokens: int) -> None:
+        """Compare the number of ids with an engine's count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plugins:
     """Options of a gateway.
 
     Attributes:
-        handovers: By protocol, how prefill workers hand over to decode workers.
-        limiter: Keeps tenants to their limits; None where nobody has any.
-        tokenizing: Finds out the token ids of prompts; None where no model has a tokenizer.
+        handovers: By protocol.
+        limiter: Keeps tenants to their limits; None if no tenant has any.
+        tokenizing: None if no model has a tokenizer.
     """
 
     handovers: Mapping[str, Handover] = field(default_factory=dict)
@@ -44,27 +60,20 @@ class Plugins:
 
 
 class Gateway:
-    """The parts that serve requests.
+    """The parts that serve requests; attributes not listed are those of `Core`, `Plugins` and `Telemetry`.
 
     Args:
         settings: The effective settings.
         core: The fleet.
         reader: Reads requests.
-        telemetry: Where it is told of them.
+        telemetry: Takes their results.
         plugins: Options.
         loop: Runs timers.
         now_s: Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only.
-        requests_max: For how many requests there are open files.
+        requests_max: Requests for which there are open files.
 
     Attributes:
-        fleet, registry, log: See `Core`.
-        reader, loop, now_s: As given.
-        handovers, limiter, tokenizing: See `Plugins`.
-        metrics: See `Telemetry`.
-        placing: Where requests go.
-        sending: What is on its way.
-        reports: What became of it.
-        lane: Does what is too long for one turn of the loop.
+        lane: Runs work that is too long for one turn of the loop.
     """
 
     def __init__(
@@ -101,9 +110,9 @@ class Gateway:
         self.lane = StepRunner(loop.call_soon)
 
     def use(self, settings: Settings) -> None:
-        """Go by these settings from now on; what cannot change while it serves stays as it was.
+        """Apply new settings between two decisions, as far as they are live.
 
-        All of it between two decisions. What waits keeps its deadline, and what is in flight its worker.
+        Waiting requests keep their deadlines, requests in flight their workers.
         """
         self.reader.use(settings)
         self.placing.use(settings)

@@ -1,18 +1,18 @@
-"""Classes of requests: how urgent a client says that its request is.
+"""Classes of requests by urgency.
 
-What says so, the first of these that a request has:
+The first of these that a request has counts:
 
     x-priority: high | normal | low | NUMBER      header, the name of a class or a number
     "priority": NUMBER                            body; the engines' own field, passed on to them, too
     "service_tier": "priority" | "flex" | ...     body; OpenAI's field
 
-A number counts classes from the default one: of high, normal and low, 1 is high, -1 is low, and what lies
-beyond is the last on that side. More is more urgent, as SGLang has it (its server argument
-``schedule_low_priority_values_first`` is off by default); vLLM has it the other way round (its
-``priority``: lower means earlier), which the setting ``queue.low_values_first`` follows.
+A number counts classes from the default one: of high, normal and low, 1 is high, -1 is low, and larger
+numbers mean the last class on that side. More is more urgent, as in SGLang
+(``schedule_low_priority_values_first`` is off by default); vLLM has it the other way round, which
+``queue.low_values_first`` follows.
 
-What a header says is checked, since it was written for us. A ``service_tier`` that no class is named after
-and that is none of OpenAI's or Anthropic's means the default: elsewhere the field means other things.
+A header is checked, since it was written for us. A ``service_tier`` that is neither a class nor a tier of
+OpenAI or Anthropic means the default: elsewhere the field means other things.
 """
 
 import re
@@ -34,19 +34,15 @@ _TIERS = {
     "flex": -1,
     "batch": -1,
 }
-"""What OpenAI's and Anthropic's service tiers are as numbers: bought speed is urgent, a discount is not."""
+"""Service tiers of OpenAI and Anthropic as numbers: bought speed is urgent, a discount is not."""
 
 
 def weights(
     shares: Mapping[str, float], tenant_weight_of: Callable[[str], float] = lambda _: 1.0
 ) -> Callable[[str], float]:
-    """What `policies.Fairness` asks: the weight of a class, or of a flow among those of its class.
+    """Return the weights for `policies.Fairness`: of a class, or of a flow among those of its class.
 
-    A class that only another replica knows has the least weight.
-
-    Args:
-        shares: Of the classes.
-        tenant_weight_of: Of a tenant, by its name.
+    A class that only another replica knows has the least weight. Tenants are looked up by name.
     """
     least = min(shares.values())
 
@@ -58,15 +54,12 @@ def weights(
 
 
 class Priorities:
-    """The classes of one gateway.
+    """The classes of one gateway, ``names``, the most urgent first.
 
     Args:
-        names: The classes, the most urgent first.
-        default: The class of a request that says nothing.
-        low_first: Whether a lower number is more urgent.
-
-    Attributes:
-        names: As given.
+        names: Of the classes.
+        default: The class of a request that names none.
+        low_first: A lower number is more urgent.
     """
 
     def __init__(self, names: Sequence[str], default: str, *, low_first: bool) -> None:
@@ -94,12 +87,7 @@ class Priorities:
         return self._numbered(self._sign * int(value))
 
     def stated(self, number: int, tier: str) -> str:
-        """The class that a body asks for.
-
-        Args:
-            number: ``priority``, 0 if absent.
-            tier: ``service_tier``, empty if absent.
-        """
+        """Return the class that a body's ``priority`` (or 0) or ``service_tier`` (or empty) asks for."""
         if number:
             return self._numbered(self._sign * number)
         if tier in self.names:
@@ -107,14 +95,9 @@ class Priorities:
         return self._numbered(-_TIERS.get(tier, 0))
 
     def allowed(self, wanted: str, most: str) -> str:
-        """The class that a request gets, of the one it asks for and the most urgent one that its tenant has.
-
-        Args:
-            wanted: What it asks for.
-            most: What it has; empty if it may have any.
-        """
+        """Return the less urgent of the class asked for and the tenant's most urgent one (empty: any)."""
         return max(wanted, most, key=self.names.index) if most else wanted
 
     def _numbered(self, steps: int) -> str:
-        """The class so many steps below the default one, or above if less than 0."""
+        """Return the class ``steps`` below the default one, or above if less than 0."""
         return self.names[min(max(self._middle + steps, 0), len(self.names) - 1)]

@@ -1,51 +1,65 @@
-"""Reads what a request says of itself: whose it is, its id, deadline, class, and the identity of its prompt.
+"""Reads requests: tenant, id, deadline, class, and the identity of the prompt.
 
     headers ──noted──> tenant, client's id, deadline, flow (`CLASS/TENANT`), whether workers are hidden
     body    ──parse──> `ParsedRequest`, in steps if it is large
 
 It knows the rules for clients and nothing of workers or of other requests.
+
+**Deadline.** ``x-request-timeout`` is seconds with or without a unit (``30``, ``2.5``, ``30s``, ``500ms``)
+from the last byte of the request. A request whose answer has not begun by then is expired with 408, here or
+at a worker; an answer that has begun ends with an error, as after ``server.request_timeout_s``.
+
+**Ids.** vLLM takes ``x-request-id`` for its own id (``_base_request_id`` in
+``entrypoints/openai/engine/serving.py``), mixes up two requests of one id, and finds the blocks of a
+hand-over by it. So workers get a random id of ours; the client's own goes into its answer, the log and the
+views only.
 """
 
-from collections.abc import Callable, Sequence
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 
-from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
+from router.errors import ClientError
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
-from router.gateway.forwarding import CONTEXT_HEADERS, Forwarding
-from router.gateway.hops import HOPS_HEADER
+from router.gateway.forwarding import CONTEXT_HEADERS, HOPS_HEADER, Forwarding
 from router.gateway.identity import PromptHasher
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
-from router.gateway.request_ids import request_ids
 from router.proxy import Header
 from router.settings import Settings
 from router.tenants import Door, Keyring, Tenant
+
+TIMEOUT_HEADER = b"x-request-timeout"
+
+_TIMEOUT = re.compile(rb"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s)?\s*")
+
+ID_BYTES = 16
+"""128 random bits: no client can guess one, and no two of a fleet are the same."""
+
+DRAWN_AT_ONCE = 256
 
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is ignored: it would go into every log line."""
 
 ENDPOINTS: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
-"""The endpoint of each proxied path that a client may ask."""
+"""By path."""
 
 _PROXIED = ENCODER_PATHS | ENDPOINTS.keys()
 
 
 class RequestReader:
-    """The rules for what clients send.
+    """The rules for requests of clients.
 
     Args:
         settings: The effective settings.
-        cached_as: Under which name engines cache what a request calls a model.
+        cached_as: Maps a request's model to the name that engines cache it under.
         keys: Of tenants; None without a keys file.
-        traced: Whether the trace that a request is part of is asked for.
+        traced: Read trace context headers, too.
 
     Attributes:
-        door: Knows keys and tenants.
-        forwarding: Which of a request's headers go to its worker.
-        priorities: The classes of requests.
-        identifier: Parses bodies.
-        hides: Whether answers tell nothing of workers to clients without a key of their own.
-        next_request_id: Makes the id that a request has at its workers.
+        hides: Answers show no details of workers to clients without a key of their own.
+        next_request_id: Makes the id for the workers.
     """
 
     def __init__(
@@ -84,7 +98,7 @@ class RequestReader:
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """Read by these settings from now on."""
+        """Apply new settings to later requests."""
         queue = settings.queue
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
@@ -99,19 +113,19 @@ class RequestReader:
     # Headers.
 
     def noted(self, headers: Sequence[Header]) -> Sequence[Header]:
-        """Those of a request's headers that the methods below ask for."""
+        """Return the headers that the methods below read."""
         return [header for header in headers if header[0] in self._noted]
 
     def judge(self, headers: Sequence[Header]) -> None:
-        """Find out whether a request may send a body (`router.proxy.JudgeHead`).
+        """Check that a request may send a body (`router.proxy.JudgeHead`).
 
         Raises:
-            InvalidKey: If a key is needed, and this is none of ours.
+            InvalidKey: A key is needed, and this is none of ours.
         """
         self.door.tenant_of(self.noted(headers))
 
     def clients_id(self, headers: Sequence[Header]) -> bytes:
-        """Return the client's own id of a request; empty if it names none. No worker sees it."""
+        """Return the client's own id of a request; empty if it has none."""
         for wanted in self._id_headers if headers else ():
             for name, value in headers:
                 if name == wanted and 0 < len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
@@ -123,14 +137,14 @@ class RequestReader:
         return self.clients_id(headers) or self.next_request_id()
 
     def hides_workers(self, headers: Sequence[Header]) -> bool:
-        """Whether the answer to a request tells nothing of workers and their caches."""
+        """Return True if the answer shows no details of workers and their caches."""
         return self.hides and not self.door.holds_own_key(headers)
 
     def timeout_s_of(self, headers: Sequence[Header]) -> float:
-        """Seconds after which the client wants no answer any more; 0 if it does not say.
+        """Return the client's own timeout in seconds; 0 without one.
 
         Raises:
-            ClientError: If what it says is no time.
+            ClientError: It is no time.
         """
         for name, value in headers:
             if name == TIMEOUT_HEADER:
@@ -138,19 +152,22 @@ class RequestReader:
         return 0.0
 
     def flow_of(self, parsed: ParsedRequest, tenant: Tenant, headers: Sequence[Header]) -> str:
-        """Who is to be treated fairly: the request's class and tenant.
+        """Return the unit of fairness: the request's class and tenant.
 
-        A tenant with a class of its own may ask for a less urgent one, and not for more.
+        A tenant with a class of its own may ask for a less urgent one only.
 
         Raises:
-            ClientError: If a header names no class.
+            ClientError: A header names no class.
         """
+        wanted = ""
         for name, value in headers:
             if name == PRIORITY_HEADER:
                 wanted = self.priorities.named(value)
-                return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
-        if parsed.priority or parsed.service_tier:
-            wanted = self.priorities.stated(parsed.priority, parsed.service_tier)
+                break
+        else:
+            if parsed.priority or parsed.service_tier:
+                wanted = self.priorities.stated(parsed.priority, parsed.service_tier)
+        if wanted:
             return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
         if tenant.priority:
             return f"{tenant.priority}/{tenant.name}"
@@ -162,15 +179,44 @@ class RequestReader:
         """Parse and identify a request.
 
         Raises:
-            ClientError: If it is not what the endpoint takes.
+            ClientError: The endpoint does not take it.
         """
         return self.identifier.parse(endpoint, body, tenant=tenant)
 
     def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
-        """Do what `parse` does, in steps."""
+        """Do the same in steps."""
         return parse_in_steps(self.identifier, endpoint, body, tenant=tenant)
 
 
 def is_proxied(method: bytes, path: bytes) -> bool:
-    """Whether a route is served by an exchange; all others belong to the application."""
+    """Return True if an exchange serves a route; all others belong to the application."""
     return method == b"POST" and path in _PROXIED
+
+
+def timeout_s_of(value: bytes) -> float:
+    """Read the value of `TIMEOUT_HEADER`, in seconds.
+
+    Raises:
+        ClientError: It is no time above 0.
+    """
+    match = _TIMEOUT.fullmatch(value)
+    seconds = 0.0 if match is None else float(match[1]) / (1000.0 if match[2] == b"ms" else 1.0)
+    if seconds <= 0:
+        raise ClientError(
+            f"{TIMEOUT_HEADER.decode()}: {value[:100].decode('latin-1')!r} is no time above 0; "
+            "write seconds, for example 30, 2.5s or 500ms.",
+            code="invalid_value",
+            param=TIMEOUT_HEADER.decode(),
+        )
+    return seconds
+
+
+def request_ids() -> Iterator[bytes]:
+    """Yield ids without end: ``req-`` and 32 hexadecimal digits.
+
+    Randomness is drawn for many ids at once: 0.15 us each; a draw of its own costs 1 us.
+    """
+    while True:
+        drawn = secrets.token_hex(ID_BYTES * DRAWN_AT_ONCE).encode()
+        for start in range(0, len(drawn), 2 * ID_BYTES):
+            yield b"req-" + drawn[start : start + 2 * ID_BYTES]

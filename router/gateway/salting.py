@@ -1,14 +1,13 @@
-"""Tells an engine which tenant's cache a request belongs to: a salt, spliced into the client's body.
+"""Salts that keep tenants' caches apart, spliced into the client's body.
 
-    {"model":"m","messages":[...]}                      what the client sent
-    {"model":"m","messages":[...],"cache_salt":"pV4.."}  what the worker gets: two pieces, nothing copied
+    {"model":"m","messages":[...]}                      from the client
+    {"model":"m","messages":[...],"cache_salt":"pV4.."}  to the worker: two pieces, nothing copied
 
-Engines hash the salt with the first block of a prompt, so that only requests with the same one share cache. A
-salt of the client's own counts within its tenant, and never travels as it is: a worker gets the SHA-256 of it
-and of its tenant's salt, or name. So no client can write a salt that another tenant's requests have. The hash
-depends on nothing else: it is the same at all replicas, and after a restart.
+Engines hash the salt with the first block of a prompt, so only requests with the same salt share cache. A
+client's own salt counts within its tenant: a worker gets the SHA-256 of it and of the tenant's salt or name.
+So no client can forge the salt of another tenant. The hash is the same at all replicas, and after a restart.
 
-Which engine takes which field, and overlooks a salt where: `router.engines`.
+Engines' fields and the endpoints where they overlook a salt: `router.engines`.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ from router.tenants import Tenant
 SALT_FIELDS = ("cache_salt", "extra_key")
 """Fields by which engines keep caches apart."""
 
-_WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
+WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
 OVERLOOKED_BY: dict[Endpoint, frozenset[str]] = {
     endpoint: engines
@@ -37,23 +36,23 @@ OVERLOOKED_BY: dict[Endpoint, frozenset[str]] = {
 
 
 def takes_salt(endpoint: Endpoint) -> bool:
-    """Whether requests to an endpoint touch a cache at all."""
-    return endpoint not in _WITHOUT_CACHE
+    """Return True if requests to an endpoint touch a cache."""
+    return endpoint not in WITHOUT_CACHE
 
 
 def salt_field(endpoint: Endpoint) -> str:
-    """The field that a tenant's salt goes into."""
+    """Return the field for a tenant's salt."""
     return "extra_key" if endpoint is Endpoint.GENERATE else "cache_salt"
 
 
 def salt_in_place(endpoint: Endpoint, name: str, written: memoryview, tenant: Tenant) -> bytes | None:
-    """What an engine gets in place of a client's own salt, in JSON; None if it may stay.
+    """Return the JSON that an engine gets in place of a client's own salt; None if it may stay.
 
     Args:
-        endpoint: Where it was sent.
+        endpoint: Of the request.
         name: One of `SALT_FIELDS`.
         written: The client's, in JSON.
-        tenant: Whose it is.
+        tenant: Of the request.
 
     Raises:
         ValueError: It is not JSON.
@@ -68,18 +67,10 @@ def salt_in_place(endpoint: Endpoint, name: str, written: memoryview, tenant: Te
 
 
 def seen_salt(endpoint: Endpoint, fields: Scalars, tenant: Tenant) -> str | None:
-    """What an engine keeps a request's token ids apart by, with the tenant's salt; empty for nothing.
+    """Return the salt of a request's token ids as an engine sees it; None if its prompts have several.
 
     SGLang puts ``extra_key`` behind ``cache_salt`` (``_compute_extra_key`` in
     ``entrypoints/openai/serving_base.py``).
-
-    Args:
-        endpoint: Where it was sent.
-        fields: What was decoded from its body.
-        tenant: Whose it is.
-
-    Returns:
-        None if that is not one text for all of its prompts.
     """
     extra: Any = getattr(fields, "extra_key", ABSENT)
     extra = "" if extra is ABSENT else loads(memoryview(extra)) or ""
@@ -93,13 +84,9 @@ def seen_salt(endpoint: Endpoint, fields: Scalars, tenant: Tenant) -> str | None
 
 
 def hashed_salt(tenant: Tenant, own: Any) -> str:
-    """A client's own salt, as engines get it; empty if it has none.
+    """Hash a client's own salt, decoded from JSON, for engines; empty if it has none.
 
     A tenant's salt has no zero byte in it, so no name stands for one.
-
-    Args:
-        tenant: The client's.
-        own: Decoded from JSON.
     """
     if own is None or own == "":
         return ""

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from fakes.gateway import Bench, chat
 
+from policies import Placed
+from router.errors import ClientError
 from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
-from router.gateway.forwarding import Forwarding
+from router.gateway.forwarding import HOPS_HEADER, HOPS_MAX, Forwarding, hops_of
 from router.proxy import ClientRequest
 from router.tenants import Tenant
 
@@ -76,3 +78,45 @@ def test_a_salt_goes_where_there_is_a_cache(endpoint: Endpoint, field: bytes | N
     pieces = edited(body, gateway.reader.parse(endpoint, body, Tenant("t", salt="s")).edits)
     text = b"".join(pieces)
     assert text == (body if field is None else body[:-1] + b"," + field + b"}")
+
+
+def test_without_the_header_it_has_passed_none() -> None:
+    assert hops_of([]) == hops_of([(b"x-request-id", b"5")]) == 0
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"x", b"1.0", b" 1", b"0x1", b"1, 1", b"\xb2", b"9" * 400])
+def test_what_is_no_number_is_refused(value: bytes) -> None:
+    with pytest.raises(ClientError) as caught:
+        hops_of([(HOPS_HEADER, value)])
+    assert (caught.value.status, caught.value.code) == (400, "invalid_value")
+
+
+@pytest.mark.parametrize("value", [b"3", b"0003", b"4", b"9" * 15])
+def test_more_than_two_are_a_loop(value: bytes) -> None:
+    with pytest.raises(ClientError) as caught:
+        hops_of([(HOPS_HEADER, value)])
+    assert (caught.value.status, caught.value.code) == (508, "loop_detected")
+
+
+def test_of_two_headers_the_greater_one_counts() -> None:
+    assert hops_of([(HOPS_HEADER, b"2"), (HOPS_HEADER, b"0")]) == HOPS_MAX
+    with pytest.raises(ClientError):
+        hops_of([(HOPS_HEADER, b"0"), (HOPS_HEADER, b"3")])
+
+
+def test_a_worker_hears_of_one_gateway_more(bench: Bench) -> None:
+    for said, sent in ((None, b"1"), (b"0", b"1"), (b"2", b"3")):
+        bench.start(chat(), headers=[(HOPS_HEADER, said)] if said is not None else [])
+        headers = [value for name, value in bench.upstreams[-1].sent["headers"] if name == HOPS_HEADER]
+        assert headers == [sent]
+        bench.upstreams[-1].answer()
+    bench.check()
+
+
+def test_a_loop_is_not_placed() -> None:
+    bench = Bench()
+    _, client = bench.start(chat(), headers=[(HOPS_HEADER, b"3")])
+    assert (client.status, client.error["code"]) == (508, "loop_detected")
+    assert not bench.upstreams
+    assert not bench.shared.said(Placed)
+    bench.check()

@@ -1,13 +1,16 @@
 """What requests say of themselves: who is let in, under which id, and with which view of the prompt."""
 
+import itertools
+import re
 from typing import Any
 
 import pytest
 from fakes.gateway import Bench
 
 from policies import Placed
+from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
-from router.gateway.reader import ENDPOINTS, is_proxied
+from router.gateway.reader import DRAWN_AT_ONCE, ENDPOINTS, is_proxied, request_ids, timeout_s_of
 from router.proxy import Header
 
 TEXT = "word " * 1000
@@ -107,3 +110,42 @@ def test_tenants_share_nothing() -> None:
     other = placed(bench, chat(), (b"x-tenant-id", b"other"))
     assert placed(bench, chat(), (b"x-tenant-id", b"one")).paths == one.paths
     assert len({nobody.paths, one.paths, other.paths}) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (b"30", 30.0),
+        (b"2.5", 2.5),
+        (b" 30s ", 30.0),
+        (b"500ms", 0.5),
+        (b"1.5 s", 1.5),
+        (b"0.001", 0.001),
+        (b"999999999", 999_999_999.0),
+    ],
+)
+def test_a_timeout_is_seconds_with_or_without_a_unit(value: bytes, seconds: float) -> None:
+    assert timeout_s_of(value) == seconds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"0", b"0ms", b"-1", b"soon", b"1m", b"1e3", b"inf", b"nan", b".", b"1,5", b"9" * 400, b"1\xb2"],
+)
+def test_what_is_no_time_above_0_is_the_clients_mistake(value: bytes) -> None:
+    with pytest.raises(ClientError, match="x-request-timeout") as raised:
+        timeout_s_of(value)
+    assert raised.value.status == 400
+    assert raised.value.param == "x-request-timeout"
+    assert len(raised.value.message) < 300
+
+
+def test_no_id_comes_twice_nor_tells_the_next_one() -> None:
+    """Two processes, and more ids than one draw has: what two neighbours share is not more than chance."""
+    one, other = (list(itertools.islice(request_ids(), 3 * DRAWN_AT_ONCE)) for _ in range(2))
+    assert len({*one, *other}) == len(one) + len(other)
+    assert all(re.fullmatch(rb"req-[0-9a-f]{32}", name) for name in one)
+    digits = [name[4:] for name in one]
+    alike = [sum(a == b for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(digits)]
+    assert max(alike) < 20  # of 32; each is alike by a chance of 1 in 16
+    assert all(len({name[place] for name in digits}) == 16 for place in range(32))
