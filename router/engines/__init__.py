@@ -11,6 +11,6 @@ DIALECTS = {dialect.name: dialect for dialect in (VLLM, SGLANG)}
 
 
 def switches_role(engine: str) -> bool:
-    """Whether an engine has something to do for another role, and says which one it has."""
+    """Return True if an engine switches its role in place, and reports the role it has."""
     dialect = DIALECTS.get(engine)
     return dialect is not None and dialect.role_switch is not None

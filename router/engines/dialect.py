@@ -1,4 +1,4 @@
-"""What the gateway has to know of an engine in order to work with it: one `EngineDialect` for each."""
+"""The description of an engine that the gateway needs to work with it."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -10,20 +10,19 @@ from policies import Switched
 from router.engines.sources import Source
 
 Read = Callable[[str, float], Awaitable[bytes | None]]
-"""Reads a page, given its URL and for how many seconds: None if there is none in time."""
+"""Reads a page, given its URL and a timeout in seconds; None if there is none in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What an engine says of itself; 0 or empty where it does not.
+    """An engine's report about itself; 0 or empty where it has none.
 
     Attributes:
         engine: Name of its dialect.
         capacity_tokens: KV capacity, of all data-parallel ranks.
         running_max: Requests that all of them run at a time.
-        step_tokens: Tokens that one step prefills, if others find what a step computes only when it is over.
-        bootstrap_port: Port of its bootstrap server.
-        role: What it was started for or switched to: ``plain``, ``prefill`` or ``decode``.
+        step_tokens: Tokens prefilled per step, if a step's results can be reused only when it is over.
+        role: ``plain``, ``prefill`` or ``decode``, as started or switched.
     """
 
     engine: str = ""
@@ -36,13 +35,13 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class LoadMetrics:
-    """Names of the metrics that say an engine's load (`router.fleet.engine_load`).
+    """Names of an engine's load metrics (`router.fleet.engine_load`).
 
     Attributes:
         running: Requests in its batch.
         waiting: Requests in its own queue.
-        shares: Share of its KV capacity that running requests hold; the first that is there counts.
-        used: Tokens that they hold, and of how many, where no share is told.
+        shares: Share of its KV capacity that running requests hold; the first that exists counts.
+        used: Tokens that they hold, and the capacity, where no share exists.
     """
 
     running: bytes
@@ -53,12 +52,12 @@ class LoadMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RoleSwitch:
-    """How an engine takes another role in place.
+    """The way an engine takes another role in place.
 
     Attributes:
         switch: Asks for it, given a client, a reader of pages, the worker's URL, the role, and the URLs of
-            workers that have the role: what became of it, and what the engine said.
-        role: Which role an engine has now: ``prefill``, ``decode``, or empty if it does not say.
+            workers that have the role; returns the result and the engine's message.
+        role: Reads the present role: ``prefill``, ``decode``, or empty if unknown.
     """
 
     switch: Callable[[httpx.AsyncClient, Read, str, str, Iterable[str]], Awaitable[tuple[Switched, str]]]
@@ -67,21 +66,18 @@ class RoleSwitch:
 
 @dataclass(frozen=True, slots=True)
 class EngineDialect:
-    """How one kind of engine speaks.
+    """One kind of engine.
 
     Attributes:
-        name: What the gateway calls the engine.
-        metrics_prefix: Begins the names of its metrics.
-        load: Which of them say its load.
-        handover: How its prefill and decode workers hand over if no label says otherwise; one of
-            `policies.HAND_OVERS`.
-        event_pages: Paths of the pages that may say where it publishes KV events.
+        metrics_prefix: Of the names of its metrics.
+        handover: Default hand-over of its workers; one of `policies.HAND_OVERS`.
+        event_pages: Paths of the pages that may name its KV event publishers.
         event_sources: Reads such a page, given the URL of the worker.
         info_page: Path of the page that describes it; empty if only its metrics do.
         describe: Reads that page, decoded from JSON.
-        capacity_tokens: Reads its KV capacity from its metrics; 0 if they do not say it.
-        overlooks_salt: Paths of the endpoints where it overlooks a salt.
-        role_switch: None if it has nothing to do for another role, and what it has cached stays.
+        capacity_tokens: Reads its KV capacity from its metrics; 0 if they lack it.
+        overlooks_salt: Endpoints where it overlooks a salt.
+        role_switch: None if any role needs no switch, and its cache stays.
     """
 
     name: str

@@ -1,26 +1,23 @@
 """SGLang.
 
-GET /get_server_info   KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), how many requests
-                       each runs at a time (``effective_max_running_requests_per_dp``), how many tokens it
-                       prefills in a step (``chunked_prefill_size``), where decode workers come to a prefill
-                       worker (``disaggregation_bootstrap_port``), its role (``disaggregation_mode``), and
-                       (/server_info too) where it publishes: kv_events {endpoint_host, endpoint_port_base,
-                       topic, dp_size}, kv_events_config {replay_endpoint}
+GET /get_server_info   KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), requests that each runs
+                       at a time (``effective_max_running_requests_per_dp``), tokens prefilled per step
+                       (``chunked_prefill_size``), bootstrap port (``disaggregation_bootstrap_port``), role
+                       (``disaggregation_mode``), and (/server_info too) its publishers: kv_events {endpoint_host,
+                       endpoint_port_base, topic, dp_size}, kv_events_config {replay_endpoint}
 POST /pd_role_switch   {"new_role": "decode"}: takes another role in place, without loading weights again, if
-                       it was started with --enable-pd-role-switch. What it had cached is gone then. It
-                       answers whether it did; a switch to the role that it has changes nothing
-                       (managers/scheduler.py, ``handle_pd_role_switch``; pull request 28403). Towards decode
-                       it captures CUDA graphs, which takes minutes; newer releases want the sizes and memory
-                       of these in the request, as a decoding engine reports them (``internal_states`` of
-                       /get_server_info).
+                       started with --enable-pd-role-switch; its cache is lost. It answers whether it did; a switch
+                       to its present role changes nothing (managers/scheduler.py, ``handle_pd_role_switch``; pull
+                       request 28403). Towards decode it captures CUDA graphs, which takes minutes; newer releases
+                       want their sizes and memory in the request, as a decoding engine reports them
+                       (``internal_states`` of /get_server_info).
 
-Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); its own
-``/generate`` takes ``extra_key``. Its ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), and what it
-embeds, ranks and scores (``EmbeddingReqInput`` in ``managers/io_struct.py``), have neither and would share
-the cache with everybody.
+Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); ``/generate``
+takes ``extra_key``. ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), embeddings, ranks and scores
+(``EmbeddingReqInput`` in ``managers/io_struct.py``) have neither and would share the cache.
 
 Load: ``token_usage`` is the fuller of the pools of a hybrid model. The gauges are set with every prefill
-batch and every 40th decode step, and while idle twice a minute. How legs are sent: `router.handover.sglang`.
+batch and every 40th decode step, and while idle twice a minute. Hand-over: `router.handover.sglang`.
 """
 
 import json
@@ -37,18 +34,18 @@ from router.engines.dialect import Description, EngineDialect, LoadMetrics, Read
 from router.engines.sources import Source, at_worker, decoded, shifted
 
 SWITCH_S_MAX = 300.0
-"""A switch that takes longer is asked for again."""
+"""A slower switch is asked for again."""
 
 INFO_S_MAX = 5.0
 
 PEERS_ASKED_MAX = 3
-"""Engines that decode which are asked for the sizes of their graphs."""
+"""Decoding engines that are asked for the sizes of their graphs."""
 
 NOT_YET = ("not idle", "in progress")
-"""What SGLang says of a switch that may succeed later."""
+"""In SGLang's message if a switch may succeed later."""
 
 BROKEN = ("unhealthy", "restart")
-"""What it says when it is neither what it was nor what it should be."""
+"""In its message if it has neither the old nor the new role."""
 
 GRAPH_MEMORY_GB_MAX = 1e6
 """More than any machine has."""
@@ -59,7 +56,7 @@ _ROLES = {"null": "plain", "prefill": PREFILL, "decode": DECODE}
 
 
 def describe(answer: Any) -> Description:
-    """Read its server info; a number beyond `radix.bounds` is as good as not said."""
+    """Read its server info; a number beyond `radix.bounds` counts as missing."""
     if not isinstance(answer, dict):
         return Description()
     return Description(
@@ -72,7 +69,7 @@ def describe(answer: Any) -> Description:
 
 
 def _capacity_tokens(answer: dict[str, Any]) -> int:
-    """KV capacity in tokens, of all data-parallel ranks; 0 if it does not say."""
+    """Return the KV capacity in tokens, of all data-parallel ranks; 0 if unknown."""
     states = answer.get("internal_states")
     for source in (answer, *(states if isinstance(states, list) else ())):
         value = sane_whole(source.get("max_total_num_tokens"), TOKENS_MAX) if isinstance(source, dict) else 0
@@ -82,14 +79,13 @@ def _capacity_tokens(answer: dict[str, Any]) -> int:
 
 
 def _ranks(info: dict[str, Any]) -> int:
-    """Data-parallel ranks that it tells of, at least one."""
     return sane_whole(info.get("dp_size"), RANKS_MAX) or 1
 
 
 def _running_max(answer: dict[str, Any]) -> int:
-    """Requests that all data-parallel ranks run at a time; 0 if it does not say.
+    """Return the requests that all data-parallel ranks run at a time; 0 if unknown.
 
-    What the scheduler settled on counts, for its pools may be too small for what it was told (SGLang
+    The scheduler's own limit counts first: its pools may be too small for the configured one (SGLang
     managers/scheduler.py ``get_internal_state``).
     """
     states = answer.get("internal_states")
@@ -102,10 +98,7 @@ def _running_max(answer: dict[str, Any]) -> int:
 
 
 def _role(answer: dict[str, Any]) -> str:
-    """Role of an engine: ``plain``, ``prefill``, ``decode``; empty if unknown.
-
-    Its scheduler says it; what the server was started with says it only of an engine that never switched.
-    """
+    """Return the role, or empty if unknown: the scheduler's, or the start's of an engine that never switched."""
     states = answer.get("internal_states")
     for source in (*(states if isinstance(states, list) else ()), answer):
         mode = source.get("disaggregation_mode") if isinstance(source, dict) else None
@@ -115,7 +108,7 @@ def _role(answer: dict[str, Any]) -> str:
 
 
 def event_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
-    """Read SGLang's ``/server_info``; none if it says nothing that can be followed."""
+    """Read SGLang's ``/server_info``; none if it names nothing that can be followed."""
     info = decoded(answer, _Info)
     if info is None or info.kv_events is None or info.kv_events.publisher != "zmq":
         return ()
@@ -164,13 +157,13 @@ async def switch(
 
 
 async def role_now(read: Read, url: str) -> str:
-    """Which role it has now: ``prefill``, ``decode``, or empty if it does not say."""
+    """Return its present role: ``prefill``, ``decode``, or empty if unknown."""
     role = _role(await _info(read, url))
     return role if role in (PREFILL, DECODE) else ""
 
 
 async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[Switched, str]:
-    """Ask an engine to switch: what became of it, and what it said."""
+    """Ask an engine to switch; return the result and its message."""
     try:
         answer = await client.post(f"{url}/pd_role_switch", json=body, timeout=SWITCH_S_MAX)
     except httpx.HTTPError as error:
@@ -192,7 +185,7 @@ async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any])
 
 
 async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
-    """Sizes and memory of CUDA graphs for decode, as one of some engines has them; empty if none says."""
+    """Return sizes and memory of CUDA graphs for decode, as one of some engines has them; empty without."""
     for url in list(peers)[:PEERS_ASKED_MAX]:
         states = _states(await _info(read, url))
         memory_gb = [state.get(GRAPH_MEMORY) for state in states]
@@ -204,7 +197,7 @@ async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
 
 
 def _are_sizes(sizes: object) -> bool:
-    """Whether an engine says sizes of batches, which are passed on to another one."""
+    """Return True for sizes of batches, which are passed on to another engine."""
     return (
         isinstance(sizes, list)
         and 0 < len(sizes) <= KEYS_MAX
@@ -213,7 +206,6 @@ def _are_sizes(sizes: object) -> bool:
 
 
 async def _info(read: Read, url: str) -> dict[str, Any]:
-    """What an SGLang server says of itself; empty if it does not."""
     try:
         info = json.loads(await read(f"{url}/get_server_info", INFO_S_MAX) or b"")
     except (ValueError, RecursionError):
@@ -222,7 +214,6 @@ async def _info(read: Read, url: str) -> dict[str, Any]:
 
 
 def _states(info: dict[str, Any]) -> list[dict[str, Any]]:
-    """What its schedulers say, one for each data-parallel rank."""
     states = info.get("internal_states")
     return [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
 

@@ -1,4 +1,4 @@
-"""Where an engine publishes its KV events, in the words of ZeroMQ, whatever the dialect.
+"""ZeroMQ publishers of an engine's KV events, whatever the dialect.
 
 Data-parallel rank r publishes at port + r (``offset_endpoint_port`` in vLLM's distributed/kv_events.py, the
 same in SGLang). ``*`` and the addresses that mean any become the worker's host.
@@ -26,11 +26,10 @@ class Source:
     """One publisher.
 
     Attributes:
-        rank: Data-parallel rank.
-        endpoint: ZeroMQ endpoint, ``tcp://HOST:PORT`` or ``ipc://PATH``.
-        replay: Where old batches can be asked for; None for nowhere.
+        endpoint: ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        replay: Endpoint for old batches; None without.
         topic: First frame of its messages.
-        listens: Whether the gateway listens at the endpoint, and the engine connects.
+        listens: The gateway listens at the endpoint, and the engine connects.
     """
 
     rank: int
@@ -41,7 +40,7 @@ class Source:
 
 
 def decoded(answer: bytes | None, kind: Any) -> Any:
-    """The JSON of a page, of a kind; None if it is none."""
+    """Return the JSON of a page, of a type; None if it has another."""
     try:
         return None if not answer else msgspec.json.decode(answer, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -49,7 +48,7 @@ def decoded(answer: bytes | None, kind: Any) -> Any:
 
 
 def at_worker(endpoint: str | None, url: str) -> str | None:
-    """What an engine calls its endpoint, as seen from here; None if it is none that can be connected to."""
+    """Return an engine's endpoint as seen from here; None if it cannot be connected to."""
     if endpoint is None or IPC.fullmatch(endpoint):
         return endpoint
     head, colon, port = endpoint.rpartition(":")
@@ -61,7 +60,7 @@ def at_worker(endpoint: str | None, url: str) -> str | None:
 
 
 def shifted(endpoint: str, rank: int) -> str:
-    """Where a data-parallel rank publishes, given where the first one does."""
+    """Return the endpoint of a data-parallel rank, given the first one's."""
     if not rank or not endpoint:
         return endpoint
     if not endpoint.startswith("tcp:"):

@@ -1,13 +1,13 @@
 """vLLM.
 
 GET /metrics            KV capacity: ``vllm:cache_config_info`` block size and count, of all ranks
-GET /kv_event_sources   where it publishes: {rank: {endpoint, replay_endpoint, topic, publisher}}
+GET /kv_event_sources   its publishers: {rank: {endpoint, replay_endpoint, topic, publisher}}
 
 It takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
 ``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498).
-NixlConnector knows no roles, each request says what it is to do (docs/features/nixl_connector_usage.md,
-``kv_role``), so nothing is switched and what it had cached stays. How legs are sent: `router.handover.nixl`
-and `router.handover.mooncake`.
+NixlConnector knows no roles, since each request names its own (docs/features/nixl_connector_usage.md,
+``kv_role``): nothing is switched, and the cache stays. Hand-over: `router.handover.nixl`,
+`router.handover.mooncake`.
 """
 
 import re
@@ -25,11 +25,11 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def capacity_tokens(metrics: str) -> int:
-    """KV capacity in tokens, of all data-parallel ranks, from vLLM's metrics; 0 if they do not say.
+    """Return the KV capacity in tokens, of all data-parallel ranks, from vLLM's metrics; 0 if unknown.
 
-    That is what it says itself of one rank: the blocks of a model with windows or states are not all for what
-    a match is made of (vLLM 0.32 ``v1/core/kv_cache_utils.py``, ``get_kv_cache_capacity``). Of an older
-    version it is the blocks of all ranks, which is too much for such a model.
+    vLLM's own number of one rank counts first: of a model with windows or states, not all blocks are for
+    matches (vLLM 0.32 ``v1/core/kv_cache_utils.py``, ``get_kv_cache_capacity``). An older version only has
+    the blocks of all ranks, too many for such a model.
     """
     found = _CACHE_CONFIG.search(metrics)
     if found is None:
@@ -46,12 +46,7 @@ def capacity_tokens(metrics: str) -> int:
 
 
 def event_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
-    """Read vLLM's ``/kv_event_sources``; none if it says nothing that can be followed.
-
-    Args:
-        answer: The JSON.
-        url: Base URL of the worker.
-    """
+    """Read vLLM's ``/kv_event_sources``; none if it names nothing that can be followed."""
     entries = decoded(answer, dict[str, _VllmSource])
     found = []
     for name, entry in sorted((entries or {}).items(), key=lambda each: each[0].rjust(5)):

@@ -1,11 +1,11 @@
-"""Why a request would go where it would: a dry run of the decision, and its prices in plain words.
+"""Explains a placement: a dry run of the decision, and its prices in plain words.
 
-    rehearsal    decides by the very lines that decide real requests; nothing comes of it
-    explanation  every candidate's price, and how much it lost by
-    verdict      the outcome in a word and a sentence
-    bystanders   why the other workers were no candidates
+    rehearsal       decides by the same code as real requests, without effects
+    explanation     every candidate's price, and the margin that it lost by
+    verdict         the outcome in a word and a sentence
+    non_candidates  the reasons why the other workers were none
 
-Nothing here is on the way of a real request.
+No real request comes through here.
 """
 
 from router.explaining.explanation import LIMIT, Explanation, explain

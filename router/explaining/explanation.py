@@ -1,11 +1,10 @@
-"""Why a request would go where it would: every candidate's price, who lost by how much, who was none.
+"""Explains a decision: every candidate's price and margin, and the workers that were no candidates.
 
     rehearse ──> ScoredRequest ──`policies.priced`──> costs of each side ──order──> the first of them
         └──> outcome ──`router.explaining.verdict`──> one word, one sentence
 
-Prices are those of the decision, from the same function on the same view; nothing is priced here. It takes
-O(candidates) vector operations, one pass over the workers that are none, and some 20 us for each candidate
-that is shown.
+The same function prices the same view as in the decision. Cost: O(candidates) vector operations, one pass
+over the other workers, and some 20 us for each candidate shown.
 """
 
 from collections import Counter
@@ -33,24 +32,21 @@ from router.explaining.verdict import Verdict
 from router.gateway.gateway import Gateway
 
 LIMIT = 50
-"""Candidates, decode workers and others that are shown, unless somebody asks for more or less."""
+"""Default number of candidates, decode workers and others shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is to be said of one decision.
+    """The explanation of one decision.
 
     Attributes:
-        rehearsed: The decision.
-        verdict: What comes of the request.
         candidates: In order, the chosen one first.
-        omitted: How many more there are.
-        omitted_costs: The least and the greatest cost of those; None without any that are finite.
-        decoders: The same of those who might decode it.
-        decoders_omitted: How many more there are.
-        bystanders: Who was no candidate, and why.
-        bystanders_omitted: How many more there are, by reason.
-        side: Why it is prefilled on this side of a link; empty if there was no choice.
+        omitted: Number of those left out.
+        omitted_costs: Their least and greatest finite cost; None without any.
+        decoders: Candidates for the decode.
+        bystanders: Workers that were no candidates.
+        bystanders_omitted: Number of those left out, by reason.
+        side: The reason for the prefill's side of a link; empty if there was no choice.
     """
 
     rehearsed: Rehearsed
@@ -67,14 +63,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """The candidates whose KV crosses one link, priced.
-
-    Attributes:
-        link: That link; empty for none.
-        workers: Those that are considered.
-        costs: Of each.
-        order: Their rows, the choice first.
-    """
+    """The candidates whose KV crosses one link (empty for none), priced; ``order`` has rows, the choice first."""
 
     link: str
     workers: Candidates
@@ -83,13 +72,7 @@ class _Priced:
 
 
 def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Explanation:
-    """Explain a decision, without awaiting.
-
-    Args:
-        gateway: Who would decide.
-        rehearsed: The decision, just made.
-        limit: Most candidates, and most others, that are shown; > 0.
-    """
+    """Explain a decision just made, without awaiting; at most ``limit`` > 0 candidates, and as many others."""
     weighed = rehearsed.weighed
     by_site = [] if weighed is None else _priced_sides(gateway, weighed)
     shown = [] if weighed is None else _shown(gateway, weighed, by_site, rehearsed, limit)
@@ -114,7 +97,7 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
 
 
 def _priced_sides(gateway: Gateway, weighed: ScoredRequest) -> list[_Priced]:
-    """The candidates of each side, the one that was chosen first."""
+    """Return the candidates of each side, the chosen one's first."""
     if weighed.by_site is None or weighed.decode_view is None:
         return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
     parts = [("", weighed.by_site.local), *((side.link, side.slots) for side in weighed.by_site.remote)]
@@ -142,7 +125,7 @@ def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy
 def _shown(
     gateway: Gateway, weighed: ScoredRequest, by_site: list[_Priced], rehearsed: Rehearsed, limit: int
 ) -> list[Candidate]:
-    """The first candidates, the best of each side, and the one whose turn it is."""
+    """Return the first candidates, the best of each side, and the one whose turn it is."""
     outcome = rehearsed.outcome
     turn = outcome.attempt.chosen.slot if isinstance(outcome, Decision) else -1
     shown: list[Candidate] = []
@@ -213,7 +196,7 @@ def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int
 
 
 def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
-    """The least and the greatest finite cost of those that are not shown."""
+    """Return the least and the greatest finite cost of the candidates left out."""
     ranks = {candidate.rank for candidate in shown}
     before, left = 0, []
     for side in by_site:
@@ -226,7 +209,7 @@ def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float
 
 
 def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
-    """Who might decode what the chosen worker prefills; nobody if it does all."""
+    """Return the decode candidates for the chosen worker's prefill, none if it does all, and the number left out."""
     weighed, outcome = rehearsed.weighed, rehearsed.outcome
     if weighed is None or weighed.decode_view is None:
         return [], 0

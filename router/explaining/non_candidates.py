@@ -1,13 +1,13 @@
-"""Why a worker was no candidate for a request: for each one the first reason that holds.
+"""Finds why workers were no candidates for a request: for each one the first reason that holds.
 
 The order is that of the filters that a request passes (`router.gateway.choosing`):
 
-    what it is    it encodes, serves another model, was started for another role
-    how it is     starting, unhealthy, draining, ejected, about to change its length bucket
-    this request  too long for it, no partner for it, not to be shared, a cache to be kept apart, slow start
-    this policy   it would not answer sooner than those at home; it decodes only; no link leads from it
+    the worker    it encodes, serves another model, was started for another role
+    its state     starting, unhealthy, draining, ejected, about to change its length bucket
+    the request   too long for it, no partner for it, not to be shared, a cache to be kept apart, slow start
+    the policy    it would not answer sooner than those at home; it decodes only; no link leads from it
 
-Each reason is read from the same state as the filter reads. Which workers passed is never judged here.
+Each reason is read from the state that the filter reads; no filter is repeated here.
 """
 
 from collections.abc import Collection, Iterator
@@ -22,7 +22,7 @@ from router.gateway.salting import OVERLOOKED_BY
 
 
 class Absence(StrEnum):
-    """Why a worker is no candidate; stable words."""
+    """Reason why a worker is no candidate; stable words."""
 
     ENCODER = "encoder"
     OTHER_MODEL = "other_model"
@@ -43,13 +43,7 @@ class Absence(StrEnum):
 
 
 class NonCandidate(NamedTuple):
-    """A worker that is no candidate.
-
-    Attributes:
-        worker_id: Which.
-        absence: The first reason.
-        detail: The same in words.
-    """
+    """A worker that is no candidate, with the first reason, also in words."""
 
     worker_id: str
     absence: Absence
@@ -57,13 +51,7 @@ class NonCandidate(NamedTuple):
 
 
 def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[NonCandidate]:
-    """All workers but the candidates, each with the first reason that holds, in order of their ids.
-
-    Args:
-        gateway: Who would decide.
-        rehearsed: The request.
-        candidates: Slots of those that the policy priced.
-    """
+    """Yield all workers but the ``candidates`` (slots), in order of their ids, each with its first reason."""
     registry, parsed, now_us = gateway.registry, rehearsed.parsed, rehearsed.now_us
     eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.bucket).tolist())
     weighed = rehearsed.weighed
@@ -89,7 +77,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
 
 
 def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:
-    """What holds for any request of this model."""
+    """Return a reason that holds for any request of this model."""
     registry, worker, model = gateway.registry, local.worker, rehearsed.parsed.model
     if worker.role == "encode":
         return Absence.ENCODER, "it encodes media for the others"
@@ -112,7 +100,7 @@ def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tu
 
 
 def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
-    """Why a worker that is well does not begin requests of this kind."""
+    """Return the reason why a healthy worker does not begin requests of this kind."""
     role = local.worker.role
     if role == "prefill":
         missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.bucket))
@@ -125,7 +113,7 @@ def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
 
 
 def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
-    """Why one that begins such requests is no candidate for this one."""
+    """Return the reason why a worker that begins such requests is no candidate for this one."""
     parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
     handover = gateway.handovers.get(local.protocol)
     if role == "prefill" and handover is not None and not handover.splits(parsed):

@@ -1,7 +1,7 @@
-"""Candidates, and decisions in plain words: what an operator reads who was woken up for it.
+"""Candidates and decisions in plain words, for an operator at night.
 
-Sentences compare: seconds against seconds, tokens against tokens, and name the worker that is meant. They
-say what was decided by; they decide nothing, and what they say can be checked in the figures beside them.
+Sentences compare seconds with seconds and tokens with tokens, and name the worker. They decide nothing and
+can be checked against the figures beside them.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ import msgspec
 from policies import OffloadVerdict, Policy, Reason
 
 NOTICED_S = 5e-5
-"""A shorter difference is not worth a word; costs to nine digits decide all the same."""
+"""A shorter difference is not mentioned, although costs to nine digits decide."""
 
 REASONS = {
     Reason.ONLY: "is the only candidate",
@@ -33,32 +33,29 @@ class Candidate(
     """One worker that might take the request; times in seconds. ``POST /explain`` has the new names.
 
     Attributes:
-        worker_id: Which.
-        rank: Its place in the order of the policy, from 1; on the side of a link that was not chosen, behind
-            all of the one that was.
-        link: What its KV would cross; empty for none.
-        chosen: Whether the policy chose it.
-        cost: What the policy says, in its own unit; +inf is not considered.
+        rank: Its place in the order of the policy, from 1; the other side of a link comes behind the chosen
+            one.
+        link: Crossed by its KV; empty for none.
+        cost: In the policy's own unit; +inf is not considered.
         matched_tokens: Prefix match.
-        safe_tokens: Window-safe match, with what it would fetch.
-        fetched_tokens: Of these, what it would fetch.
-        uncached_tokens: What it would prefill.
+        safe_tokens: Window-safe match, with fetched tokens.
+        fetched_tokens: Fetched ones among these.
+        uncached_tokens: To prefill.
         backlog_s: V: prefill reserved there by all replicas.
-        fetch_s: F: what it would fetch, beside the backlog.
+        fetch_s: F: the fetch, beside the backlog.
         room_s: W: until a decode worker has room for the KV.
         queue_s: V' = max(V + A, F, W), A being the work of waiting requests that go first.
         overtaken: Waiting requests that would go behind it.
         service_s: s: its prefill.
         transfer_s: X: exposed transfer.
-        spill_s: P: what leaving the length bucket costs.
-        stall_s: What the requests lose that decode there.
-        work_s: x = s + X + P, with what they lose.
+        spill_s: P: the price of leaving the length bucket.
+        stall_s: Lost by the requests that decode there.
+        work_s: x = s + X + P + stall.
         ttft_s: Predicted time to first token.
-        later_s: What waiting and later requests lose, if the policy prices that.
-        evict_s: Of the cost, what is expected to be computed again for others that it pushes out of the
-            cache.
-        has_room: Whether it may be given more now.
-        bucket_steps: How many length buckets it is away; 0 at home.
+        later_s: Lost by waiting and later requests, if the policy prices that.
+        evict_s: Of the cost, the expected recomputation of evicted blocks.
+        has_room: It may be given more now.
+        bucket_steps: Distance in length buckets; 0 at home.
         lost_because: In words; empty for the chosen one.
     """
 
@@ -90,18 +87,16 @@ class Candidate(
 
 
 class DecodeCandidate(msgspec.Struct, frozen=True, gc=False, rename={"worker_id": "worker"}):
-    """One worker that might decode what the chosen one prefills.
+    """One worker that might decode the chosen one's prefill.
 
     Attributes:
-        worker_id: Which.
-        rank: Its place, from 1.
-        chosen: Whether it was chosen.
+        rank: From 1.
         cost: In the unit of the decode policy; +inf is not considered.
         lost_because: In words; empty for the chosen one.
         room_s: Until it has room for the KV.
         transfer_s: Exposed transfer of the KV.
         tpot_s: Time of a token there.
-        cached_tokens: Of the prompt, what it holds.
+        cached_tokens: Of the prompt, held there.
     """
 
     worker_id: str
@@ -116,20 +111,20 @@ class DecodeCandidate(msgspec.Struct, frozen=True, gc=False, rename={"worker_id"
 
 
 def seconds(value: float) -> str:
-    """A time, to what matters of it."""
+    """Return a time in words, to its significant digits."""
     if value >= 0.0995:
         return f"{value:,.2f} s"
     return f"{1e3 * value:.3g} ms" if value >= 1e-6 else "0 s"
 
 
 def listed(parts: Iterable[str]) -> str:
-    """Parts of a sentence."""
+    """Join parts of a sentence."""
     every = list(parts)
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
 def lost_because(one: Candidate, winner: Candidate, policy: Policy) -> str:
-    """Why a candidate was not chosen, against the one that was."""
+    """Return the reason why a candidate lost against the winner."""
     if one.cost == inf:
         return f"it {policy.left_out or 'is not considered by the policy'}"
     more = one.cost - winner.cost
@@ -174,7 +169,7 @@ def _by_seconds(one: Candidate, winner: Candidate, more_s: float) -> str:
 
 
 def explained(verdict: OffloadVerdict) -> str:
-    """Why a request is prefilled on its side of a link, in tokens, seconds and bytes."""
+    """Explain the side of a link where a request is prefilled, in tokens, seconds and bytes."""
     where = f"over {verdict.link}" if verdict.remote else "locally"
     local = (
         "nobody prefills locally"

@@ -1,13 +1,11 @@
-"""A dry run of one request: decided by the very lines that decide the real ones, and nothing comes of it.
+"""A dry run of one request, by the code that decides real ones, without effects.
 
     the gateway's fleet, registry and rules, and a `PairDecider` that rehearses
-        └── `router.gateway.choosing.choose`, once ──> Decision | Hold | Shed, or the error of a client
+        └── `router.gateway.choosing.choose`, once ──> Decision | Queued | Shed, or the error of a client
 
-Nothing is published, reserved, counted, remembered or learned; it is no arrival. What is shared with the real
-gateway are caches of what follows from the fleet anyway.
-
-Not asked are the limits of its tenant (a look would be a charge) and how full the waiting room is, which
-`router.explaining.explanation` says beside it.
+It publishes, reserves, counts, stores and learns nothing, and is no arrival. It shares with the real gateway
+only caches derived from the fleet. It ignores the limits of the tenant (a look would be a charge) and how
+full the queue is, which `router.explaining.explanation` reports.
 """
 
 import msgspec
@@ -24,15 +22,12 @@ Outcome = Decision | Queued | Shed | RouterError
 
 
 class Rehearsed(msgspec.Struct, frozen=True, eq=False):
-    """What would be done with a request now.
+    """The decision on a request if it came now.
 
     Attributes:
-        parsed: The request.
-        tenant: Whose it is.
         bucket: Its length bucket.
         now_us: Log time of the decision.
-        outcome: Placed, held back, shed, or refused with an error.
-        weighed: How it was weighed; None if nobody could take it.
+        weighed: Its prices; None if no worker could take it.
     """
 
     parsed: ParsedRequest
@@ -44,27 +39,19 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Notes:
-    """Keeps how the request was weighed."""
+    """Keeps the prices of the request."""
 
     def __init__(self) -> None:
         self.kept: ScoredRequest | None = None
 
     def weighed(self, weighed: ScoredRequest) -> None:
-        """Take it in."""
         self.kept = weighed
 
 
 def rehearse(
     gateway: Gateway, parsed: ParsedRequest, tenant: Tenant, policy: Policy | None = None
 ) -> Rehearsed:
-    """Decide a request as if it had just come, without awaiting.
-
-    Args:
-        gateway: Who would decide.
-        parsed: The request.
-        tenant: Whose it is.
-        policy: By which it is to be decided; None: by the one in use.
-    """
+    """Decide a request as if it had just come, without awaiting; by ``policy``, or by the one in use."""
     notes = _Notes()
     decider = gateway.placing.decider.rehearsing(notes, policy)
     now_us = gateway.log.now_us()

@@ -1,12 +1,11 @@
-"""What comes of a request, in one word and in a sentence, and why it waits or is turned away.
+"""The outcome of a request in a word and a sentence, with the reason for a wait or a rejection.
 
-    place    it would go now: to whom the policy chose, or, across a link, to an idle worker of the other side
+    place    now: on the policy's choice, or, across a link, on an idle worker of the other side
     wait     it is not its turn: no room, none to decode, a full link, others first, or it follows one
-    reject   nobody may take it, or what is promised would be broken
+    reject   no worker may take it, or a promise would be broken
 
-Said is what the decision was made of. Why one waits is found by the questions that the decision asks, in
-their order (`policies.dispatch.turns`). What is left when all others are answered is that it follows a
-prompt that is just prefilled (`policies.dispatch.followers`).
+The reason for a wait is found by the questions of the decision, in their order (`policies.dispatch.turns`).
+If none holds, it follows a prompt that is just prefilled (`policies.dispatch.followers`).
 """
 
 from policies import SLO_UNREACHABLE, Chosen, Decision, Queued, Reason, Shed
@@ -20,18 +19,18 @@ class Verdict:
     """The verdict on one request.
 
     Args:
-        gateway: Who would decide.
+        gateway: Decides.
         rehearsed: The decision.
-        next_best: What is said of the worker that came second; empty for none.
+        next_best: Sentence on the second best worker; empty for none.
 
     Attributes:
         word: ``place``, ``wait`` or ``reject``.
-        reason: Stable word: `policies.Reason`, why it waits, or the code of the error.
+        reason: Stable word: `policies.Reason`, the reason for a wait, or the code of the error.
         why: The sentence.
-        worker_id: Where it would go, or for whom it waits; empty for nobody in particular.
-        decode_worker_id: Who would decode it, if that is another one.
-        preferred: Whom the policy chose, whether or not it is the request's turn there; None for nobody.
-        queue_full: Whether it would find no place to wait, or only another's.
+        worker_id: Chosen, or waited for; empty for none in particular.
+        decode_worker_id: If another worker decodes.
+        preferred: The policy's choice, in or out of turn; None for none.
+        queue_full: It would find no place to wait, or only another's.
     """
 
     def __init__(self, gateway: Gateway, rehearsed: Rehearsed, next_best: str = "") -> None:
@@ -114,7 +113,7 @@ class Verdict:
         return reason, f"{text}."
 
     def _no_room(self, slot: int) -> str:
-        """Why a worker may not be given more."""
+        """Return the reason why a worker may not be given more."""
         gateway, now_us = self._gateway, self._rehearsed.now_us
         admission, loads, name = gateway.placing.admission, gateway.fleet.loads, self._name(slot)
         backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
@@ -139,7 +138,7 @@ def _because(reason: str) -> str:
 
 
 def _shed(shed: Shed, rehearsed: Rehearsed) -> str:
-    """Why nobody is given it."""
+    """Return the sentence for a request that no worker gets."""
     if shed.reason == SLO_UNREACHABLE:
         return f"It would miss its service level: {shed.detail}."
     weighed = rehearsed.weighed

@@ -1,12 +1,11 @@
-"""One attempt of a request at its worker, or at the two that share it: what is reserved, and its answer.
+"""One attempt of a request at its worker, or at the two that share it: its reservation and its answer.
 
     sent ──head──> held back ──first body byte──> passed on ──> end
              └ 4xx, 5xx ──redispatched?──┐              └──fails──> the stream ends with its error
       └──fails──────────redispatched?────┴──no──> the client gets it
 
 Nothing of an answer goes to the client before the worker's first body byte (or the end of an empty body), so
-that until then a failure can be redispatched unseen. An attempt that is left for another one is aborted and
-hears nothing more.
+until then a failure can be redispatched unseen. An attempt that is left for another one is aborted.
 """
 
 from collections.abc import Sequence
@@ -32,13 +31,7 @@ _PACKED = b"content-encoding: "
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
-    """The head of a worker's answer.
-
-    Attributes:
-        status: HTTP status; 0 before it came.
-        lines: Header lines.
-        length: Of the body, if it is known.
-    """
+    """The head of a worker's answer; status 0 before it came, length None if unknown."""
 
     status: int
     lines: bytes
@@ -52,22 +45,22 @@ class Owner(Protocol):
     """The request of an attempt (`router.gateway.exchange.RequestExchange`)."""
 
     def redispatched(self, attempt: "WorkerAttempt", error: UpstreamError, status: int | None) -> bool:
-        """Make another attempt in its place, if the rule allows; True if that has taken over."""
+        """Make another attempt if the rule allows; True if one has taken over."""
 
     def transfer_late(self, attempt: "PairAttempt") -> None:
-        """Make another attempt in its place: its KV is late on its link."""
+        """Make another attempt: the KV of this one is late on its link."""
 
     def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
         """Find out whether the worker or the request is at fault."""
 
     def answers_well(self) -> None:
-        """A worker answers well, after others failed."""
+        """Blame the workers that failed before this one answered."""
 
     def prompt_is_sent(self) -> None:
-        """The request is sent to no other worker any more: its body is needed no more."""
+        """Release the body: no other worker will get it."""
 
     def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
-        """Nothing more happens to the request."""
+        """Count the request out."""
 
     def fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
@@ -80,15 +73,8 @@ class WorkerAttempt(msgspec.Struct, eq=False):
     """Passes a worker's answer on (`router.proxy.UpstreamSink`).
 
     Attributes:
-        gateway: What all requests share.
-        record: What is known of the request.
-        parsed: The request.
-        client: Gets the answer.
-        owner: The request.
-        reservation: What is reserved for it.
         upstream: The request on its way; None until it is sent.
-        head: Of the answer.
-        events: Holds back what is no whole event, of a stream of events.
+        events: Holds back incomplete events of an event stream.
     """
 
     gateway: Gateway
@@ -102,12 +88,12 @@ class WorkerAttempt(msgspec.Struct, eq=False):
     events: WholeEvents | None = None
 
     def abort(self) -> None:
-        """Let go of the workers; nothing more is heard."""
+        """Release the workers; nothing more is heard of them."""
         if self.upstream is not None:
             self.upstream.abort()
 
     def said_all(self) -> bool:
-        """Whether the worker has sent the last event of a stream, and only has to end it."""
+        """Return True if the worker has sent the last event of a stream, and only has to end it."""
         tail, status = self.record.tail, self.head.status
         if not status or status >= 400 or not tail:
             return False
@@ -126,9 +112,9 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             self.events = WholeEvents()
 
     def upstream_data(self, data: bytes) -> None:
-        """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so.
+        """Pass bytes on; the first ones end the prefill, unless they are the whole body: then its end does.
 
-        A few streams begin before that (`router.gateway.stream_events`).
+        A few streams begin before their first token (`router.gateway.stream_events`).
         """
         record = self.record
         record.bytes_sent += len(data)
@@ -167,7 +153,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             self.reservation.prefill_ended()
 
     def upstream_end(self) -> None:
-        """The answer is complete: learn from it."""
+        """End the answer, then learn from it."""
         gateway, record, reservation = self.gateway, self.record, self.reservation
         if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
@@ -215,26 +201,22 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
 
 class PairAttempt(WorkerAttempt, eq=False, kw_only=True):
-    """The same of two workers that share a request (`router.handover.PairSink`).
-
-    Attributes:
-        pair: What is reserved for it.
-    """
+    """One attempt at two workers that share a request (`router.handover.PairSink`)."""
 
     pair: PairReservation
 
     def prefill_ended(self) -> None:
-        """The prefill worker has done its part."""
+        """Free the prefill worker."""
         self.pair.prefill_over()
         if self.record.spans is not None:
             self.record.spans.leg_over(self.gateway.now_s())
 
     def shipped(self) -> None:
-        """The KV is at the decode worker."""
+        """Free the link: the KV is at the decode worker."""
         self.pair.shipped()
         if self.record.spans is not None:
             self.record.spans.leg_over(self.gateway.now_s())
 
     def late(self) -> None:
-        """The KV is late on its link, and a prefill on this side now the sooner."""
+        """Prefill on this side of the link instead, if possible."""
         self.owner.transfer_late(self)

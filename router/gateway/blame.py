@@ -1,4 +1,4 @@
-"""Whose fault a failed attempt is: the worker's or the request's.
+"""Blames the worker or the request for a failed attempt.
 
     a worker fails ──no other one is asked──> the worker's: counts in its circuit
                    └─another one is asked───> held back
@@ -6,9 +6,9 @@
                   ├─the other one fails, too────> the request's: counts in no circuit
                   └─the client leaves───────────> counts in no circuit
 
-A request that crashes an engine, or that every engine answers with a 5xx, would otherwise eject one worker
-after the other, and retries would help it. A worker that could not be asked at all (no connection) is at
-fault at once. So is one whose circuit is not closed: the request is its probe, which needs an outcome.
+Otherwise a request that crashes engines, or that every engine answers with a 5xx, would eject one worker
+after the other, helped by retries. A worker that could not be asked at all (no connection) is at fault at
+once. So is a worker whose circuit is not closed: the request is its probe, which needs an outcome.
 """
 
 import logging
@@ -20,17 +20,17 @@ from router.fleet import LocalWorker, Registry
 logger = logging.getLogger(__name__)
 
 BROKEN_MAX = 2
-"""A request after which so many workers of one role broke off is sent to no other worker of that role."""
+"""Workers of one role that a request may break; then no other worker of that role gets it."""
 
 
 class Failure(NamedTuple):
-    """An attempt that failed, which may count against its worker.
+    """A failed attempt, which may count against its worker.
 
     Attributes:
         local: The worker.
         sent_us: Log time at which it was sent the request.
-        code: What happened.
-        asked: Whether it had been sent at least a part of the request.
+        code: Of the error.
+        asked: The worker had been sent at least a part of the request.
     """
 
     local: LocalWorker
@@ -42,13 +42,9 @@ class Failure(NamedTuple):
 class Blame:
     """The failures of one request. Made at the first of them.
 
-    Args:
-        registry: Has the circuits.
-        request_id: For the log.
-
     Attributes:
-        broken: By role, the ids of the workers that broke off although they had been sent the request.
-        repeated: Whether the request is at fault.
+        broken: By role, ids of the workers that broke off although they had been sent the request.
+        repeated: The request is at fault.
     """
 
     __slots__ = ("_held", "_registry", "_request_id", "broken", "repeated")
@@ -67,16 +63,7 @@ class Blame:
         return len(broken) >= BROKEN_MAX
 
     def failed(self, failure: Failure, now_us: int, *, last: bool) -> bool:
-        """Take in a failure.
-
-        Args:
-            failure: What failed.
-            now_us: Log time.
-            last: Whether no other attempt follows.
-
-        Returns:
-            True if it shows that the request is at fault; once.
-        """
+        """Take in a failure; True, once, if the request is at fault. ``last``: no other attempt follows."""
         if self.repeated:
             return False
         others = [held.local.worker.worker_id for held in self._held if held.local is not failure.local]
@@ -103,7 +90,7 @@ class Blame:
         return False
 
     def answered(self, now_us: int) -> None:
-        """Another worker answered well, or none was asked: what is held back was the workers' fault."""
+        """Count the failures held back: another worker answered well, or none was asked."""
         for failure in self._held:
             self._count(failure, now_us)
         self._held.clear()

@@ -1,10 +1,10 @@
-"""Request bodies as msgspec structs: the fields that are looked at, for each endpoint.
+"""Request bodies as msgspec structs: the fields that are read, for each endpoint.
 
-Large fields that are only compared stay raw, all others are skipped in the same pass. A body that
-does not fit these types is decoded generically and brought into shape; see `router.gateway.parsing`.
+Large fields that are only compared stay raw, all others are skipped in the same pass. A body that does not
+fit these types is decoded generically and brought into shape; see `router.gateway.parsing`.
 
-Fields by which engines hand over KV fit only if they are null (`HandoverFields`): so each time that one is
-there, however it is written, the body does not fit, and is refused.
+Fields by which engines hand over KV fit only if they are null (`HandoverFields`): so a body with one, however
+it is written, does not fit, and is refused.
 """
 
 from collections.abc import Callable
@@ -57,11 +57,11 @@ class ExtraArguments(msgspec.Struct, gc=False):
 
 
 class HandoverFields(msgspec.Struct, gc=False):
-    """Fields that say to an engine whose KV or media to fetch, whom to give its own, and where to compute.
+    """Fields that tell an engine whose KV or media to fetch, where to send its own, and where to compute.
 
     The first two are vLLM's (``entrypoints/openai/*/protocol.py``), the others SGLang's (``GenerateReqInput``
     in ``managers/io_struct.py``). With them a client could fetch the blocks of others, pin blocks, make an
-    engine connect to any host, or read a session that is not its own.
+    engine connect to any host, or read another session.
     """
 
     kv_transfer_params: None = None
@@ -114,7 +114,7 @@ class Scalars(HandoverFields, gc=False):
 
 
 class Body(Scalars, gc=False):
-    """Fields that change the start of the rendered prompt, or what may be shared at all."""
+    """Fields that change the start of the rendered prompt, or that limit sharing."""
 
     lora_path: msgspec.Raw = ABSENT
     extra_key: msgspec.Raw = ABSENT
@@ -218,14 +218,14 @@ _IN_ROOT_OR_IDS = frozenset(
 BESIDE_IDS = {
     kind: tuple(name for name in names if name not in _IN_ROOT_OR_IDS) for kind, names in SCOPE_FIELDS.items()
 }
-"""Those of them that bring something into an engine's prompt beside token ids, by body."""
+"""Those of them that add to an engine's prompt beside token ids, by body."""
 
 _scope_of = {kind: attrgetter(*names) for kind, names in SCOPE_FIELDS.items() if names}
 _NO_SCOPE = {kind: (ABSENT,) * len(names) for kind, names in SCOPE_FIELDS.items()}
 
 
 def has_scope_fields(fields: Scalars) -> bool:
-    """Whether a body has one of its `SCOPE_FIELDS`; most have none, which is found out at once."""
+    """Return True if a body has one of its `SCOPE_FIELDS`; most have none, which is cheap to find out."""
     kind = type(fields)
     return kind in _scope_of and bool(_scope_of[kind](fields) != _NO_SCOPE[kind])
 
@@ -245,17 +245,17 @@ def decode(
     """Decode a body into the struct of its endpoint.
 
     Args:
-        endpoint: Where it was sent.
+        endpoint: Of the request.
         body: All of it.
-        digest: Hashes what has no shape that we know.
-        strictly: Do not make the best of a body that does not fit.
-        handover_allowed: Whether clients may say how engines hand over KV.
+        digest: Hashes shapes that we do not know.
+        strictly: Raise `Misfit` where the body does not fit.
+        handover_allowed: Clients may set the fields by which engines hand over KV.
 
     Raises:
-        Misfit: If it does not fit, and has to.
-        ClientError: If it is no object, a scalar has the wrong type, or a field is not the client's to say.
-        ValueError: If it is not JSON.
-        RecursionError: If it is nested too deeply.
+        Misfit: It does not fit, and has to.
+        ClientError: It is no object, a scalar has the wrong type, or a field is forbidden to clients.
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deeply.
     """
     kind = _TYPES[endpoint]
     try:
@@ -267,12 +267,6 @@ def decode(
 
 
 def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest, *, handover_allowed: bool) -> Scalars:
-    """Decode a body that does not fit the types of its endpoint.
-
-    Raises:
-        ClientError: If it cannot be a request.
-        ValueError: If it is not JSON.
-    """
     value = loads(body.removeprefix(BOM))
     if not isinstance(value, dict):
         raise ClientError("The body must be a JSON object.", code="not_an_object")
@@ -298,15 +292,7 @@ def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest, *, hando
 
 
 def _refuse_handover(text: bytes) -> None:
-    """Refuse a body that says how engines hand over KV. Of a name that is there twice each member counts.
-
-    Args:
-        text: A JSON object.
-
-    Raises:
-        ClientError: It does.
-        ValueError: It is not JSON as the standard has it.
-    """
+    """Raise `ClientError` for a JSON object with hand-over fields; of a repeated name each member counts."""
     text = decodable(text)
     _check_null(_handover_fields, text, "")
     for member in members(text, "vllm_xargs"):
@@ -328,7 +314,7 @@ def _check_null(decode: Callable[[bytes], object], text: bytes, within: str) -> 
 
 
 def _prompt_from(value: Any, digest: Digest) -> Any:
-    """Prompts from generically decoded JSON; one of a shape we do not know becomes a hash."""
+    """Return prompts of generically decoded JSON; an unknown shape becomes a hash."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and value:
@@ -355,4 +341,4 @@ _SHAPES: dict[type[Scalars], dict[str, Callable[[Any, Digest], Any]]] = {
     GenerateBody: {"text": _prompt_from, "input_ids": _prompt_from},
     PassedThroughBody: {},
 }
-"""How to read the prompt fields of each body, whatever their shape."""
+"""Readers of the prompt fields of each body, whatever their shape."""

@@ -1,22 +1,18 @@
-"""A large JSON body without its long strings, found and read in short steps.
+"""A large JSON body without its long strings and arrays, found and read in short steps.
 
     {"messages": [{"content": "4 MB of text"}], "prompt": [1, 2, ... 6 MB]}     body
     {"messages": [{"content": "MARK0;"}], "prompt": "MARK1;"}                    skeleton
                                  └ long value 0: where the text is      └ long value 1: the array is
 
-What is left is small, decodes at once and goes the way of every other body; wherever a placeholder turns
-up again, the long value takes its place, piece by piece. So nothing is copied that is not looked at, and no
-step takes longer than a slice does, however large the body is.
+The skeleton decodes at once and is treated like any other body; wherever a placeholder turns up again, the
+long value takes its place, piece by piece. So only what is read is copied, and no step takes longer than a
+slice does. A placeholder opens with a secret of this process, so no client can write one.
 
-A placeholder opens with a secret of this process, so that no client can write one.
+Strings are found by their quotes: numpy finds all quotes of a slice (0.15 ms per MB); a quote behind a single
+backslash is no end. Arrays of numbers only (token ids) are looked for where there is no quote for long.
 
-Strings are found by their quotes: of each slice numpy gives the places of all of them (0.15 ms per
-MB, escaped ones or not), a quote behind a single backslash is no end. Arrays of nothing but
-numbers (token ids) are looked for where there is no quote for long.
-
-What is left must be small, too, or its decoding would hold everybody up: two million empty messages fit
-into 8 MB, and took 10 s. So its size, objects, arrays and strings are counted first, and bounded far above
-what conversations of a million tokens have.
+The skeleton is bounded, too, since decoding two million empty messages of 8 MB took 10 s: its size, objects,
+arrays and strings are counted first. The bounds are far above conversations of a million tokens.
 """
 
 import re
@@ -57,7 +53,7 @@ _QUOTE, _BACKSLASH, _OPEN, _CLOSE, _U, _SPACE = b'"\\[]u '
 _BILLING = BILLING_HEADER.encode()
 
 _ESCAPE_BYTES = 6
-"""Length of an escape such as ``\\u00e4``, the longest."""
+"""Length of ``\\u00e4``, the longest escape."""
 
 _SURROGATES = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]")
 """Two escapes that are one character."""
@@ -69,9 +65,9 @@ SKELETON_BYTES_MAX = 16 * 1024 * 1024
 CONTAINERS_MAX = 100_000
 """Objects and arrays, of 3 us each: 30,000 messages with parts."""
 STRINGS_MAX = 250_000
-"""Strings of a skeleton, names of fields included."""
+"""Strings of a skeleton, field names included."""
 WEIGHED_BYTES_MIN = 64 * 1024
-"""A smaller skeleton has not enough of anything."""
+"""A smaller skeleton cannot exceed the bounds."""
 ARRAY_BYTES_MAX = 1024 * 1024
 """Longest array of numbers within a tool or its arguments; it is decoded at once."""
 
@@ -84,15 +80,14 @@ class Unusual(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done at once, in bytes.
+    """Work per step, in bytes.
 
     Attributes:
-        slice_bytes: Searched or handed on in one step, which takes 0.05 to 0.5 ms. With less, the 10 µs
-            that numpy needs for any slice begin to show.
-        text_bytes: Of a string or an array, decoded in one call: little enough to stay in the processor's
-            cache.
-        long_value_bytes_min: Strings up to this length stay where they are: to cut one out costs as much as
-            to decode it. More than any name of a field that we look at.
+        slice_bytes: Searched or handed on in one step, which takes 0.05 to 0.5 ms. Below, numpy's 10 µs per
+            slice begin to show.
+        text_bytes: Of a string or array decoded in one call: it stays in the processor's cache.
+        long_value_bytes_min: Shorter strings stay in the skeleton: to cut one out costs as much as to decode
+            it. More than any name of a field that we read.
     """
 
     slice_bytes: int = 256 * 1024
@@ -104,7 +99,7 @@ DEFAULT_SIZES = Sizes()
 
 
 class LongValue(msgspec.Struct, frozen=True, gc=False):
-    """What was cut out: ``body[start:end]``, a string without its quotes or an array with its brackets."""
+    """A cut out ``body[start:end]``: a string without its quotes or an array with its brackets."""
 
     start: int
     end: int
@@ -112,14 +107,9 @@ class LongValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class BodyOutline:
-    """A body, its skeleton and its holes.
-
-    Attributes:
-        skeleton: The body with placeholders; complete when `cut` has ended.
-    """
+    """A body, its long values, and its skeleton, which is complete when `cut` has ended."""
 
     def __init__(self, body: bytes, sizes: Sizes = DEFAULT_SIZES) -> None:
-        """Prepare; see `cut`."""
         self.skeleton = b""
         self._body = body
         self._sizes = sizes
@@ -129,7 +119,7 @@ class BodyOutline:
         self._kept_to = 0
 
     def cut(self) -> Steps:
-        """Find the holes. Of a body that is not JSON, something that is not JSON either is left."""
+        """Find the long values. If the body is not JSON, neither is the skeleton."""
         body, long = self._body, self._sizes.long_value_bytes_min
         opened: list[int] = []  # the quote that opened the string we are in
         closed = position = 0  # where the string before ended, and how far we are
@@ -157,11 +147,7 @@ class BodyOutline:
             yield from self._weigh()
 
     def _weigh(self) -> Steps:
-        """Count what there is to decode.
-
-        Raises:
-            ClientError: It is too much.
-        """
+        """Raise `ClientError` if there is too much to decode."""
         skeleton = self.skeleton
         if len(skeleton) > SKELETON_BYTES_MAX:
             raise too_complex()
@@ -179,7 +165,7 @@ class BodyOutline:
             yield
 
     def _quotes(self, start: int) -> tuple[npt.NDArray[np.intp], int]:
-        """Where strings begin or end in the slice from here, and where the next slice begins."""
+        """Return where strings begin or end in the slice from here, and where the next slice begins."""
         end = min(start + self._sizes.slice_bytes, len(self._body))
         values = np.frombuffer(self._body, np.uint8, end - start, start)
         quotes = np.flatnonzero(values == _QUOTE)
@@ -197,7 +183,7 @@ class BodyOutline:
         return quotes[~escaped] + start, end
 
     def _cut_arrays(self, start: int, end: int) -> Steps:
-        """Cut out the long arrays that hold no array or object, of a stretch without strings."""
+        """Cut out the long arrays without arrays or objects, of a stretch without strings."""
         opened: list[int] = []
         step_bytes = self._sizes.slice_bytes
         for position in range(start, end, step_bytes):
@@ -221,7 +207,7 @@ class BodyOutline:
         self._long_values.append(long_value)
 
     def place(self, position: int) -> int:
-        """Where in the body something of the skeleton is that is in no placeholder."""
+        """Return the place in the body of a place in the skeleton outside of placeholders."""
         moved = 0
         for index, long_value in enumerate(self._long_values):
             if position <= long_value.start - moved:
@@ -233,37 +219,28 @@ class BodyOutline:
 
     @property
     def has_arrays(self) -> bool:
-        """Whether arrays of numbers were cut out: in the skeleton they are strings."""
+        """True if arrays of numbers were cut out: in the skeleton they are strings."""
         return any(long_value.is_array for long_value in self._long_values)
 
     def refuse(self, *values: str | None) -> None:
-        """Check that these values are all there.
-
-        Raises:
-            Unusual: If one was cut out.
-        """
+        """Raise `Unusual` if one of these values was cut out."""
         if any(value is not None and _MARK in value for value in values):
             raise Unusual
 
     def refuse_arrays(self, text: Any) -> None:
-        """Check that this is not an array of numbers that was cut out, nor a list with one.
-
-        Raises:
-            Unusual: If it is.
-        """
+        """Raise `Unusual` if this is an array of numbers that was cut out, or a list with one."""
         for value in text if isinstance(text, list) else [text]:
             long_value = self._long_value(value) if isinstance(value, str) else None
             if long_value is not None and long_value.is_array:
                 raise Unusual
 
     def filled(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The stream of a conversation with all it had; see `conversation.append_turns`.
+        """Yield the stream of a conversation (`conversation.append_turns`) with its long values.
 
-        Yields:
-            Pieces of about `Sizes.slice_bytes`; empty ones too, where a step brought none.
+        Pieces have about `Sizes.slice_bytes`; a step that brought none yields an empty one.
 
         Raises:
-            ValueError: What was cut out is not JSON, or not text.
+            ValueError: A long value is not JSON, or not text.
         """
         gathered: list[bytes] = []
         gathered_bytes = 0
@@ -290,9 +267,9 @@ class BodyOutline:
                 yield piece
 
     def _restored(self, piece: bytes, *, is_content: bool = False) -> Iterator[bytes]:
-        """A text that was cut out, or canonical JSON with all that was cut out of it.
+        """Yield a text that was cut out, or canonical JSON with its long values.
 
-        Of content that is only hashed, the head of a data URL is left out (`conversation.content_digest`).
+        Content that is only hashed loses the head of a data URL (`conversation.content_digest`).
         """
         match = _PLACEHOLDER_BYTES.fullmatch(piece)
         if match is not None:
@@ -321,12 +298,7 @@ class BodyOutline:
         yield piece[start:]
 
     def _text(self, long_value: LongValue, written: Callable[[str], bytes]) -> Iterator[bytes]:
-        """A string, as it is written.
-
-        Raises:
-            ValueError: It is not JSON.
-            Unusual: It is an array, where text belongs.
-        """
+        """Yield a string as it is written; `ValueError` if it is not JSON, `Unusual` if it is an array."""
         if long_value.is_array:
             raise Unusual
         start = long_value.start
@@ -337,11 +309,7 @@ class BodyOutline:
             start = end
 
     def _data_head_bytes(self, long_value: LongValue) -> int:
-        """Length of the head of a data URL, 0 if it is none in base64.
-
-        Raises:
-            Unusual: The head is written in a way that only decoding it tells.
-        """
+        """Return the length of a base64 data URL's head, 0 without; `Unusual` if only decoding it tells."""
         raw = self._body[long_value.start : min(long_value.start + 2 * DATA_HEAD_MAX, long_value.end)]
         if not raw.startswith(DATA_HEAD.encode()):
             return 0
@@ -352,7 +320,7 @@ class BodyOutline:
         return len(head + end) if end and len(written + end) <= DATA_HEAD_MAX else 0
 
     def token_ids(self, prompt: str) -> Iterator[bytes] | None:
-        """The token ids that a prompt stands for, packed (`packed_ids`) and in pieces; None if it is text.
+        """Return the packed token ids of a prompt in pieces (`packed_ids`); None if it is text.
 
         Raises:
             Unusual: While iterating, if they are no token ids.
@@ -376,7 +344,7 @@ class BodyOutline:
             start = end + 1
 
     def digest(self, canonical: bytes) -> bytes:
-        """Hash canonical JSON. If something is missing in it, `filled` will know the hash and replace it."""
+        """Hash canonical JSON; `filled` replaces the hash if the JSON has placeholders."""
         known_as = opaque(canonical)
         if _MARK_BYTES in canonical:
             self._hashed[known_as] = canonical
@@ -387,7 +355,7 @@ class BodyOutline:
         return None if match is None else self._long_values[int(match[1])]
 
     def _safe_end(self, start: int, end: int) -> int:
-        """Where a slice of a string may end: within no character, escape or pair of surrogates."""
+        """Return the end of a slice of a string, within no character, escape or pair of surrogates."""
         body = self._body
         if end - start <= self._sizes.text_bytes:
             return end
@@ -406,7 +374,7 @@ class BodyOutline:
 
 
 def too_complex() -> ClientError:
-    """What the client is told of a body whose decoding would take too long."""
+    """Return the error for a body whose decoding would take too long."""
     return ClientError(
         f"The body is too complex: it has more than {CONTAINERS_MAX} objects and arrays, {STRINGS_MAX} "
         "strings, or too many bytes of anything but text and token ids.",
@@ -424,11 +392,7 @@ def _placeholder(index: int, long_value: LongValue) -> bytes:
 
 
 def packed_ids(ids: list[int]) -> bytes:
-    """Token ids as 32-bit integers.
-
-    Raises:
-        Unusual: If one does not fit.
-    """
+    """Return token ids as 32-bit integers; raise `Unusual` if one does not fit."""
     try:
         return array("I", ids).tobytes()
     except (OverflowError, TypeError) as error:
@@ -436,10 +400,10 @@ def packed_ids(ids: list[int]) -> bytes:
 
 
 def _canonical_text(text: str) -> bytes:
-    """Text as it is written within canonical JSON.
+    """Return text as written within canonical JSON.
 
     Raises:
-        Unusual: A lone surrogate changes how all of the JSON around it is written.
+        Unusual: A lone surrogate changes the writing of all the JSON around it.
     """
     try:
         return orjson.dumps(text)[1:-1]
@@ -448,11 +412,7 @@ def _canonical_text(text: str) -> bytes:
 
 
 def _is_plain(raw: bytes) -> bool:
-    """Whether a string of JSON is written as it reads.
-
-    Raises:
-        ValueError: It is not UTF-8.
-    """
+    """Return True if a string of JSON is written as it reads; raise `ValueError` if it is not UTF-8."""
     if b"\\" in raw or np.frombuffer(raw, np.uint8).min() < _SPACE:
         return False
     if not raw.isascii():

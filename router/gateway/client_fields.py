@@ -1,12 +1,11 @@
-"""Fields of a body that are no client's to say: taken out, hashed or refused before a worker sees them.
+"""Fields of a body that clients may not set: taken out, hashed or refused before a worker sees them.
 
     rid, request_id              name a request at its engine    taken out: workers know it by our id
     cache_salt, extra_key        keep caches apart               hashed with the tenant (`salting`)
     kv_transfer_params, ...      say whose KV to fetch or keep   refused (`router.gateway.bodies`)
 
-With another's id a client could have its answer mixed up with theirs, or end it. The engines' own words for
-their ids: ``rid`` is SGLang's, which aborts all that begin with it; ``request_id`` is vLLM's, by which
-``/v1/responses`` also stores answers.
+With another's id a client could mix up answers, or end the other's request. ``rid`` is SGLang's, which aborts
+all ids that begin with it; ``request_id`` is vLLM's, by which ``/v1/responses`` also stores answers.
 """
 
 from collections.abc import Callable
@@ -30,18 +29,18 @@ def edits_of(
     skeleton: bytes | None = None,
     place: Callable[[int], int] = int,
 ) -> tuple[Edit, ...]:
-    """Return what a worker gets otherwise than its client wrote it; nothing, for most requests.
+    """Return the edits of a body for its worker; none, for most requests.
 
     Args:
-        endpoint: Where it was sent.
-        fields: What was decoded from the body.
+        endpoint: Of the request.
+        fields: Decoded from the body.
         body: The body.
-        tenant: Whose it is. Its salt goes in.
-        skeleton: What of the body is looked at (`router.gateway.body_outline`); None for all of it.
-        place: Where in the body a place of the skeleton is.
+        tenant: Its salt goes in.
+        skeleton: The decoded part of the body (`router.gateway.body_outline`); None for all of it.
+        place: Maps a place of the skeleton to the body.
 
     Raises:
-        ClientError: A field is there too often.
+        ClientError: A field occurs too often.
         ValueError: The body has such a field, but is not JSON as the standard has it.
     """
     has_ids = fields.rid is not ABSENT or fields.request_id is not ABSENT
@@ -78,7 +77,6 @@ def edits_of(
 
 
 def _has_members(text: bytes, gone: list[Edit]) -> bool:
-    """Whether anything is left of an object."""
     at = 0
     for start, end, _ in (*gone, (len(text), 0, b"")):
         if text.find(b'"', at, start) >= 0:

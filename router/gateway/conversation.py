@@ -1,20 +1,20 @@
 """The canonical byte stream of a conversation, and the wire shapes it is written from.
 
-Two requests share KV blocks if what the engine renders starts the same. The stream mimics that:
-tools first, then turn after turn, each as role, name, reasoning, content and tool calls. It only ever
-grows at its end when the conversation goes on, and a common prefix of text is a common prefix of
-bytes: no lengths, no closing marks behind the text that is still growing.
+Two requests share KV blocks if the engine renders an equal start. The stream mimics that: tools first, then
+turn after turn, each as role, name, reasoning, content and tool calls. It only grows at its end when the
+conversation goes on, and a common prefix of text is a common prefix of bytes: no lengths, no closing marks
+behind growing text.
 
     FF tools  FE role FD name FC id F9 reasoning F8 text FB media F7 call ... FE role ...
 
-Structure is marked by bytes that no UTF-8 text contains (F5 to FF, C0, C1; also not when a lone
-surrogate is written as three bytes), so no text can imitate structure. Media and parts of a shape we
-do not know are 16 bytes of hash behind their mark. A string and a list of one text part are the same;
-empty texts and absent ones too, since engines render neither.
+Marks are bytes that no UTF-8 text contains (F5 to FF, C0, C1; also not when a lone surrogate is written as
+three bytes), so no text can imitate structure. Media and parts of unknown shape are 16 bytes of hash behind
+their mark. A string equals a list of one text part, and empty texts equal absent ones, since engines render
+neither.
 
-Two ways lead here: msgspec decodes the shapes below in the one pass that also finds all other
-fields; a body with any other shape is decoded generically and goes through `turns_from`, which keeps
-every known shape and hashes the rest. Both give the same stream for the same turn.
+msgspec decodes the shapes below in the pass that also finds all other fields. A body of any other shape is
+decoded generically and goes through `turns_from`, which keeps every known shape and hashes the rest. Both
+give the same stream for the same turn.
 """
 
 import json
@@ -42,7 +42,7 @@ RESULT_END = b"\xc0"
 DATA_HEAD = "data:"
 DATA_HEAD_END = ";base64,"
 DATA_HEAD_MAX = 256
-"""The head of a data URL in base64 is no longer (RFC 2397: a media type and its parameters)."""
+"""Bytes of the head of a data URL in base64 (RFC 2397: a media type and its parameters)."""
 
 _LONE_SURROGATE_LIKELY = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -146,20 +146,20 @@ class Turn(msgspec.Struct, gc=False):
 
 
 def encode(text: str) -> bytes:
-    """UTF-8; a lone surrogate, which agents cut out of emoji, becomes three bytes of its own."""
+    """Return UTF-8; a lone surrogate, which agents cut out of emoji, becomes three bytes of its own."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def opaque(data: bytes) -> bytes:
-    """The 16-byte hash that stands for media and for shapes we do not know."""
+    """Return the 16-byte hash that stands for media and for unknown shapes."""
     return xxhash.xxh3_128_digest(data)
 
 
 def content_digest(text: str) -> bytes:
-    """The hash that stands for media, or for other content that is only compared.
+    """Return the hash of media, or of other content that is only compared.
 
-    The same picture is the same content as a data URL (OpenAI), as base64 alone (Anthropic), and under any
-    declared type: the head of a data URL does not count. What a web address leads to is not looked at.
+    A picture is the same content as a data URL (OpenAI), as base64 (Anthropic), and under any declared type:
+    the head of a data URL does not count. Web addresses are not followed.
     """
     if text.startswith(DATA_HEAD):
         end = text.find(DATA_HEAD_END, 0, DATA_HEAD_MAX)
@@ -169,7 +169,7 @@ def content_digest(text: str) -> bytes:
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """Decode JSON generically: strictly, but lone surrogates are let through as Python does.
+    """Decode JSON generically and strictly, but let lone surrogates through as Python does.
 
     Raises:
         ValueError: It is not JSON.
@@ -188,7 +188,7 @@ def _reject_constant(name: str) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON without white space and with sorted keys.
+    """Return JSON without white space and with sorted keys.
 
     Raises:
         RecursionError: Nested more than about 1,000 levels deep.
@@ -236,7 +236,6 @@ def append_turns(stream: list[bytes], turns: Sequence[Turn]) -> None:
 
 
 def _append_item(stream: list[bytes], turn: Turn) -> None:
-    """What items of the Responses API have beyond messages."""
     _append_text(stream, ARGUMENTS, turn.arguments)
     append_content(stream, turn.output)
     append_content(stream, turn.summary)
@@ -290,10 +289,9 @@ def _append_parts(stream: list[bytes], parts: Sequence[Part]) -> None:
 
 
 def _reference(part: Part) -> str:
-    """What tells media apart: its own name if the client gave one, as vLLM does, else what it is.
+    """Return the client's name of media, else the media itself.
 
-    Engines of vLLM key their caches by ``uuid`` where there is one (multi_modal_uuids), whatever comes
-    with it.
+    vLLM keys its caches by ``uuid`` where there is one (multi_modal_uuids), whatever comes with it.
     """
     if part.uuid:
         return part.uuid
@@ -304,11 +302,11 @@ def _reference(part: Part) -> str:
 
 
 Digest = Callable[[bytes], bytes]
-"""How canonical JSON of a shape we do not know is hashed: `opaque`, if the JSON is all there."""
+"""Hashes canonical JSON of an unknown shape: `opaque`, if the JSON is all there."""
 
 
 def turns_from(value: Any, digest: Digest = opaque) -> list[Turn]:
-    """Turns from generically decoded JSON of any shape."""
+    """Return turns of generically decoded JSON of any shape."""
     if isinstance(value, list):
         return [_turn_from(item, digest) for item in value]
     return [] if value is None else [_turn_from(value, digest)]
@@ -328,7 +326,7 @@ def _turn_from(value: Any, digest: Digest) -> Turn:
 
 
 def content_from(value: Any, digest: Digest = opaque) -> str | list[Part] | None:
-    """A content field from generically decoded JSON of any shape."""
+    """Return a content field of generically decoded JSON of any shape."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):

@@ -1,6 +1,6 @@
-"""One request on its way to whoever serves it: chosen, waited for, sent, and sent elsewhere if that failed.
+"""Takes one request to a worker, through the queue if need be, and elsewhere if that fails.
 
-    dispatch ── choose ──> send ──fails, budget left──> dispatch, without those who failed it
+    dispatch ── choose ──> send ──fails, budget left──> dispatch, without the workers that failed it
                    └── no room ──> `RequestQueue` ──its turn──> decide afresh
 
 All of it runs in callbacks of the event loop, without an await.
@@ -37,34 +37,30 @@ from router.metric_families import REDISPATCHES, REQUESTS_AT_FAULT
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.1
-"""Before the only worker left is asked a second time; doubled each time after."""
+"""Pause before the only worker left is asked a second time; doubled each time after."""
 
 
 class Sender(Protocol):
-    """Who sends what is decided (`router.gateway.exchange.RequestExchange`)."""
+    """Sends to the chosen worker (`router.gateway.exchange.RequestExchange`)."""
 
     def send(self, decision: Decision, parsed: ParsedRequest) -> None:
-        """Reserve, and send to whom was chosen."""
+        """Reserve, and send to the chosen worker."""
 
     def left(self) -> None:
-        """The attempt has failed and is let go of; another follows."""
+        """Forget the attempt that failed; another follows."""
 
     def fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
 
 
 class Dispatcher(msgspec.Struct, eq=False):
-    """Takes a request that is understood to a worker, and to another one if that failed.
+    """Takes one request to a worker.
 
     Attributes:
-        gateway: What all requests share.
-        record: What is known of the request.
-        parsed: The request.
-        sender: Sends it.
-        timeout_s: How long its client waits for the answer; 0 if it did not say.
+        timeout_s: The client's own; 0 without one.
         tried: Slots of workers that failed it.
-        blame: What is known of the attempts that failed; None before the first.
-        ticket_id: Its ticket while it waits; empty else.
+        blame: Of failed attempts; None before the first.
+        ticket_id: While it waits; otherwise empty.
         pause_timer: Ends the pause before the next attempt.
     """
 
@@ -79,12 +75,12 @@ class Dispatcher(msgspec.Struct, eq=False):
     pause_timer: asyncio.TimerHandle | None = None
 
     def dispatch(self) -> None:
-        """Choose a worker, and go there or wait.
+        """Choose a worker, and send or wait.
 
         Raises:
-            NoWorker: If nobody may take it.
-            ClientError: If nobody ever could.
-            RequestRejected: If it had to wait, and too many wait already.
+            NoWorker: No worker may take it now.
+            ClientError: No worker ever could.
+            RequestRejected: It had to wait, and the queue is full.
         """
         gateway = self.gateway
         match choose(gateway, gateway.placing.decider, self.record, self.parsed, self.tried):
@@ -98,17 +94,12 @@ class Dispatcher(msgspec.Struct, eq=False):
                 assert_never(never)
 
     def renew(self, left_us: int, now_us: int) -> None:
-        """This replica was given up although it lives: say again that the request waits, if it does.
-
-        Args:
-            left_us: Log time up to which its tickets were dropped.
-            now_us: Log time, later than that.
-        """
+        """Publish the ticket again if the request waits; see `RequestExchange.renew`."""
         if self.ticket_id:
             self.gateway.placing.room.say_again(self.ticket_id, left_us, now_us)
 
     def end(self) -> None:
-        """The request has ended: wait for nothing more."""
+        """Stop waiting: the request has ended."""
         if self.pause_timer is not None:
             self.pause_timer.cancel()
         if self.ticket_id:
@@ -119,7 +110,7 @@ class Dispatcher(msgspec.Struct, eq=False):
     # From the waiting room (`policies.RequestQueue`).
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
-        """Choose a worker, and see whether it is this request's turn there."""
+        """Choose a worker, and find out whether it is this request's turn there."""
         try:
             decider = self.gateway.placing.decider
             return choose(self.gateway, decider, self.record, self.parsed, self.tried, ticket_id, turn)
@@ -129,7 +120,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             return Unserved(crashed())
 
     def dispatched(self, decision: Decision) -> None:
-        """It is this request's turn: go."""
+        """Send: it is this request's turn."""
         self.ticket_id = ""
         self.record.waited()
         try:
@@ -138,7 +129,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             self.sender.fail(crashed())
 
     def refused(self, refusal: QueueRefusal) -> None:
-        """It waited for nothing."""
+        """Fail: the queue gave the request up."""
         record = self.record
         self.ticket_id = ""
         record.waited()
@@ -148,10 +139,10 @@ class Dispatcher(msgspec.Struct, eq=False):
     # Inside.
 
     def _wait(self, queued: Queued) -> None:
-        """Wait for a worker that has room.
+        """Queue the request.
 
         Raises:
-            RequestRejected: If too many wait already.
+            RequestRejected: The queue is full.
         """
         gateway, record = self.gateway, self.record
         deadline_us = record.arrived_us + round(self.timeout_s * 1e6) if self.timeout_s else None
@@ -163,11 +154,11 @@ class Dispatcher(msgspec.Struct, eq=False):
         record.waits_since_s = gateway.now_s()
 
     def redispatched(self, attempt: WorkerAttempt, error: UpstreamError, status: int | None) -> bool:
-        """Try again, if the rule allows; True if that has taken over.
+        """Make another attempt if the rule allows; True if one has taken over.
 
-        Another worker is asked at once, on this side of a link if it failed across it. If all that may serve
-        it have failed, an answer of the last one passes through, and a worker that gave no answer is
-        asked again after a pause: its trouble may have been the moment's.
+        Another worker is asked at once, on this side of a link if the attempt failed across it. If all
+        workers have failed, an error answer of the last one passes through, and a worker that gave no answer
+        is asked again after a pause: its trouble may have been brief.
         """
         gateway, record, reservation = self.gateway, self.record, attempt.reservation
         local = reservation.local
@@ -202,9 +193,9 @@ class Dispatcher(msgspec.Struct, eq=False):
         return True
 
     def transfer_late(self, attempt: PairAttempt) -> None:
-        """The KV of a pair is late on its link, and a prefill on this side now the sooner: go there.
+        """Prefill on this side of the link instead: the KV of a pair is late, and that is now faster.
 
-        If nobody could do it there, or the rule does not allow another attempt, it may still arrive.
+        If no worker here can, or the rule allows no other attempt, the KV may still arrive.
         """
         pair = attempt.pair
         if pair.arrived or pair.released or not self._others(pair.avoided, self.gateway.log.now_us()):
@@ -216,7 +207,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             self._dispatch_again(error)
 
     def _others(self, avoided: Sequence[int], now_us: int) -> bool:
-        """Whether somebody else may serve it than those who were tried, and these."""
+        """Return True if a worker is left that was not tried and is not to be avoided."""
         gateway, parsed = self.gateway, self.parsed
         bucket = gateway.placing.decider.bucket_of(parsed)
         eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
@@ -232,8 +223,8 @@ class Dispatcher(msgspec.Struct, eq=False):
         """Find out whether the worker or the request is at fault (`router.gateway.blame`).
 
         Args:
-            failures: Of one attempt: of two, the second is the other worker's part in the same failure.
-            last: Whether no other attempt follows.
+            failures: Of one attempt; a second one is the partner's part in the same failure.
+            last: No other attempt follows.
         """
         gateway, now_us, blame = self.gateway, self.gateway.log.now_us(), self._blamed()
         first, *others = failures
@@ -244,13 +235,12 @@ class Dispatcher(msgspec.Struct, eq=False):
                 gateway.registry.circuits.failed(other.local, now_us, other.sent_us, other.code)
 
     def _blamed(self) -> Blame:
-        """What is known of the attempts that failed so far."""
         if self.blame is None:
             self.blame = Blame(self.gateway.registry, self.record.request_id)
         return self.blame
 
     def _verdict(self, status: int | None) -> Redispatch | GiveUp:
-        """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
+        """Apply the redispatch rule to a failed attempt, and pay for a retry."""
         gateway, record, now_s = self.gateway, self.record, self.gateway.now_s()
         return redispatch(
             gateway.sending.retry_budget,
@@ -264,7 +254,7 @@ class Dispatcher(msgspec.Struct, eq=False):
     def _leave(
         self, attempt: WorkerAttempt, local: LocalWorker, avoided: Sequence[int], error: UpstreamError
     ) -> None:
-        """Let go of an attempt that failed at a worker, for another one elsewhere."""
+        """Release a failed attempt, for another one elsewhere."""
         record = self.record
         attempt.abort()
         attempt.reservation.release(abandoned=True)
@@ -287,7 +277,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         )
 
     def _dispatch_again(self, error: UpstreamError) -> None:
-        """Make the next attempt; if there is nobody to ask, the last failure says more than that."""
+        """Make the next attempt; if no worker is left, report the last failure, which tells more."""
         self.pause_timer = None
         try:
             self.dispatch()

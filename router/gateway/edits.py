@@ -1,11 +1,11 @@
-"""Edits of a client's body: members of a JSON object written over or taken out, all else as it was.
+"""Edits of a client's body: members of a JSON object written over or taken out, the rest unchanged.
 
-    {"model":"m","rid":"x","messages":[...],"cache_salt":"s"}     what the client sent
-    {"model":"m",          "messages":[...],"cache_salt":"pV4.."}  what a worker gets: nothing is copied
+    {"model":"m","rid":"x","messages":[...],"cache_salt":"s"}     from the client
+    {"model":"m",          "messages":[...],"cache_salt":"pV4.."}  to the worker: nothing is copied
 
-A name may be there several times, and be written with escapes. Engines take the last one of two, but other
-readers may not: each one is found. Members are found by decoding, in one pass for each time that the name is
-there and one more, 0.3 ms per MB: that is for the few requests that have such a member at all.
+A name may occur several times, and be written with escapes. Engines take the last one of two, but other
+readers may not: every one is found. Members are found by decoding, once for each time that the name occurs
+and once more, 0.3 ms per MB; few requests have such a member at all.
 """
 
 import re
@@ -19,10 +19,10 @@ from router.errors import ClientError
 from router.offsets import offset
 
 Edit = tuple[int, int, bytes]
-"""What to replace: where it begins and ends, in bytes, and by what."""
+"""Begin and end in bytes, and the replacement."""
 
 TIMES_MAX = 8
-"""A name that is there more often is refused: each time takes a pass over the body."""
+"""A name that occurs more often is refused: each time takes a pass over the body."""
 
 _ABSENT = msgspec.Raw()
 
@@ -32,13 +32,7 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 
 
 class Member(NamedTuple):
-    """A member of an object, in bytes.
-
-    Attributes:
-        begin: The quote that its name begins with.
-        start: Begin of its value.
-        end: End of its value.
-    """
+    """A member of an object, in bytes: the opening quote of its name, begin and end of its value."""
 
     begin: int
     start: int
@@ -52,14 +46,10 @@ def _decoder(name: str) -> Callable[[bytes], msgspec.Struct]:
 
 
 def members(text: bytes, name: str) -> list[Member]:
-    """Find each member of a name, in order.
-
-    Args:
-        text: A JSON object, without a byte order mark.
-        name: Of letters and underscores.
+    """Find each member of a name of letters and underscores in a JSON object, in order.
 
     Raises:
-        ClientError: It is there more than `TIMES_MAX` times.
+        ClientError: It occurs more than `TIMES_MAX` times.
         ValueError: The text is not JSON as the standard has it.
     """
     found: list[Member] = []
@@ -85,12 +75,7 @@ def decodable(text: bytes) -> bytes:
 
 
 def removal(text: bytes, taken: Iterable[Member]) -> list[Edit]:
-    """Return the edits that take members out of an object, each with one comma.
-
-    Args:
-        text: The object.
-        taken: The members.
-    """
+    """Return the edits that take members out of an object, each with one comma."""
     spans: list[list[int]] = []
     for member in sorted(taken):
         end = _skip(text, member.end)
@@ -106,12 +91,7 @@ def removal(text: bytes, taken: Iterable[Member]) -> list[Edit]:
 
 
 def edited(body: bytes, edits: Sequence[Edit]) -> tuple[bytes | memoryview, ...]:
-    """Return a body with edits, in pieces of which the large ones are its own.
-
-    Args:
-        body: As the client sent it.
-        edits: In order; none overlaps another.
-    """
+    """Return a body with ordered, disjoint edits, in pieces of which the large ones are its own."""
     if not edits:
         return (body,)
     view, at = memoryview(body), 0
@@ -124,7 +104,6 @@ def edited(body: bytes, edits: Sequence[Edit]) -> tuple[bytes | memoryview, ...]
 
 
 def _skip(text: bytes, at: int) -> int:
-    """The first place from here that is no white space."""
     match = _SPACE.match(text, at)
     assert match is not None
     return match.end()

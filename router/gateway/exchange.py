@@ -6,13 +6,12 @@
          (a large body, └─ waits in the `RequestQueue`, if it is not its turn        its error
          in steps), or tokenizing (`router.tokenizing`, for models that have a tokenizer)
 
-Its states are those of `router.gateway.phase`. Whatever happens, every attempt's `Reservation` is released,
-and the client gets exactly one answer. A request is counted out before its answer ends: with the end, a
-pipelined request behind it begins. What is told of it then is its `RequestRecord`'s business.
+States: `router.gateway.phase`. Every attempt's `Reservation` is released on every path, and the client gets
+exactly one answer. A request is counted out before its answer ends, since a pipelined request behind it
+begins with that end.
 
-How it is placed, waits and is redispatched: `router.gateway.dispatcher`. How an answer is passed on:
-`router.gateway.attempt`. A request that a prefill and a decode worker share is one attempt, too
-(`router.handover`).
+Placement, waiting, redispatch: `router.gateway.dispatcher`. The answer: `router.gateway.attempt`. A request
+that a prefill and a decode worker share is one attempt, too (`router.handover`).
 """
 
 import asyncio
@@ -124,17 +123,17 @@ class RequestExchange:
             self.fail(crashed())
 
     def pause(self) -> None:
-        """The client reads too slowly."""
+        """Stop reading the answer: the client is too slow."""
         if self._attempt is not None and self._attempt.upstream is not None:
             self._attempt.upstream.pause()
 
     def resume(self) -> None:
-        """The client caught up."""
+        """Read on."""
         if self._attempt is not None and self._attempt.upstream is not None:
             self._attempt.upstream.resume()
 
     def client_left(self) -> None:
-        """Free the worker at once; but who has the last event of its stream only needs no end of it."""
+        """Free the worker at once, unless the client already has the last event of its stream."""
         record, attempt = self._record, self._attempt
         if record.phase is Phase.DONE:
             return
@@ -149,18 +148,18 @@ class RequestExchange:
         self.finish("client_left", 499)
 
     def interrupt(self) -> None:
-        """The process ends before the answer does."""
+        """End the request because the process ends."""
         error = ShuttingDown()
         self._end_early(broken=error, unanswered=error)
 
     # From its attempt (`router.gateway.attempt.Owner`).
 
     def redispatched(self, attempt: WorkerAttempt, error: UpstreamError, status: int | None) -> bool:
-        """Make another attempt in its place, if the rule allows; True if that has taken over."""
+        """Make another attempt if the rule allows; True if one has taken over."""
         return self._dispatcher is not None and self._dispatcher.redispatched(attempt, error, status)
 
     def transfer_late(self, attempt: PairAttempt) -> None:
-        """Make another attempt in its place: its KV is late on its link."""
+        """Make another attempt: the KV of this one is late on its link."""
         if self._dispatcher is not None:
             self._dispatcher.transfer_late(attempt)
 
@@ -170,19 +169,19 @@ class RequestExchange:
             self._dispatcher.failed_at(failures, last=last)
 
     def answers_well(self) -> None:
-        """A worker answers well, after others failed: what is held back was their fault."""
+        """Blame the workers that failed before this one answered."""
         if self._dispatcher is not None and self._dispatcher.blame is not None:
             self._dispatcher.blame.answered(self._gateway.log.now_us())
 
     def prompt_is_sent(self) -> None:
-        """The request is sent to no other worker any more: its body is needed no more."""
+        """Release the body: no other worker will get it."""
         self._request = msgspec.structs.replace(self._request, body=b"", headers=())
         self._client.release_body()
 
     # From the gateway.
 
     def renew(self, left_us: int, now_us: int) -> None:
-        """This replica was given up although it lives: reserve again what it lost.
+        """Reserve again what was dropped because the fleet gave this replica up although it lives.
 
         Args:
             left_us: Log time up to which its placements were dropped.
@@ -194,7 +193,7 @@ class RequestExchange:
             self._attempt.reservation.renew(left_us, now_us)
 
     def out_of_time(self) -> None:
-        """The request took longer than the gateway allows."""
+        """End the request: it took longer than the gateway allows."""
         timeout_s = self._gateway.sending.exchanges.timeout_s
         message = f"The request took longer than {timeout_s:g} s."
         self._end_early(
@@ -207,10 +206,10 @@ class RequestExchange:
     # Inside.
 
     def _set_deadline(self, noted: Sequence[Header]) -> None:
-        """Take note of the client's own deadline, if it has one.
+        """Start the timer of the client's own deadline, if it has one.
 
         Raises:
-            ClientError: If it is no time.
+            ClientError: It is no time.
         """
         gateway = self._gateway
         self._timeout_s = timeout_s = gateway.reader.timeout_s_of(noted)
@@ -221,14 +220,14 @@ class RequestExchange:
     def _begin_tokenizing(
         self, tokenizing: TokenizingPort, parsed: ParsedRequest, noted: Sequence[Header]
     ) -> None:
-        """Find out the ids of its prompts, then dispatch; see `_begin_dispatch`."""
+        """Find the token ids of the prompts, then dispatch; raises as `_begin_dispatch`."""
         self._record.parsed = parsed
         found = tokenizing.begin(parsed, self._request.body, partial(self._tokenized, noted))
         if found is not None:
             self._begin_dispatch(found, noted)
 
     def _tokenized(self, noted: Sequence[Header], parsed: ParsedRequest) -> None:
-        """The ids of its prompts had to be waited for, some milliseconds long; here they are, or are not."""
+        """Go on with the ids, which took some milliseconds."""
         if self._record.phase is Phase.DONE:
             return
         try:
@@ -239,10 +238,10 @@ class RequestExchange:
             self.fail(crashed())
 
     def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
-        """The request is understood: dispatch it for the first time.
+        """Dispatch the parsed request for the first time, within its tenant's limits.
 
         Raises:
-            RouterError: As `_dispatch` does, or if a header has no meaning.
+            RouterError: As `Dispatcher.dispatch` does, or a header has no meaning.
         """
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
         record.parsed = parsed
@@ -259,7 +258,7 @@ class RequestExchange:
             _admitted(limiter, charge, dispatcher)
 
     def _charged(self, limiter: Limiter, dispatcher: Dispatcher, charge: Charge) -> None:
-        """The limits of the tenant had to be asked for, some milliseconds long; here is the answer."""
+        """Go on with the answer about the tenant's limits, which took some milliseconds."""
         if self._record.phase is Phase.DONE:
             return
         try:
@@ -270,7 +269,7 @@ class RequestExchange:
             self.fail(crashed())
 
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
-        """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
+        """Do the rest of `begin` in steps; `finish` closes this if the request ends meanwhile."""
         try:
             parsed = yield from self._gateway.reader.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
@@ -288,7 +287,7 @@ class RequestExchange:
     # From its dispatcher (`router.gateway.dispatcher.Sender`).
 
     def send(self, decision: Decision, parsed: ParsedRequest) -> None:
-        """Reserve, and send to whom was chosen."""
+        """Reserve, and send to the chosen worker."""
         gateway, request, record = self._gateway, self._request, self._record
         chosen = decision.attempt
         local = gateway.registry.at_slot(chosen.chosen.slot)
@@ -325,7 +324,7 @@ class RequestExchange:
         )
 
     def _send_pair(self, decision: Decision, half: Decision, parsed: ParsedRequest) -> None:
-        """Reserve on both workers, and send to them as they hand over."""
+        """Reserve on both workers, and send by their hand-over protocol."""
         gateway, request, record = self._gateway, self._request, self._record
         prefill = gateway.registry.at_slot(decision.attempt.chosen.slot)
         decode = gateway.registry.at_slot(half.attempt.chosen.slot)
@@ -368,7 +367,7 @@ class RequestExchange:
         attempt.upstream = pair.request = gateway.handovers[prefill.protocol].send(legs, attempt)
 
     def left(self) -> None:
-        """The attempt has failed and is let go of; another follows."""
+        """Forget the attempt that failed; another follows."""
         self._attempt = None
 
     # How it ends.
@@ -388,7 +387,7 @@ class RequestExchange:
         self._client.finish()
 
     def break_off(self, attempt: WorkerAttempt, error: RouterError) -> None:
-        """End a half-sent answer: an event stream with an error event, anything else by closing."""
+        """End a half-sent answer: an event stream with an error event, any other by closing."""
         self.finish(error.code, attempt.head.status, error)
         if attempt.events is not None and not attempt.events.torn:
             shown = without_worker(error) if self._record.hides_workers else error
@@ -398,14 +397,13 @@ class RequestExchange:
             self._client.abort()
 
     def _deadline_passed(self) -> None:
-        """The client's own deadline passed."""
         message = f"The answer did not end within the {self._timeout_s:g} s that its request allowed."
         self._end_early(
             broken=StreamBroken(message, code="request_timeout"), unanswered=RequestExpired(self._timeout_s)
         )
 
     def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
-        """End without the worker: a stream with one error, a request without an answer with the other."""
+        """End without the worker: a begun answer with ``broken``, otherwise with ``unanswered``."""
         phase, attempt = self._record.phase, self._attempt
         if phase is Phase.DONE:
             return
@@ -420,7 +418,7 @@ class RequestExchange:
             self.fail(unanswered)
 
     def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
-        """Nothing more happens to it: let go of everything, and tell."""
+        """Count the request out, release everything, and report."""
         record = self._record
         before, record.phase = record.phase, NEXT[record.phase][Step.END]
         if self._deadline_timer is not None:
@@ -447,12 +445,7 @@ def _admitted(limiter: Limiter, charge: Charge, dispatcher: Dispatcher) -> None:
 
 
 def starting(gateway: Gateway, encode: StartExchange) -> StartExchange:
-    """Return what starts the exchanges of a gateway.
-
-    Args:
-        gateway: Serves requests.
-        encode: Serves what language workers ask of encoders (`router.encoding`).
-    """
+    """Return the function that starts a gateway's exchanges; ``encode`` starts those of `router.encoding`."""
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
         if request.path in ENCODER_PATHS:

@@ -1,13 +1,13 @@
 """Prompt identity: from prompts to paths of block hashes.
 
-A prompt is a stream of bytes (a conversation, see `router.gateway.conversation`), a text, or token
-ids. What must be equal before blocks may be compared goes into the *root* of the chain: namespace,
-kind of prompt, tenant, model, LoRA, and fields that change the start of what the engine renders
-(the *scope*). Everything else is in the blocks, so that a longer prompt extends the path.
+A prompt is a stream of bytes (a conversation, see `router.gateway.conversation`), a text, or token ids. The
+*root* of the chain has all that must be equal before blocks may be compared: namespace, kind of prompt,
+tenant, model, LoRA, and fields that change the start of the rendered prompt (the *scope*). Everything else is
+in the blocks, so a longer prompt extends the path.
 
-Token ids are what engines hash themselves, so their root has only what an engine keeps apart
-(`PromptHasher.engine_root`): the model or adapter, and the salt. Whoever made the ids, a client, our
-tokenizer or an engine that tells what it holds, comes to the same path.
+Engines hash token ids themselves, so the root of ids has only what an engine keeps apart
+(`PromptHasher.engine_root`): the model or adapter, and the salt. Ids of a client, of our tokenizer and of an
+engine lead to the same path.
 
     scope ──► root ──► block 0 ──► block 1 ──► ... ──► rest (shorter than a block)
                           │                              │
@@ -30,11 +30,11 @@ PATHS_MAX = 64
 """Prompts of one batch that count for affinity; the rest follows them to the same worker."""
 
 TOOLS_CACHE_BYTES_MAX = 32 << 20
-"""Bound of the canonical JSON remembered per process; an agent's tools are some 20 to 100 KB."""
+"""Bound of the canonical JSON cached per process; an agent's tools are some 20 to 100 KB."""
 
 ROOTS_MAX = 1000
 ROOT_BYTES_MAX = 500
-"""Bounds on the roots remembered, half a megabyte; all they are made of comes from clients."""
+"""Bounds on the cached roots, half a megabyte; their parts come from clients."""
 
 HASH_BYTES = 8
 
@@ -45,16 +45,7 @@ Prompt = bytes | str | list[int]
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """What identifies the prompts of one request.
-
-    Attributes:
-        paths: Packed block hashes of each prompt, `PATHS_MAX` at most; empty bytes for a prompt
-            shorter than one block.
-        prompt_bytes: Canonical bytes of all prompts; token ids not counted.
-        prompt_token_ids: Token ids of all prompts.
-        key: 64-bit hash of all of the prompts.
-        prefix_key: 64-bit hash of the first prompt's first block, or of all of it if it is shorter.
-    """
+    """Identity of the prompts of one request; see `router.gateway.parsing.ParsedRequest`."""
 
     paths: tuple[bytes, ...]
     prompt_bytes: int
@@ -64,13 +55,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptHasher:
-    """Identifies prompts within one namespace; one per process.
-
-    Args:
-        namespace: Replicas of one namespace compute equal identities.
-        block_tokens: Block size of token ids.
-        block_bytes: Block size of text, bytes.
-    """
+    """Identifies prompts within one namespace; one per process."""
 
     def __init__(
         self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
@@ -88,8 +73,8 @@ class PromptHasher:
         """Cut prompts into blocks and chain them.
 
         Args:
-            scope: What must be equal before blocks may be compared, in a fixed order.
-            prompts: The prompts of the request; all are counted, the first `PATHS_MAX` get a path.
+            scope: In a fixed order.
+            prompts: All are counted, the first `PATHS_MAX` get a path.
             ids_root: The root of token ids (`engine_root`); None if the scope separates them, too.
         """
         paths: list[bytes] = []
@@ -118,20 +103,15 @@ class PromptHasher:
         return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
 
     def body_key(self, scope: tuple[bytes, ...], body: bytes) -> int:
-        """A 64-bit hash of a body that has no prompt."""
+        """Return a 64-bit hash of a body that has no prompt."""
         return xxhash.xxh3_64_intdigest(body, self.root((b"body", *scope)))
 
     def session_hash(self, tenant: bytes, session: str) -> int:
-        """A 64-bit hash of a client's hint which of a tenant's requests belong together."""
+        """Return a 64-bit hash of a client's hint which of a tenant's requests belong together."""
         return xxhash.xxh3_64_intdigest(encode(session), self.root((b"session", tenant)))
 
     def identify_packed(self, root: int, prompts: Sequence[bytes]) -> Identity:
-        """Identify prompts of which the token ids are known, as `identify` does; several threads may ask.
-
-        Args:
-            root: Of the ids (`engine_root`).
-            prompts: Each as 32-bit integers.
-        """
+        """Identify prompts given as 32-bit token ids, with the root of the ids; thread-safe."""
         block_bytes = ID_BYTES * self.block_tokens
         paths = []
         key = prefix_key = 0
@@ -143,20 +123,19 @@ class PromptHasher:
         return Identity(tuple(paths), 0, sum(map(len, prompts)) // ID_BYTES, key, prefix_key)
 
     def engine_root(self, model: str, salt: str) -> int:
-        """The root of token ids as an engine keeps them apart.
+        """Return the root of token ids as an engine keeps them apart.
 
         Args:
-            model: What it caches under: the LoRA adapter's name if there is one, else the model's own
+            model: Its cache's name: the LoRA adapter's, else the model's own
                 (`router.fleet.Registry.cached_as`).
-            salt: The ``cache_salt`` that it sees, the tenant's and the client's own combined
-                (`router.gateway.salting`); empty for none.
+            salt: The ``cache_salt`` that it sees (`router.gateway.salting`); empty for none.
         """
         return self.root((b"ids", encode(model), encode(salt)))
 
     def root(self, parts: tuple[bytes, ...]) -> int:
-        """The root of a chain: the kind of the prompt (``chat``, ``text``, ``ids``, ``body``), and its scope.
+        """Return the root of a chain: kind of the prompt (``chat``, ``text``, ``ids``, ``body``), then scope.
 
-        Remembered: many prompts share the few of a tenant and a model.
+        Cached, since many prompts share the few of a tenant and a model.
         """
         root = self._roots.get(parts)
         if root is None:
@@ -168,12 +147,12 @@ class PromptHasher:
         return root
 
     def canonical(self, raw: msgspec.Raw) -> bytes:
-        """Canonical JSON of a field, remembered by the hash of the client's bytes.
+        """Return canonical JSON of a field, cached by the hash of the client's bytes.
 
         Agents send the same tools with every turn: hashing 28 KB costs 1 µs, canonicalising it 100.
 
         Raises:
-            ValueError: If it is not JSON after all (bytes that are not UTF-8).
+            ValueError: It is not JSON after all (bytes that are not UTF-8).
         """
         view = memoryview(raw)
         digest = xxhash.xxh3_128_digest(view, self._seed)
@@ -191,16 +170,12 @@ class PromptHasher:
 
 
 def reusable(path: bytes, tail: bytes | memoryview) -> bytes:
-    """The part of a path of token ids that an engine can reuse: the full blocks before the last token.
+    """Return the part of a path of token ids that an engine can reuse: the full blocks before the last token.
 
-    Engines compute the last token of a prompt in any case, for its logits (vLLM 0.32
+    Engines always compute the last token of a prompt, for its logits (vLLM 0.32
     ``v1/core/kv_cache_manager.py``, ``get_computed_blocks``), so the block that it completes is not reused
-    when the prompt comes again, and the window that a longer one goes on from is kept before it
+    when the prompt comes again, and the window that a longer prompt goes on from is kept before it
     (``kv_cache_coordinator.py``, ``replay_boundaries``). Text says too little of its tokens for that.
-
-    Args:
-        path: All full blocks of a prompt.
-        tail: What follows them.
     """
     return path if tail else path[:-HASH_BYTES]
 
@@ -208,16 +183,7 @@ def reusable(path: bytes, tail: bytes | memoryview) -> bytes:
 def keys_with(
     index: int, key: int, prefix_key: int, root: int, path: bytes, tail: bytes | memoryview
 ) -> tuple[int, int]:
-    """``key`` and ``prefix_key`` with one prompt more.
-
-    Args:
-        index: How many prompts came before.
-        key: Of those.
-        prefix_key: Of those.
-        root: Of this prompt.
-        path: Of this prompt.
-        tail: What follows its last full block.
-    """
+    """Return ``key`` and ``prefix_key`` with one prompt more, the one behind ``index`` others."""
     last = int.from_bytes(path[-HASH_BYTES:], "little") if path else root
     whole = xxhash.xxh3_64_intdigest(tail, last)
     if index == 0:

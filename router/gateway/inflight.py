@@ -1,8 +1,7 @@
-"""The exchanges that have not ended, and the clock that ends those that take too long.
+"""The exchanges that have not ended, and the clock that ends late ones.
 
-All have the same timeout, so the oldest is the first to run out of time: one look a second at the head of
-the line does for all of them, in place of a timer each. A deadline is noticed up to one look late. Looking
-goes on for as long as there is somebody to look at.
+All have the same timeout, so the oldest runs out of time first: one look a second at the head of the line
+replaces a timer each. A deadline is noticed up to one look late.
 """
 
 import asyncio
@@ -18,34 +17,24 @@ ENDED_AT_ONCE = 200
 
 
 class Timed(Protocol):
-    """An exchange, as far as others look after it."""
+    """An exchange that can time out."""
 
     @property
     def received_s(self) -> float:
         """Monotonic seconds when its request was complete."""
 
     def out_of_time(self) -> None:
-        """It took longer than the gateway allows."""
+        """End it: it took longer than the gateway allows."""
 
     def renew(self, left_us: int, now_us: int) -> None:
-        """This replica was given up although it lives: reserve again what it lost.
-
-        Args:
-            left_us: Log time up to which its placements were dropped.
-            now_us: Log time, later than that.
-        """
+        """Reserve again what was dropped; see `router.gateway.exchange.RequestExchange.renew`."""
 
 
 class Inflight:
     """The exchanges that have not ended, the oldest first.
 
-    Args:
-        loop: Runs the looks.
-        now_s: Monotonic seconds.
-        timeout_s: From a request's last byte to the end of its answer, at most.
-
     Attributes:
-        timeout_s: The same; may change.
+        timeout_s: From a request's last byte to the end of its answer; may change.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float], timeout_s: float) -> None:
@@ -56,11 +45,11 @@ class Inflight:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return their number."""
         return len(self._exchanges)
 
     def __iter__(self) -> Iterator[Timed]:
-        """All of them, the oldest first."""
+        """Iterate, the oldest first."""
         return iter(self._exchanges)
 
     @property
@@ -68,17 +57,17 @@ class Inflight:
         return min(LOOK_S_MAX, self.timeout_s / 4)
 
     def add(self, exchange: Timed) -> None:
-        """An exchange begins; it is younger than all others."""
+        """Add an exchange that begins; it is younger than all others."""
         self._exchanges[exchange] = None
         if self._timer is None:
             self._timer = self._loop.call_later(self._look_s, self._look)
 
     def discard(self, exchange: Timed) -> None:
-        """An exchange has ended."""
+        """Remove an exchange that has ended."""
         self._exchanges.pop(exchange, None)
 
     def _look(self) -> None:
-        """End those whose time is up, and look again later; at once if there may be more of them."""
+        """End late exchanges, and look again later; at once if there may be more of them."""
         self._timer = None
         late_s = self._now_s() - self.timeout_s
         late = [exchange for exchange in islice(self, ENDED_AT_ONCE) if exchange.received_s <= late_s]

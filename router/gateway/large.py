@@ -2,12 +2,12 @@
 
     cut (`router.gateway.body_outline`) ──► decode the outline ──► fill and chain by piece ──► ParsedRequest
 
-The result is that of `Identifier.parse` for the same body. What is decoded at once is
+The result is that of `Identifier.parse`. Decoded at once are
 
-* the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB of them, and bounded (`outline.too_complex`);
-* a tool's arguments given as an object, tools, and what has no shape that we know, 1 ms per MB or more;
-* a body of up to `UNUSUAL_BYTES_MAX` that has numbers where text or objects belong. No engine takes it, so it
-  is rare, and refused if it is larger.
+* the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB, and bounded (`too_complex`);
+* tools, a tool's arguments given as an object, and unknown shapes, 1 ms per MB or more;
+* a body of up to `UNUSUAL_BYTES_MAX` with numbers where text or objects belong: no engine takes it, so it is
+  rare, and refused if it is larger.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -51,14 +51,7 @@ def parse_in_steps(
     tenant: Tenant = ANONYMOUS,
     sizes: Sizes = DEFAULT_SIZES,
 ) -> Parsing:
-    """Parse a body as `Identifier.parse` does, in steps.
-
-    Args:
-        identifier: Whose namespace and block sizes count.
-        endpoint: Where it was sent.
-        body: The whole body.
-        tenant: Whose it is.
-        sizes: What a step may take on. The result does not depend on it.
+    """Parse a body as `Identifier.parse` does, in steps of ``sizes``, which do not change the result.
 
     Raises:
         ClientError: As `Identifier.parse` does, or with code ``too_complex``.
@@ -99,7 +92,6 @@ def parse_in_steps(
 
 
 def _filled(parts: Iterable[bytes], outline: BodyOutline) -> Generator[None, None, list[bytes]]:
-    """Each part with what was cut out of it."""
     filled = []
     for part in parts:
         pieces = []
@@ -113,7 +105,7 @@ def _filled(parts: Iterable[bytes], outline: BodyOutline) -> Generator[None, Non
 def _identified(
     identifier: Identifier, scope: tuple[bytes, ...], fields: Any, ids_root: int | None, outline: BodyOutline
 ) -> Generator[None, None, Identity]:
-    """What `PromptHasher.identify` makes of the prompts, piece by piece."""
+    """Do the same as `PromptHasher.identify`, piece by piece."""
     hasher = identifier.hasher
     paths: list[bytes] = []
     prompt_bytes = prompt_token_ids = key = prefix_key = 0
@@ -140,11 +132,7 @@ def _identified(
 def _ids_root(
     identifier: Identifier, endpoint: Endpoint, fields: Any, tenant: Tenant, outline: BodyOutline
 ) -> int | None:
-    """The root of token ids.
-
-    Raises:
-        Unusual: What engines keep them apart by is longer than any engine takes.
-    """
+    """Return the root of token ids; `Unusual` if the adapter's name is longer than any engine takes."""
     outline.refuse(bytes(fields.lora_path).decode())
     return identifier.ids_root(endpoint, fields, tenant)
 
@@ -152,7 +140,7 @@ def _ids_root(
 def _prompts(
     identifier: Identifier, fields: Any, outline: BodyOutline
 ) -> Iterator[tuple[bytes, Iterable[bytes]]]:
-    """The kind of each prompt (`PromptHasher.root`), and its pieces."""
+    """Yield the kind of each prompt (`PromptHasher.root`), and its pieces."""
     if isinstance(fields, ChatBody | ResponsesBody):
         stream = identifier.conversation(fields)
         if stream:

@@ -1,17 +1,17 @@
-"""What one attempt has reserved on its two workers and the link between them, until its release.
+"""The reservation of one attempt on two workers and the link between them, until its release.
 
     prefill   Placed ──prefill leg over──────────────> Finished
     decode    Placed ──KV arrived──> FirstToken ─────> Finished
     link      Shipping ──KV arrived──> Shipped      (or the decode worker's Finished)
 
-Both are ordinary attempts in the log, with ids of their own. The decode worker's room is reserved from the
-start, before anything is sent: its engine makes room for the KV before the prefill begins. Whatever comes
-first, `release` ends what has not ended yet, and each of the three once.
+Both are ordinary attempts in the log, with ids of their own. Room at the decode worker is reserved before
+anything is sent: its engine makes room for the KV before the prefill begins. `release` ends all that has not
+ended yet, each of the three once.
 
-A leg that fails is its own worker's fault: its circuit, its metrics, and the worker that the next attempt
-avoids. The partner is innocent; it is let go of without an outcome. KV that does not come after a good
-prefill leg (`TransferFailed`) counts for both circuits: either may be at fault, and only whoever is fails
-with others, too. So a prefill has done well only when its KV has arrived.
+A failed leg counts against its own worker only: its circuit, its metrics, the worker that the next attempt
+avoids. The partner is released without an outcome. KV that does not come after a good prefill leg
+(`TransferFailed`) counts for both circuits: either may be at fault, and the guilty one fails with other
+partners, too. So a prefill succeeds only when its KV has arrived.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ from router.metric_families import HANDOVERS, LEG_FAILURES, LINK_KV_BYTES, UPSTR
 
 
 class PairEnd(StrEnum):
-    """How an attempt with two workers ended."""
+    """End of an attempt with two workers."""
 
     COMPLETED = "completed"
     PREFILL_FAILED = "prefill_failed"
@@ -52,7 +52,7 @@ class PairEnd(StrEnum):
     TRANSFER_LATE = "transfer_late"
     """A link did not bring the KV in time."""
     REFUSED = "refused"
-    """With an error that is the request's fault."""
+    """An error that is the request's fault."""
     CLIENT_LEFT = "client_left"
     """Or its deadline passed, or this replica ended."""
 
@@ -61,21 +61,12 @@ class PairReservation(msgspec.Struct, eq=False):
     """Two attempts in the log, and a part of a link, in place of a `router.gateway.reservation.Reservation`.
 
     Attributes:
-        gateway: Publishes, and counts.
-        parsed: The request.
-        prefill: The worker that prefills.
-        decode: The worker that decodes.
-        attempt: What was predicted of the prefill.
-        decode_attempt: What was predicted of the decode.
-        placed: What the log is told of the prefill.
-        decode_placed: What the log is told of the decode.
-        shipping: What the log is told of the link; None if it is no matter.
-        offload: Why the prefill is where it is; None if there was no choice.
-        too_late: Told if the KV does not come over the link in time; None once it is no matter.
-        request: The request on its way; None until it is sent.
-        prefill_s: How long the prefill leg took; 0 until it says so itself.
-        end: How it ends, as far as is known; if nothing is said of it, since it is not wanted any more.
-        phase: Where it stands.
+        shipping: Published of the link; None without one.
+        offload: The choice of the prefill's site; None if there was no choice.
+        too_late: Called if the KV is late on the link; None if that does not matter.
+        request: On its way; None until it is sent.
+        prefill_s: Duration of the prefill leg by its own answer; 0 until then.
+        end: As known so far; without a report the request is no longer wanted.
     """
 
     gateway: Gateway
@@ -96,35 +87,35 @@ class PairReservation(msgspec.Struct, eq=False):
 
     @property
     def prefilled(self) -> bool:
-        """Whether the prefill leg is over, while anything is reserved."""
+        """True after the prefill leg, while anything is reserved."""
         return self.phase is PairPhase.SHIPPING or self.phase is PairPhase.DECODING
 
     @property
     def arrived(self) -> bool:
-        """Whether the KV is at the decode worker, while anything is reserved."""
+        """True while the KV is at the decode worker and anything is reserved."""
         return self.phase is PairPhase.DECODING
 
     @property
     def released(self) -> bool:
-        """Whether nothing is reserved: before `make`, and after `release`."""
+        """True if nothing is reserved: before `make`, and after `release`."""
         return self.phase is PairPhase.UNMADE or self.phase is PairPhase.RELEASED
 
     @property
     def leg(self) -> Leg:
-        """Whose answer or failure is heard now."""
+        """The leg whose answer or failure is heard now."""
         return Leg.DECODE if self.request is None else self.request.leg
 
     @property
     def local(self) -> LocalWorker:
-        """The worker that gives the answer that is heard now, or is to blame for the failure."""
+        """The worker whose answer or failure is heard now."""
         return self.prefill if self.leg is Leg.PREFILL else self.decode
 
     @property
     def avoided(self) -> list[int]:
-        """Slots of the workers that another attempt had better avoid: the failed leg's.
+        """Slots of the workers that another attempt should avoid: the failed leg's.
 
-        Across a link, and as long as the KV has not arrived, it is as likely the link: then those on the
-        other side of it, and not the decode worker that waited in vain.
+        Before the KV arrived over a link, the link is as suspect as a worker: then all workers on its other
+        side, and not the decode worker that waited in vain.
         """
         if self.shipping is None or self.arrived:
             return [self.local.worker.slot]
@@ -132,11 +123,11 @@ class PairReservation(msgspec.Struct, eq=False):
 
     @property
     def usage(self) -> bytes:
-        """Where the prefill worker's counts are; empty while there are none."""
+        """The end of the prefill worker's answer, with its counts; empty before."""
         return b"" if self.request is None else self.request.usage
 
     def make(self) -> None:
-        """Reserve all three at once. From their publication on, `release` ends them whatever is raised here.
+        """Reserve all three at once. Once published, `release` ends them whatever is raised here.
 
         Raises:
             OpRefused: One of them cannot be published: nothing is reserved.
@@ -162,7 +153,7 @@ class PairReservation(msgspec.Struct, eq=False):
         )
 
     def prefill_over(self) -> None:
-        """The prefill leg ended well: its worker is free."""
+        """Free the prefill worker: its leg ended well."""
         if self.phase is not PairPhase.PREFILLING:
             return
         self.phase = NEXT_OF_PAIR[self.phase][PairStep.PREFILL]
@@ -178,7 +169,7 @@ class PairReservation(msgspec.Struct, eq=False):
         self._relieved()
 
     def _pulled_from(self, now_us: int) -> None:
-        """The KV that waited for the end of the prefill leaves now, not when that was predicted."""
+        """Publish that pulled KV leaves now, at the real end of the prefill, not at the predicted one."""
         said, hand_over = self.shipping, HAND_OVERS.get(self.prefill.protocol)
         if said is None or hand_over is None or hand_over.overlap_ratio:
             return
@@ -187,7 +178,7 @@ class PairReservation(msgspec.Struct, eq=False):
         self.gateway.log.publish(self.shipping)
 
     def shipped(self) -> None:
-        """The KV is at the decode worker: it decodes, and the link is free."""
+        """Free the link: the KV is at the decode worker, which decodes."""
         if self.phase is not PairPhase.SHIPPING:
             return
         self.phase = NEXT_OF_PAIR[self.phase][PairStep.SHIP]
@@ -204,18 +195,13 @@ class PairReservation(msgspec.Struct, eq=False):
         self._relieved()
 
     def prefill_ended(self) -> None:
-        """The answer began: all that comes before it is over."""
+        """End all that comes before the answer, which began."""
         self.prefill_over()
         self.shipped()
         self.gateway.sending.stall_detector.heard(self)
 
     def renew(self, left_us: int, now_us: int) -> None:
-        """Reserve again what was lost because this replica was given up although it lives.
-
-        Args:
-            left_us: Log time up to which its placements were dropped.
-            now_us: Log time, later than that.
-        """
+        """Publish the reservations again if they were dropped; see `RequestExchange.renew`."""
         if self.released or self.decode_placed.at_us > left_us:
             return
         publish, replace = self.gateway.log.publish, msgspec.structs.replace
@@ -231,7 +217,7 @@ class PairReservation(msgspec.Struct, eq=False):
             publish(self.shipping)
 
     def worker_failed(self, error: UpstreamError) -> list[Failure]:
-        """Note that the leg that is heard now failed; return what may count against its worker, or both."""
+        """Note that the leg heard now failed; return the failures that may count."""
         gateway, local, placed_us = self.gateway, self.local, self.attempt.placed_us
         gateway.registry.noticed(local, error, gateway.log.now_us())
         gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
@@ -242,22 +228,22 @@ class PairReservation(msgspec.Struct, eq=False):
         return failures
 
     def transfer_late(self) -> None:
-        """The link is to blame, and neither worker."""
+        """Blame the link, and neither worker."""
         self.end = PairEnd.TRANSFER_LATE
 
     def refused(self, status: int) -> None:
-        """An error answer of one worker is the request's."""
+        """Note an error answer of one worker, the request's fault below 500."""
         if status < 500:
             self.end = PairEnd.REFUSED
         else:
             self._leg_failed(answered_error(status).code)
 
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
-        """Release, once, what has not been released yet.
+        """Release, once, all that is still reserved.
 
         Args:
-            abandoned: Whether it is to be doubted that the workers computed anything that they have not said.
-            prefilled_us: Log time of the first token, if that is known and may not have been said.
+            abandoned: As of `Reservation.release`; here the operations tell what was computed.
+            prefilled_us: Log time of the first token, if it is known and may not be published yet.
         """
         before = self.phase
         if before is PairPhase.UNMADE or before is PairPhase.RELEASED:
@@ -292,7 +278,7 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.placing.feedback.abandoned(self.parsed, decode_attempt)
 
     def _patience(self) -> Patience | None:
-        """How long the KV may take."""
+        """Return the time that the KV may take on its link; None without a limit."""
         if self.offload is None or self.too_late is None:
             return None
         local_s = self.offload.local_s
@@ -323,12 +309,12 @@ class PairReservation(msgspec.Struct, eq=False):
         return fields
 
     def understood(self, prefill: Usage | None, decode: Usage | None) -> Usage | None:
-        """What both workers counted, as one.
+        """Combine the counts of both workers.
 
-        What was cached only the prefill worker knows: SGLang's decode worker repeats what that one says, and
-        so does vLLM's behind NIXL (``remote_prefill_cached_tokens`` in its v1/engine/output_processor.py), or
-        it counts what its own cache had before the transfer. So nothing of it says what a decode worker has
-        lost. What was generated only the decode worker knows, and a stream says it only if the client asked.
+        Only the prefill worker knows the cached tokens: SGLang's decode worker repeats its number, vLLM's
+        behind NIXL, too (``remote_prefill_cached_tokens`` in v1/engine/output_processor.py), or it counts its
+        own cache before the transfer. So a decode worker's lost cache does not show. Only the decode worker
+        knows the generated tokens, which a stream reports only if the client asked.
         """
         if prefill is not None:
             prefill = self.gateway.placing.feedback.understood(self.attempt.worker_id, prefill)
@@ -344,8 +330,8 @@ class PairReservation(msgspec.Struct, eq=False):
     def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> bool:
         """Learn from a completed answer.
 
-        Where both legs go at once the prefill leg ends when its KV has been sent: what of that was
-        predicted to be exposed is no prefill.
+        Where both legs go at once the prefill leg ends when its KV has been sent: the predicted exposed
+        transfer is no part of the prefill.
 
         Args:
             usage: See `understood`.
@@ -353,7 +339,7 @@ class PairReservation(msgspec.Struct, eq=False):
             now_us: Log time.
 
         Returns:
-            True if it shows that the prefill worker has lost its cache.
+        True if the prefill worker has lost its cache.
         """
         gateway, attempt = self.gateway, self.attempt
         transfer_s = attempt.chosen.transfer_s

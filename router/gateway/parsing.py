@@ -1,13 +1,13 @@
-"""From the bytes of a request to what a decision needs.
+"""Parses the body of a request into the facts that a decision needs.
 
-One typed msgspec pass decodes the fields that are looked at: large ones once, all others are
-skipped. Tools and fields that only separate identities stay raw. A body that does not fit the
-types is decoded again generically; then
+One typed msgspec pass decodes the fields that are read: large ones once, all others are skipped. Tools and
+fields that only separate identities stay raw. A body that does not fit the types is decoded again
+generically; then
 
-* not JSON, not an object, no model where one is needed, a scalar of the wrong type: `ClientError`;
-* a number or a name that nothing could serve (`radix.bounds`): `ClientError`, too;
-* anything else is let through, since the engine may accept it: what we know of the prompt keeps its
-  identity, the rest counts as a hash, and if the prompt is not to be found there is no path.
+* not JSON, not an object, no model where one is needed, a scalar of the wrong type, a number or name that
+  nothing could serve (`radix.bounds`): `ClientError`;
+* anything else passes, since the engine may accept it: known parts of the prompt keep their identity, the
+  rest counts as a hash, and without a prompt there is no path.
 
 Scalars are read as leniently as engines read them (``"128"`` is 128, ``null`` is absent).
 """
@@ -52,39 +52,32 @@ from router.gateway.salting import hashed_salt, seen_salt
 from router.tenants import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')
-"""What clients send for a field that they do not use."""
+"""Values of unused fields."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What a decision needs to know of a request.
+    """The facts that a decision needs; a frozen dataclass of this size would cost 1.3 us more to make.
 
     Attributes:
-        endpoint: Where it was sent.
-        model: Model, as the client wrote it; None if the body has none and needs none.
-        stream: Whether the answer is a stream.
+        model: As the client wrote it; None if the body has none and needs none.
         output_tokens_max: The client's limit of output tokens (of each answer), None if absent.
         n: Answers per prompt, >= 1.
-        include_usage: Whether the client asked for usage in the stream.
         priority: The engine's ``priority`` field, 0 if absent.
-        tenant: Name of its tenant, empty for nobody in particular.
         session: ``prompt_cache_key``, a hint which requests belong together; may be empty.
         lora: LoRA adapter given beside the model, None if absent.
-        paths: Packed block hashes of each prompt (`radix.chain_bytes`); empty bytes for a prompt
-            shorter than one block, no paths if the endpoint has no prompt.
+        paths: Packed block hashes of each prompt (`radix.chain_bytes`); empty bytes for a prompt shorter than
+            one block, no paths if the endpoint has no prompt.
         prompt_bytes: Canonical bytes of all prompts; 0 for token ids.
         prompt_token_ids: Token ids of all prompts; 0 for text.
         key: 64-bit hash of all of the prompt.
         prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
-        service_tier: OpenAI's field, empty if absent.
-        edits: What of the body its workers get otherwise (`router.gateway.client_fields`).
-        ids_root: Root of the prompts' token ids (`PromptHasher.engine_root`), where they may be found out
-            (`router.tokenizing`); None if engines see more than ids.
-        tokenized_bytes: Canonical bytes of the prompts whose ids were found out; 0 if they were not.
-        computes_all: Whether engines compute the whole prompt, whatever they have cached of it, since its log
-            probabilities are asked for (``skip_reading_prefix_cache`` in vLLM's sampling_params.py,
-            ``logprob_start_len`` in SGLang's schedule_policy.py).
-
-    A struct, since making a frozen dataclass of this size costs 1.3 us more, an eighth of a short parse.
+        edits: Of the body, for its workers (`router.gateway.client_fields`).
+        ids_root: Root of the prompts' token ids (`PromptHasher.engine_root`), for `router.tokenizing`; None
+            if engines see more than ids.
+        tokenized_bytes: Canonical bytes of the prompts whose ids were found; otherwise 0.
+        computes_all: Engines compute the whole prompt, cached or not, for its log probabilities
+            (``skip_reading_prefix_cache`` in vLLM's sampling_params.py, ``logprob_start_len`` in SGLang's
+            schedule_policy.py).
     """
 
     endpoint: Endpoint
@@ -116,12 +109,11 @@ class Identifier:
         namespace: Replicas of one namespace compute equal identities.
         block_tokens: Block size of token ids.
         block_bytes: Block size of text, bytes.
-        cached_as: Under which name engines cache what a request calls a model.
-        handover_allowed: Whether clients may say how engines hand over KV.
+        cached_as: Maps a request's model to the name that engines cache it under.
+        handover_allowed: Clients may set the fields by which engines hand over KV.
 
     Attributes:
-        handover_allowed: As given.
-        finds_roots: Whether text gets the root that its token ids would have, too.
+        finds_roots: Text gets the root of its token ids, too.
     """
 
     def __init__(
@@ -141,10 +133,7 @@ class Identifier:
     def parse(self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS) -> ParsedRequest:
         """Parse a body and identify its prompts.
 
-        Args:
-            endpoint: Where it was sent.
-            body: The whole body.
-            tenant: Whose it is. Text of another namespace is never matched, token ids of another salt.
+        Text of another tenant's namespace is never matched, nor token ids of another salt.
 
         Raises:
             ClientError: With code ``invalid_json``, ``not_an_object``, ``missing_model`` or
@@ -171,11 +160,11 @@ class Identifier:
     def scope(
         self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, digest: Digest = opaque
     ) -> tuple[bytes, ...]:
-        """What must be equal before blocks may be compared.
+        """Return the values that must be equal before blocks may be compared.
 
         Raises:
-            ClientError: If it names no model where one is needed.
-            ValueError: If a field is not JSON after all.
+            ClientError: It names no model where one is needed.
+            ValueError: A field is not JSON after all.
         """
         if not fields.model and endpoint.needs_model:
             raise ClientError("The request names no model.", code="missing_model", param="model")
@@ -198,15 +187,10 @@ class Identifier:
         return (*scope, *more)
 
     def ids_root(self, endpoint: Endpoint, fields: Scalars, tenant: Tenant) -> int | None:
-        """The root of a request's token ids; None if engines do not see the ids alone (media, embeddings).
-
-        Args:
-            endpoint: Where it was sent.
-            fields: What was decoded from its body.
-            tenant: Whose it is.
+        """Return the root of the token ids; None if engines see more than ids (media, embeddings).
 
         Raises:
-            ValueError: If a field is not JSON after all.
+            ValueError: A field is not JSON after all.
         """
         for name in BESIDE_IDS[type(fields)]:
             if (
@@ -221,7 +205,7 @@ class Identifier:
         return self.hasher.engine_root(adapter or self._cached_as(fields.model or ""), seen)
 
     def prompts(self, fields: Any) -> Sequence[Prompt]:
-        """The prompts of a body."""
+        """Return the prompts of a body."""
         match fields:
             case ChatBody() | ResponsesBody():
                 stream = self.conversation(fields)
@@ -235,7 +219,7 @@ class Identifier:
         return ()
 
     def conversation(self, fields: ChatBody | ResponsesBody) -> list[bytes]:
-        """The canonical stream of a conversation, in pieces."""
+        """Return the canonical stream of a conversation, in pieces."""
         stream: list[bytes] = []
         if fields.tools is not ABSENT:
             stream += self._tools(fields.tools)
@@ -270,7 +254,7 @@ def parsed_request(
     edits: tuple[Edit, ...],
     ids_root: int | None,
 ) -> ParsedRequest:
-    """Put together what a decision needs."""
+    """Put the parts together."""
     output_tokens_max, n = _limits(fields)
     model, session = fields.model or None, fields.prompt_cache_key or ""
     lora, tier = _first_text(getattr(fields, "lora_path", ABSENT)), fields.service_tier or ""
@@ -319,7 +303,7 @@ def _computes_all(endpoint: Endpoint, fields: Any) -> bool:
 
 
 def _append_system(stream: list[bytes], system: str | list[Part]) -> None:
-    """The system prompt of Anthropic, without the block that differs in every request."""
+    """Append Anthropic's system prompt, without the block that differs in every request."""
     if isinstance(system, list):
         system = [part for part in system if not (part.text or "").startswith(BILLING_HEADER)]
     stream += (TURN, b"system")
@@ -327,7 +311,6 @@ def _append_system(stream: list[bytes], system: str | list[Part]) -> None:
 
 
 def _split(prompt: Any) -> Sequence[Prompt]:
-    """One prompt, or the prompts of a batch."""
     if isinstance(prompt, str | bytes):
         return (prompt,)
     if not prompt:
@@ -337,11 +320,7 @@ def _split(prompt: Any) -> Sequence[Prompt]:
 
 
 def _check_names(**names: str | None) -> None:
-    """Refuse names that are too long, or have lone surrogates.
-
-    Raises:
-        ClientError: One of them is not a name.
-    """
+    """Raise `ClientError` for a name that is too long or has lone surrogates."""
     for param, name in names.items():
         if name and (len(name) > NAME_CHARS_MAX or not _can_be_written(name)):
             raise ClientError(
@@ -364,10 +343,10 @@ def _too_many(param: str, most: int) -> ClientError:
 
 
 def _limits(fields: Any) -> tuple[int | None, int]:
-    """Output tokens at most (None if unknown), and answers per prompt.
+    """Return the limit of output tokens (None if unknown) and the answers per prompt.
 
     Raises:
-        ClientError: If one of them is more than anything could serve.
+        ClientError: One of them is more than anything could serve.
     """
     limit, total, output = fields.max_completion_tokens, fields.max_tokens, fields.max_output_tokens
     if max(limit or 0, total or 0, output or 0) > COUNT_MAX:
@@ -391,7 +370,7 @@ def _limits(fields: Any) -> tuple[int | None, int]:
 
 
 def _first_text(raw: msgspec.Raw) -> str | None:
-    """The first adapter of ``lora_path``: a string, or one for each prompt of a batch."""
+    """Return the first adapter of ``lora_path``: a string, or one for each prompt of a batch."""
     if raw is ABSENT:
         return None
     value = loads(memoryview(raw))
@@ -401,7 +380,7 @@ def _first_text(raw: msgspec.Raw) -> str | None:
 
 
 def invalid_json(error: Exception) -> ClientError:
-    """What the client is told of a body that could not be decoded."""
+    """Return the error for a body that could not be decoded."""
     if isinstance(error, RecursionError):
         return ClientError("The body is nested too deeply.", code="invalid_json")
     return ClientError(f"The body is not valid JSON: {error}", code="invalid_json")

@@ -14,24 +14,24 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """Where a request stands."""
+    """State of a request."""
 
     READING = 0
-    """It is parsed, tokenized, charged; nothing is decided."""
+    """Being parsed, tokenized, charged."""
     QUEUED = 1
-    """It waits for its turn (`policies.RequestQueue`)."""
+    """Waiting for its turn (`policies.RequestQueue`)."""
     SENT = 2
-    """It is at its workers, and its client has seen nothing."""
+    """At its workers; the client has seen nothing."""
     BETWEEN = 3
-    """An attempt has failed, or its wait was for nothing; what follows is not decided, or a pause is."""
+    """After a failed attempt or a vain wait, before the next step or in a pause."""
     ANSWERING = 4
-    """Its client has the head of its answer."""
+    """The client has the head of the answer."""
     DONE = 5
-    """It is counted out, and its client has an answer or has left."""
+    """Counted out; the client has its answer or has left."""
 
 
 class Step(IntEnum):
-    """What happens to a request."""
+    """Event of a request."""
 
     QUEUE = 0
     SEND = 1
@@ -48,26 +48,24 @@ NEXT: dict[Phase, dict[Step, Phase]] = {
     Phase.ANSWERING: {Step.END: Phase.DONE},
     Phase.DONE: {},
 }
-"""The state that follows, by state and step."""
 
 
 class PairPhase(IntEnum):
-    """Where a request stands that a prefill and a decode worker share."""
+    """State of the reservations of a request that a prefill and a decode worker share."""
 
     UNMADE = 0
     """Nothing is reserved yet."""
     PREFILLING = 1
     """Both workers and the link are reserved."""
     SHIPPING = 2
-    """The prefill worker has done its part, and is free."""
+    """The prefill worker is free."""
     DECODING = 3
     """The KV is at the decode worker, and the link is free."""
     RELEASED = 4
-    """Nothing is reserved any more."""
 
 
 class PairStep(IntEnum):
-    """What happens to it."""
+    """Event of a pair of reservations."""
 
     MAKE = 0
     PREFILL = 1
@@ -82,4 +80,3 @@ NEXT_OF_PAIR: dict[PairPhase, dict[PairStep, PairPhase]] = {
     PairPhase.DECODING: {PairStep.RELEASE: PairPhase.RELEASED},
     PairPhase.RELEASED: {},
 }
-"""The state that follows, by state and step."""

@@ -1,7 +1,7 @@
-"""Where requests go: who may take them, by which policy, in whose turn. One of each part per replica.
+"""Placement: the parts that choose workers and keep the queue; one of each per replica.
 
 PairDecider ── prices workers (`Feedback`, `DecodeSelector`, `Offloading`), and asks whose turn it is
-RequestQueue ── keeps those whose turn it is not; Admission ── how much a worker is given
+RequestQueue ── keeps the others; Admission ── room of each worker
 """
 
 import asyncio
@@ -49,15 +49,11 @@ class Placing:
     Args:
         settings: The effective settings.
         core: The fleet.
-        metrics: Told of waits that ended, and of what a shadow policy would have done.
-        loop: Runs the timer of the waiting room.
+        metrics: Take waits that ended, and the shadow policy's choices.
+        loop: Runs the timer of the queue.
 
     Attributes:
-        admission: Knows which workers have room.
-        decider: Chooses a worker.
-        feedback: Learns from answers.
-        room: The requests that wait.
-        retry_after_s: When a client that no worker can serve should come again.
+        retry_after_s: Told to a client that no worker can serve.
     """
 
     def __init__(
@@ -103,7 +99,7 @@ class Placing:
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """Decide by these settings from now on; what waits keeps its deadline."""
+        """Apply new settings; waiting requests keep their deadlines."""
         placement, offload = settings.placement, self.decider.offloading.offload
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
@@ -117,7 +113,7 @@ class Placing:
         offload.rules = offload.states.rules = settings.offload
 
     def _watch(self, placement: PlacementSettings) -> None:
-        """Ask the shadow policy that these settings name; one that was asked before keeps what it found."""
+        """Set the shadow policy; an unchanged one keeps its state."""
         wanted = placement.shadow_policy, placement.shadow_policy_options, placement.shadow_ratio
         if wanted != self._shadowed:
             self._shadowed, self.decider.shadow = wanted, None
@@ -130,7 +126,6 @@ class Placing:
                 )
 
     def _rules(self, settings: Settings) -> DecisionRules:
-        """By what requests are placed."""
         placement = settings.placement
         prefill = placement.prefill_policy
         return DecisionRules(
@@ -143,7 +138,6 @@ class Placing:
         )
 
     def _order(self, settings: Settings) -> QueueOrder:
-        """How requests take turns."""
         level = settings.admission
         return QueueOrder(
             self.admission,
@@ -154,22 +148,22 @@ class Placing:
         )
 
     def next_attempt_id(self) -> str:
-        """A log-wide unique id of one attempt."""
+        """Return an id for an attempt, unique in the log."""
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
     def profile_of(self, model: str | None) -> AttentionProfile:
-        """What of a prefix match this model can reuse."""
+        """Return the attention profile of a model, by which prefix matches are reused."""
         return self._profiles.get(model or "", self._default_profile)
 
     def expected_tokens(self, parsed: ParsedRequest) -> int:
-        """Tokens that a request is expected to use, of prompts and answers; 0 without a prompt."""
+        """Return the expected tokens of a request, of prompts and answers; 0 without a prompt."""
         if not parsed.paths:
             return 0
         prompt_tokens, output_tokens = self.decider.expected_tokens(parsed)
         return round(max(prompt_tokens, 1.0)) + round(output_tokens) * parsed.n
 
     def waiting(self, classes: tuple[str, ...]) -> list[tuple[str, int, int]]:
-        """For each class its name, how many requests wait here, and their uncached tokens."""
+        """Return for each class its name, its waiting requests here, and their uncached tokens."""
         sums = dict.fromkeys(classes, (0, 0))
         for said in self.room.tickets():
             requests, tokens = sums[class_of(said.flow)]
@@ -177,7 +171,7 @@ class Placing:
         return [(name, requests, tokens) for name, (requests, tokens) in sums.items()]
 
     def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
-        """Why no worker can take a request: its model is not served here, it is too long, or not now."""
+        """Return the error for a request that no worker can take: unknown model, too long, or not now."""
         registry = self._registry
         if model is not None and not registry.knows(model):
             return ClientError(
@@ -204,12 +198,10 @@ class Placing:
         return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
     def _slots_of(self, lane: str) -> Slots:
-        """Who may take the requests of a lane now."""
         model, bucket = model_and_bucket(lane)
         return self._registry.eligible(model, self._log.now_us(), bucket)
 
     def _pairing_of(self, lane: str) -> Pairing | None:
-        """Who of them needs a partner."""
         registry = self._registry
         if not registry.pairs.active:
             return None

@@ -1,9 +1,8 @@
-"""When the prefills end of which nothing else tells.
+"""Predicted ends of prefills that nothing else reports.
 
-The first byte of an answer that is not streamed comes after the decode, so its prefill counts as done when
-it was predicted to be. Most short answers are complete before. So an attempt does not set a timer and
-cancel it: it gets a place in a heap, and one timer runs for the first moment that is due. What ended
-before is skipped when its moment comes.
+The first byte of an answer that is not streamed comes after the decode, so its prefill counts as done at its
+predicted end. Most short answers are complete before. So an attempt gets a place in a heap instead of a
+timer, and one timer runs for the first due moment.
 
     expect ──> waiting ──due──> `prefill_ended`
                   └──forget──> (skipped when due)
@@ -19,26 +18,21 @@ ENDED_AT_ONCE = 200
 """Prefills ended in one turn of the loop, some milliseconds of work."""
 
 SKIPPED_MAX = 1000
-"""The heap is cleared of what was forgotten when that is so much, and more than what still waits."""
+"""The heap is cleared of more forgotten entries than this and than waiting ones."""
 
 EARLY_S = 0.002
-"""What is due so soon ends with what is due now: the loop's timers know whole milliseconds."""
+"""Prefills due within this time end now: the loop's timers know whole milliseconds."""
 
 
 class Prefilling(Protocol):
-    """What is told that a prefill is over (`router.gateway.reservation`)."""
+    """A reservation (`router.gateway.reservation`)."""
 
     def prefill_ended(self) -> None:
-        """The prefill is over."""
+        """End the prefill."""
 
 
 class PrefillEnds:
-    """The prefills of one process that end when predicted.
-
-    Args:
-        loop: Runs the timer.
-        now_s: Monotonic seconds.
-    """
+    """The prefills of one process that end when predicted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float]) -> None:
         self._loop = loop
@@ -49,7 +43,7 @@ class PrefillEnds:
         self._timer_s = inf
 
     def expect(self, attempt_id: str, reservation: Prefilling, due_s: float) -> None:
-        """Tell a reservation at ``due_s``, monotonic seconds, that the prefill of this attempt is over."""
+        """End the prefill of an attempt at ``due_s``, monotonic seconds."""
         self._waiting[attempt_id] = reservation
         heappush(self._heap, (due_s, attempt_id))
         if due_s < self._timer_s:
@@ -59,7 +53,7 @@ class PrefillEnds:
             heapify(self._heap)
 
     def forget(self, attempt_id: str) -> None:
-        """The attempt is over."""
+        """Forget an attempt that is over."""
         self._waiting.pop(attempt_id, None)
 
     def _wait(self, due_s: float) -> None:
@@ -69,7 +63,6 @@ class PrefillEnds:
         self._timer = self._loop.call_later(max(due_s - self._now_s(), 0.0), self._end_due)
 
     def _end_due(self) -> None:
-        """End what is due, drop what is forgotten, and wait for the next."""
         self._timer, self._timer_s = None, inf
         now_s = self._now_s() + EARLY_S
         heap, waiting = self._heap, self._waiting

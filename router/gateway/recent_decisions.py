@@ -2,9 +2,9 @@
 
     request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, GET /tree, the console
 
-A request costs one struct and one append. It is kept without its body, prompt or block hashes: what is left
-of a prompt is the hash of its start. Names that clients chose are cut, so the ring is bounded in bytes, too:
-some two megabytes, half a kilobyte each.
+A request costs one struct and one append, without body, prompt or block hashes: only the hash of the prompt's
+start. Names of clients are cut, so the ring is bounded in bytes, too: some two megabytes, half a kilobyte
+each.
 """
 
 import itertools
@@ -19,36 +19,32 @@ from router.gateway.endpoints import Endpoint
 KEPT_MAX = 4096
 
 STAYS_MAX = 100
-"""Newest requests of a worker that `RecentDecisions.stay_s` is the mean of."""
+"""Newest requests of a worker in the mean of `RecentDecisions.stay_s`."""
 
 TEXT_CHARS_MAX = 200
-"""Of names and messages that are kept."""
+"""Of names and messages."""
 
 
 class RecentDecision(msgspec.Struct, frozen=True, gc=False):
-    """What was decided of a request, and how it went.
+    """The decision for one request, and its result.
 
     Attributes:
         number: Counts the requests of this process, from 1.
-        ended_us: Log time of its end.
-        ended_s: Monotonic seconds of its end.
+        ended_us: Log time.
+        ended_s: Monotonic seconds.
         request_id: The client's, or ours.
         endpoint: None if it was rejected before that was known.
-        model: As the client wrote it.
-        tenant: Whose it is.
-        prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not understood.
+        prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
         attempt: The last one; None if it was never sent. Of a pair, the prefill worker's.
-        decode_worker: Of a pair.
-        offload: Why it was prefilled on this side of a link; None if there was no choice.
-        attempts: How many there were.
+        offload: The choice of the prefill's site; None if there was no choice.
         received_s: Monotonic seconds when the request was complete.
         first_byte_s: Of the answer; 0 if none came.
-        wait_s: How long it waited, before all its attempts.
+        wait_s: Total wait of all its attempts.
         outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
         status: HTTP status that the client saw or would have seen.
-        usage: As the engine reported it; None if it did not, or the request was not completed.
-        detail: What the client was told of an error.
-        worker_request_id: Our id, by which its workers know it.
+        usage: None if the engine reported none, or the request was not completed.
+        detail: Message of the error.
+        worker_request_id: Our id, for its workers.
     """
 
     number: int
@@ -89,15 +85,7 @@ class RecentDecisions:
         return self._ring[-1].number if self._ring else 0
 
     def since(self, cursor: int, limit: int = KEPT_MAX) -> tuple[list[RecentDecision], int]:
-        """The newest decisions after a cursor, the oldest of them first.
-
-        Args:
-            cursor: Number of the last one that was seen; 0 for none.
-            limit: Most that are returned.
-
-        Returns:
-            They, and how many came after the cursor that are not among them.
-        """
+        """Return the newest decisions after number ``cursor``, oldest first, and how many were left out."""
         count = self.cursor - max(cursor, 0)
         if count <= 0:
             return [], 0
@@ -107,10 +95,7 @@ class RecentDecisions:
         return newest, count - taken
 
     def stay_s(self, worker_id: str) -> float | None:
-        """How long completed requests were at a worker lately, mean; None if there was none.
-
-        From when they were sent to the end of their answers.
-        """
+        """Return the mean seconds from sending to the end of a worker's recent completed requests."""
         stays = [
             decision.ended_s - decision.attempt.started_s
             for decision in self._ring

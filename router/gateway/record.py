@@ -1,17 +1,17 @@
-"""What is known of one request, and who is told of it when it ends.
+"""The record of one request, and its reports when the request ends.
 
-The exchange (`router.gateway.exchange`) notes here what happens; nothing here decides anything. Told are:
+The exchange (`router.gateway.exchange`) notes here what happens; nothing here decides anything. Reports go to
 
     the client     `lines`, with the head of its answer
     metrics        `ended`, whatever the outcome
-    its tenant     what it really used is settled with its limits (`router.tenants.Limiter`)
+    its tenant     real use is settled with its limits (`router.tenants.Limiter`)
     the trace      a line for replay, if it had a prompt (`router.gateway.tracer`)
     the log        one line
-    feedback       `answered`, of what was completed only: what the engine's counts teach
-    people         the newest of all requests are kept for a while (`router.gateway.recent_decisions`)
+    feedback       `answered`, of completed requests only: the engine's counts
+    the views      the newest requests are kept for a while (`router.gateway.recent_decisions`)
 
-A completed request is settled and traced with `answered`, when the engine's own counts are known: its answer
-has left by then, and the client waits for none of it.
+A completed request is settled and traced in `answered`, with the engine's own counts: its answer has left by
+then, and the client waits for none of it.
 """
 
 import logging
@@ -42,48 +42,36 @@ CLIENTS_DOING = ("client_left", RequestExpired.code)
 
 
 class Bill(NamedTuple):
-    """What a request costs its tenant.
-
-    Attributes:
-        limiter: Keeps the account.
-        charge: What was taken.
-    """
+    """A tenant's charge for a request."""
 
     limiter: Limiter
     charge: Charge
 
 
 class RequestRecord(msgspec.Struct, eq=False):
-    """One request as it is told of. It never keeps the prompt's text.
+    """One request, without the prompt's text.
 
     Attributes:
-        gateway: Who is told.
-        path: As the client sent it.
-        client: Its address.
         received_s: Monotonic seconds when the request was complete.
-        request_bytes: Size of its body.
         request_id: The client's, or ours.
-        worker_request_id: Ours, by which its workers know it.
-        hops: Gateways that it has passed before this one.
-        hides_workers: Whether its answer tells nothing of workers and their caches.
+        worker_request_id: Ours, for the workers.
+        hops: Gateways passed before this one.
+        hides_workers: Its answer shows no details of workers and their caches.
         endpoint: None until it is known.
-        tenant: Whose it is.
-        parsed: None until it is understood.
-        flow: Who is to be treated fairly: ``CLASS/TENANT``.
-        phase: Where it stands.
-        bill: What its tenant was charged, and by whom, if it has limits.
-        attempt: The latest; None until it is sent. Of a pair, the prefill worker's.
+        parsed: None until it is parsed.
+        flow: ``CLASS/TENANT``, the unit of fairness.
+        bill: None if the tenant has no limits.
+        attempt: The latest; None before the first. Of a pair, the prefill worker's.
         pair: The latest, if a prefill and a decode worker share it.
-        attempts: How many there were.
+        attempts: Their number.
         arrived_us: Log time when it was complete; 0 until it is placed for the first time.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
-        wait_s: How long it waited, before all its attempts.
-        first_byte_s: Monotonic seconds of the first body byte of its answer, of a stream the first one that
-            belongs to a token (`router.gateway.stream_events`); 0 until then.
-        bytes_sent: Of the answer's body.
-        pieces: In which it came.
-        tail: Of the answer, where the engine's counts are.
-        spans: Its spans; None if it is not traced.
+        wait_s: Total wait of all its attempts.
+        first_byte_s: Monotonic seconds of the first body byte, of a stream the first that belongs to a token
+            (`router.gateway.stream_events`); 0 until then.
+        pieces: Of the answer's body.
+        tail: End of the answer, with the engine's counts.
+        spans: None if it is not traced.
     """
 
     gateway: Gateway
@@ -114,14 +102,14 @@ class RequestRecord(msgspec.Struct, eq=False):
     spans: "RequestSpans | None" = None
 
     def waited(self) -> None:
-        """It waits no longer."""
+        """Add a wait that ended."""
         now_s = self.gateway.now_s()
         self.wait_s += now_s - self.waits_since_s
         if self.spans is not None:
             self.spans.waited(self.waits_since_s, now_s)
 
     def lines(self) -> bytes:
-        """What every answer of ours says, in place of the worker's headers of these names."""
+        """Return header lines of the answer, in place of the worker's of these names."""
         if self.hides_workers:
             return b"x-request-id: %b\r\n%b" % (self.request_id, self._limit_lines())
         attempt, pair = self.attempt, self.pair
@@ -136,7 +124,6 @@ class RequestRecord(msgspec.Struct, eq=False):
         return lines if self.bill is None else lines + self._limit_lines()
 
     def _limit_lines(self) -> bytes:
-        """Where its tenant stands."""
         return b"" if self.bill is None else self.bill.limiter.lines(self.bill.charge)
 
     def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
@@ -145,7 +132,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         Args:
             outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
             status: HTTP status that the client saw or would have seen.
-            error: What the client was told, if it was ours.
+            error: Told to the client, if it was ours.
         """
         gateway = self.gateway
         duration_s = gateway.now_s() - self.received_s
@@ -266,7 +253,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         usage: Usage | None = None,
         detail: str = "",
     ) -> None:
-        """Keep what was decided of the request that has ended now."""
+        """Keep the decision for the views."""
         parsed, pair, decisions = self.parsed, self.pair, self.gateway.reports.decisions
         decisions.add(
             RecentDecision(
@@ -294,10 +281,10 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
 
     def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:
-        """Count what the request really used of its tenant's tokens, as far as that is known.
+        """Settle the tokens that the request really used, as far as known.
 
-        What a worker failed to answer used none; whoever leaves, or sets a deadline that is too short, has
-        used the prompt, and as many tokens as pieces came.
+        A worker's failure used none; a client that leaves, or sets too short a deadline, has used the prompt
+        and one token per piece.
         """
         (limiter, charge), attempt = bill, self.attempt
         if attempt is None:
@@ -316,7 +303,6 @@ class RequestRecord(msgspec.Struct, eq=False):
     def _end_spans(
         self, spans: "RequestSpans", outcome: str, status: int, usage: Usage | None = None
     ) -> None:
-        """Say what is known of the request now that it has ended."""
         fields: dict[str, str | int | bool] = {"cacheway.attempts": self.attempts}
         if self.attempts:
             fields["cacheway.worker_request_id"] = self.worker_request_id.decode("latin-1")
@@ -337,7 +323,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
 
     def _trace(self, tracer: Tracer, outcome: str, status: int, usage: Usage | None = None) -> None:
-        """Note the request for replay, if it had a prompt."""
+        """Record the request for replay, if it had a prompt."""
         parsed = self.parsed
         if parsed is None or not parsed.paths:
             return
@@ -355,5 +341,5 @@ class RequestRecord(msgspec.Struct, eq=False):
 
 
 def _microseconds(seconds: float) -> float:
-    """Cut to whole microseconds, for the log; a third of what rounding costs."""
+    """Cut to whole microseconds; a third of the cost of rounding."""
     return int(seconds * 1e6) / 1e6

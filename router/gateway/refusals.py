@@ -1,7 +1,4 @@
-"""Whom this replica sent away lately, for ``GET /queue``: how many for which reason, and the last of them.
-
-Bounded: the newest `KEPT`, and counts by code for each second of the last minute. Metrics count all for ever.
-"""
+"""Recent refusals, for ``GET /queue``: the newest `KEPT`, and counts by code of the last minute."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -14,13 +11,13 @@ WINDOW_S = 60
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """One request that was sent away.
+    """One refused request.
 
     Attributes:
-        at_us: When, log time.
-        code: ``code`` of the error.
-        flow: Whose it was: ``CLASS/TENANT``; empty if that was not known yet.
-        retry_after_s: What the client was told; 0 for nothing.
+        at_us: Log time.
+        code: Of the error.
+        flow: ``CLASS/TENANT``; empty if not known yet.
+        retry_after_s: Told to the client; 0 for none.
     """
 
     at_us: int
@@ -30,11 +27,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusals:
-    """The refusals of one replica.
-
-    Args:
-        now_us: Log time.
-    """
+    """The refusals of one replica; ``now_us`` is log time."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
@@ -42,7 +35,7 @@ class Refusals:
         self._seconds: deque[tuple[int, Counter[str]]] = deque(maxlen=WINDOW_S)
 
     def add(self, code: str, flow: str = "", retry_after_s: float = 0.0) -> None:
-        """Note one."""
+        """Add one."""
         now_us = self._now_us()
         self._latest.append(Refusal(now_us, code, flow, retry_after_s))
         second = now_us // 1_000_000
@@ -51,7 +44,7 @@ class Refusals:
         self._seconds[-1][1][code] += 1
 
     def described(self) -> dict[str, Any]:
-        """Counts by code of the last minute, and the latest, the newest first."""
+        """Return counts by code of the last minute, and the latest, the newest first."""
         now_us = self._now_us()
         since = now_us // 1_000_000 - WINDOW_S
         counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Where it is told what became of requests: metrics, log, trace, spans, and the views of people."""
+"""The takers of requests' results: metrics, log, trace, spans, and the operators' views."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """What a process has for it.
+    """The outputs of a process.
 
     Attributes:
-        metrics: Counts.
         request_log: Takes one line per request.
         trace_request: Takes one line per request with a prompt, for replay; None while that is off.
-        spans: Makes the spans of requests; None while tracing is off.
+        spans: None while tracing is off.
     """
 
     metrics: Metrics
@@ -33,22 +32,7 @@ class Telemetry:
 
 
 class Reports:
-    """Takes in what became of each request.
-
-    Args:
-        rules: Which requests are logged.
-        telemetry: What there is.
-        tracer: Notes every request for replay; None if nobody asked for that.
-        now_us: Log time.
-
-    Attributes:
-        request_log: See `Telemetry`.
-        spans: See `Telemetry`.
-        tracer: As given.
-        decisions: The newest decisions.
-        refusals: The newest refusals.
-        rules: Which requests are logged; others take their place when settings change.
-    """
+    """Takes the result of each request. New ``rules`` replace the old when settings change."""
 
     def __init__(
         self,
@@ -66,7 +50,7 @@ class Reports:
         self._log_due = 0.0
 
     def log_completed(self) -> bool:
-        """Whether the request that was just completed is one of those that are logged."""
+        """Return True if the request just completed is in the logged share."""
         self._log_due += self.rules.request_log_ratio
         if self._log_due < 1.0:
             return False

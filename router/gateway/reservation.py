@@ -1,12 +1,11 @@
-"""What one attempt has reserved on its worker, from its placement to its release.
+"""The reservation of one attempt on its worker, from placement to release.
 
     Placed ──FirstToken──> prefilled ──Finished──> released
        └───────────────Finished───────────────────────^
 
-Every replica counts it from these operations. Each is said once, in this order, and whatever becomes of the
-attempt, `release` is called for it: what is never released would leave a worker no room. The worker's
-circuit, the number of requests at workers and the predicted end of the prefill are counted in and out at the
-same two places.
+Every replica counts it from these operations. Each is published once, in this order, and `release` runs on
+every path: an attempt never released would leave a worker no room. The worker's circuit, the number of
+requests at workers and the predicted end of the prefill are counted in and out at the same two places.
 """
 
 import msgspec
@@ -24,13 +23,9 @@ class Reservation(msgspec.Struct, eq=False):
     """One attempt in the log.
 
     Attributes:
-        gateway: Publishes, and counts.
-        parsed: The request.
-        local: The worker it goes to.
-        attempt: What was predicted.
-        placed: What the log was told, or is about to be.
-        prefilled: Whether the log was told that the prefill is over.
-        released: Whether nothing is reserved: before `make`, and after `release`.
+        placed: The operation that reserves.
+        prefilled: The end of the prefill is published.
+        released: Nothing is reserved: before `make`, and after `release`.
     """
 
     gateway: Gateway
@@ -43,11 +38,11 @@ class Reservation(msgspec.Struct, eq=False):
 
     @property
     def avoided(self) -> list[int]:
-        """Slots of the workers that another attempt had better avoid."""
+        """Slots of the workers that another attempt should avoid."""
         return [self.local.worker.slot]
 
     def make(self) -> None:
-        """Reserve. From its publication on, `release` ends it whatever is raised here.
+        """Reserve. Once published, `release` ends it whatever is raised here.
 
         Raises:
             OpRefused: It cannot be published: nothing is reserved.
@@ -66,7 +61,7 @@ class Reservation(msgspec.Struct, eq=False):
             gateway.sending.prefill_ends.expect(attempt.request_id, self, ends_s)
 
     def prefill_ended(self) -> None:
-        """The prefill is over: the answer began, or was predicted to."""
+        """Publish the end of the prefill: the answer began, or was predicted to."""
         if not self.prefilled and not self.released:
             self.prefilled = True
             gateway = self.gateway
@@ -75,12 +70,7 @@ class Reservation(msgspec.Struct, eq=False):
                 gateway.placing.room.changed()
 
     def renew(self, left_us: int, now_us: int) -> None:
-        """Reserve again what was lost because this replica was given up although it lives.
-
-        Args:
-            left_us: Log time up to which its placements were dropped.
-            now_us: Log time, later than that.
-        """
+        """Publish the reservation again if it was dropped; see `RequestExchange.renew`."""
         if self.released or self.placed.at_us > left_us:
             return
         self.placed = msgspec.structs.replace(self.placed, at_us=now_us, paths=())
@@ -89,7 +79,7 @@ class Reservation(msgspec.Struct, eq=False):
             self.gateway.log.publish(FirstToken(self.placed.request_id, now_us))
 
     def worker_failed(self, error: UpstreamError) -> list[Failure]:
-        """Note that the worker failed this attempt; return what may count against it."""
+        """Note that the worker failed this attempt; return the failures that may count against it."""
         gateway, local = self.gateway, self.local
         gateway.registry.noticed(local, error, gateway.log.now_us())
         gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
@@ -99,8 +89,8 @@ class Reservation(msgspec.Struct, eq=False):
         """Release, once.
 
         Args:
-            abandoned: Whether it is to be doubted that the worker computed anything.
-            prefilled_us: Log time of the first token, if that is known and may not have been said.
+            abandoned: The worker may have computed nothing.
+            prefilled_us: Log time of the first token, if it is known and may not be published yet.
         """
         if self.released:
             return

@@ -1,7 +1,7 @@
-"""What is on its way: how many requests there may be, how often they may be tried, who looks after the slow.
+"""Requests in flight: their limits, retries, and slow ones.
 
-Inflight ── timeouts       PrefillEnds ── predicted ends      Stalls ── workers that stand still
-LinkWatch ── KV on links   RetryBudget ── what retries cost
+Inflight ── timeouts       PrefillEnds ── predicted ends      StallDetector ── stalled workers LinkWatch ── KV
+on links   RetryBudget ── price of retries
 """
 
 import asyncio
@@ -29,18 +29,11 @@ class Sending:
     Args:
         settings: The effective settings.
         core: The fleet.
-        placing: Is told when no more requests may be sent, and learns.
-        metrics: Told of what is sent twice.
+        placing: Closed while no more requests may be sent.
+        metrics: Count retries.
         loop: Runs timers.
         now_s: Monotonic seconds.
-        requests_max: For how many requests there are open files.
-
-    Attributes:
-        exchanges: All of them, waiting or sent.
-        link_watch: Watches KV on links.
-        prefill_ends: Ends prefills of which no answer tells.
-        retry_budget: What may be tried again.
-        stall_detector: Gives up legs of workers that stand still.
+        requests_max: Requests for which there are open files.
     """
 
     def __init__(
@@ -74,7 +67,7 @@ class Sending:
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """Send by these settings from now on; what is in flight keeps its worker."""
+        """Apply new settings; requests in flight keep their worker."""
         self.exchanges.timeout_s = settings.server.request_timeout_s
         self.retry_budget.rules = self.stall_detector.rules = settings.reliability
         self._at_workers_max = settings.server.max_concurrent_requests
@@ -87,7 +80,7 @@ class Sending:
         return len(self.exchanges)
 
     def at_workers(self, change: int) -> None:
-        """One request more, or one less, is at a worker."""
+        """Count a request more, or less, at a worker."""
         self._at_workers += change
         self._admission.closed = 0 < self._at_workers_max <= self._at_workers
 
@@ -95,11 +88,11 @@ class Sending:
         """Check the limits of concurrent requests for one that has just begun.
 
         Args:
-            refusal: Why its body was not read, if it was not.
+            refusal: Reason why its body was not read, if it was not.
 
         Raises:
             RouterError: The refusal, if there is one.
-            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
+            RequestRejected: No more files are open, or too many requests are sent and none may wait.
         """
         if refusal is not None:
             raise refusal
@@ -112,7 +105,7 @@ class Sending:
             )
 
     def may_resend(self) -> bool:
-        """Whether a request that met a stale connection may be sent once more; counts and pays for it."""
+        """Pay for sending a request again that met a stale connection; False if it may not be."""
         budget = self.retry_budget
         if budget.rules.retries_max == 0 or not budget.withdraw(self._now_s()):
             return False
@@ -120,7 +113,7 @@ class Sending:
         return True
 
     def given_up(self, left_us: int) -> None:
-        """The others gave this replica up although it lives: reserve again what is in flight.
+        """Reserve again what is in flight: the others gave this replica up although it lives.
 
         Args:
             left_us: Log time up to which its placements were dropped (`policies.Left`).

@@ -1,23 +1,19 @@
-"""OpenTelemetry spans: where the time of a request went, told to the operator's tracing system.
+"""OpenTelemetry spans: the time of a request, for the operator's tracing system.
 
     POST /v1/chat/completions     server; a child of the client's traceparent, if it sent one
     ├── queue                     each wait for a worker with room
-    ├── decision                  the choice of a worker, with what was predicted of it
+    ├── decision                  the choice of a worker, with its predictions
     └── dispatch                  client; one for each attempt: the traceparent that its worker gets
         ├── prefill               sent ──> first byte; of a pair, ──> end of the prefill leg
         ├── hand-over             of a pair: ──> the KV is at the decode worker
         └── decode                ──> last byte
 
-An answer that is no stream begins when it is complete: of its dispatch nothing is told apart but the legs of
-a pair.
+An answer that is not streamed begins when it is complete: its dispatch has no parts but the legs of a pair.
 
-Only ids, names and numbers are told, never text. Whether a request is traced is the client's choice, if it
-sent a traceparent, else drawn by trace id. Who is not traced costs the draw, and its headers pass through.
-While tracing is off the gateway has no `Spans`, nothing of this is imported, and a request looks at
-one attribute in a few places.
-
-Spans are sent by a thread in batches over OTLP/HTTP; when the collector does not answer, they are dropped,
-and nobody waits. Names follow the semantic conventions for HTTP and generative AI.
+Spans hold ids, names and numbers, never text. A client's traceparent decides whether its request is traced,
+else its trace id is drawn; an untraced request costs the draw, and its headers pass through. While tracing is
+off nothing of this is imported. A thread sends spans in batches over OTLP/HTTP and drops them if the
+collector does not answer. Names follow the semantic conventions for HTTP and generative AI.
 """
 
 import time
@@ -35,19 +31,13 @@ from router.gateway.forwarding import CONTEXT_HEADERS
 from router.proxy import Header
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long the end of the process waits for the last spans."""
+"""Longest wait for the last spans at the end of the process."""
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class RequestSpans:
-    """The spans of one request. Times are monotonic seconds of this process.
-
-    Args:
-        tracer: Makes them.
-        root: The request's own.
-        origin_ns: Unix time of monotonic zero, nanoseconds.
-    """
+    """The spans of one request. Times are monotonic seconds; ``origin_ns`` is the Unix time of their zero."""
 
     __slots__ = ("_attempt", "_context", "_legs_s", "_origin_ns", "_root", "_sent_s", "_tracer")
 
@@ -61,20 +51,11 @@ class RequestSpans:
         self._legs_s: list[float] = []
 
     def waited(self, since_s: float, until_s: float) -> None:
-        """It waited for a worker with room."""
+        """Add a wait for a worker with room."""
         self._told("queue", self._root, since_s, until_s)
 
     def sent(self, attempt: Attempt, workers: Mapping[str, str], now_s: float) -> bytes:
-        """An attempt begins.
-
-        Args:
-            attempt: What was predicted of it.
-            workers: Who serves it, by attribute.
-            now_s: The time.
-
-        Returns:
-            Header lines for the worker, in place of the client's of these names.
-        """
+        """Begin an attempt at ``workers`` (by attribute); return header lines for them."""
         chosen = attempt.chosen
         predicted: dict[str, str | int | float] = {
             "cacheway.reason": chosen.reason,
@@ -93,12 +74,12 @@ class RequestSpans:
         return b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in carrier.items())
 
     def leg_over(self, now_s: float) -> None:
-        """The prefill leg of a pair is over, or after it the hand-over."""
+        """End the prefill leg of a pair, or after it the hand-over."""
         if len(self._legs_s) < 2:
             self._legs_s.append(now_s)
 
     def left(self, code: str, now_s: float) -> None:
-        """The attempt failed; another one may follow."""
+        """End a failed attempt."""
         if self._attempt is not None:
             self._attempt.set_status(StatusCode.ERROR, code)
             self._attempt.end(self._ns(now_s))
@@ -115,16 +96,16 @@ class RequestSpans:
         fields: Mapping[str, str | int | bool] | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """Nothing more happens to it.
+        """End all spans.
 
         Args:
-            outcome: As the request's log line says.
+            outcome: As in the request's log line.
             status: HTTP status that the client saw or would have seen.
-            now_s: The time of the last byte.
-            first_byte_s: That of the first; 0 if there was none.
-            streamed: Whether the answer came as it was made.
-            fields: What else is known of it.
-            usage: What the engine counted.
+            now_s: Time of the last byte.
+            first_byte_s: Time of the first; 0 if there was none.
+            streamed: The answer was a stream.
+            fields: More attributes.
+            usage: The engine's counts.
         """
         root, failed = self._root, outcome != "completed"
         if self._attempt is not None:
@@ -148,7 +129,7 @@ class RequestSpans:
         root.end(self._ns(now_s))
 
     def _tell_legs(self, attempt: Span, now_s: float, first_byte_s: float) -> None:
-        """Tell the phases of an attempt apart, as far as their ends are known."""
+        """Add the phases of an attempt, as far as their ends are known."""
         ends_s = [*self._legs_s] or ([first_byte_s] if first_byte_s else [])
         if not ends_s:
             return
@@ -176,14 +157,7 @@ class RequestSpans:
 
 
 class Spans:
-    """Makes the spans of all requests of a process.
-
-    Args:
-        processor: Where they go.
-        ratio: Share of the requests that are traced if their client does not say.
-        resource: Who tells them.
-        now_s: Monotonic seconds.
-    """
+    """Makes the spans of a process; traces ``ratio`` of the requests whose client does not decide."""
 
     def __init__(
         self,
@@ -205,15 +179,7 @@ class Spans:
     def begin(
         self, method: bytes, path: bytes, headers: Sequence[Header], request_id: bytes, received_s: float
     ) -> RequestSpans | None:
-        """Begin the spans of a request; None if it is not traced.
-
-        Args:
-            method: Of the request.
-            path: Of its endpoint.
-            headers: Where the client's context is, if it has one.
-            request_id: Its id.
-            received_s: Monotonic seconds when it was complete.
-        """
+        """Begin the spans of a request, maybe in the context of its headers; None if it is not traced."""
         carrier = {
             name.decode("latin-1"): value.decode("latin-1")
             for name, value in headers
@@ -234,7 +200,7 @@ class Spans:
         return RequestSpans(self._tracer, root, origin_ns) if root.is_recording() else None
 
     def close(self) -> None:
-        """Send what is left, for at most `CLOSE_TIMEOUT_S`; a collector that is gone holds nobody up."""
+        """Send the remaining spans, for at most `CLOSE_TIMEOUT_S`, even if the collector is gone."""
         thread = Thread(target=self._provider.shutdown, name="spans", daemon=True)
         thread.start()
         thread.join(CLOSE_TIMEOUT_S)

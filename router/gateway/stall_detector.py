@@ -1,29 +1,27 @@
-"""Gives up legs of workers that have stalled, long before a timeout that any prompt may take would.
+"""Gives up legs of workers that have stalled, long before a timeout sized for any prompt.
 
     prefill   sent ──────────────> its answer       due: queue + prefill + transfer
-    decode    prefill leg over ──> first byte       due: wait for room, until one of those who decode there
-                                                         ends + transfer (+ prefill, where KV that is missing
-                                                         is computed again)
+    decode    prefill leg over ──> first byte       due: wait for room, until a request ends there + transfer
+                                                         (+ prefill, where missing KV is computed again)
               the same, whole ───> first byte       due: that + all tokens that the answer may have
 
-What is due is ``factor`` times what was predicted, and ``floor_s``. A leg that is late has not failed yet:
-the prompts before it may have been longer than they looked. So the *worker* is judged, by what all replicas
-see of it, and only one that has shown no progress for as long has stalled:
+The limit is ``factor`` times the prediction, and ``floor_s``. A late leg has not failed yet, since the
+prompts before it may be longer than predicted. So the *worker* is judged by what all replicas see of it: it
+has stalled if it shows no progress for as long.
 
-* Of a prefill worker, its oldest prefill must be late, too, counted from when any other one ended
+* Of a prefill worker, its oldest prefill must be late, too, counted from the end of any other
   (`policies.state.loads.Head`).
 * Of a decode worker, no KV may have arrived there, and no answer of this replica begun or ended.
-* Where both legs go at once the prefill leg also waits for the decode worker. If the prefill worker does make
-  progress, but leaves out its oldest prefill, and the decode worker makes none, that one has stalled.
+* Where both legs go at once the prefill leg also waits for the decode worker. If the prefill worker makes
+  progress but leaves out its oldest prefill, and the decode worker makes none, the decode worker has stalled.
 
-A prediction must deserve it. Nothing is judged before the cost model of the prefill worker's class was
-fitted by this replica, nor a prompt that is much longer than all that it was fitted with; and everything is
-predicted as if nothing were cached, since a worker may have lost its cache. What is not judged has the
-timeouts of its connection, as ever.
+Predictions must be sound: nothing is judged before this replica has fitted the cost model of the prefill
+worker's class, nor a prompt much longer than those fitted; and predictions assume an empty cache, since a
+worker may have lost its own. Other legs keep the timeouts of their connections.
 
-One look twice a second does for all, at those that have waited for longer than the floor. Requests that one
-worker serves alone are not looked at. There, a prefill may wait for minutes until others have decoded and let
-go of their KV, and an answer that is not streamed does not say when its own is over.
+One look twice a second covers all legs older than the floor. Requests at one worker are not judged: there a
+prefill may wait for minutes until others have decoded, and an answer that is not streamed hides the end of
+its prefill.
 """
 
 import asyncio
@@ -45,7 +43,7 @@ LOOK_S = 0.5
 
 
 class WatchedPair(Protocol):
-    """What is asked of a pair (`router.gateway.pair_reservation.PairReservation`)."""
+    """A pair, as `router.gateway.pair_reservation.PairReservation` has it."""
 
     parsed: ParsedRequest
     prefill: LocalWorker
@@ -58,21 +56,20 @@ class WatchedPair(Protocol):
 
     @property
     def prefilled(self) -> bool:
-        """Whether the prefill leg is over."""
+        """True after the prefill leg."""
 
     @property
     def released(self) -> bool:
-        """Whether nothing is reserved."""
+        """True if nothing is reserved."""
 
 
 class _Watched(msgspec.Struct, eq=False):
     """A leg that is waited for.
 
     Attributes:
-        pair: Its request.
-        since_s: Since when, monotonic seconds.
-        limit_s: How long it may take.
-        oldest_s: When it was first seen to be the oldest prefill of its worker; 0 before.
+        since_s: Begin of the wait, monotonic seconds.
+        limit_s: Longest wait.
+        oldest_s: First seen as the oldest prefill of its worker; 0 before.
     """
 
     pair: WatchedPair
@@ -82,19 +79,7 @@ class _Watched(msgspec.Struct, eq=False):
 
 
 class StallDetector:
-    """The legs of this replica that are waited for.
-
-    Args:
-        fleet: The shared state.
-        feedback: Knows what predictions are worth.
-        rules: How much longer than predicted anything may take.
-        loop: Runs the looks.
-        now_s: Monotonic seconds.
-        now_us: Log time.
-
-    Attributes:
-        rules: As given; others take their place when settings change, for what is sent from then on.
-    """
+    """The legs of this replica that are waited for. New ``rules`` apply to legs sent from then on."""
 
     def __init__(
         self,
@@ -117,18 +102,18 @@ class StallDetector:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Legs that are waited for."""
+        """Return the number of legs that are waited for."""
         return len(self._watched)
 
     # What reservations tell.
 
     def prefilling(self, pair: WatchedPair) -> None:
-        """A request was sent."""
+        """Wait for the prefill leg of a request that was sent."""
         chosen = pair.attempt.chosen
         self._wait(pair, chosen.queue_s + self._prefill_s(pair) + _transfer_s(pair))
 
     def decoding(self, pair: WatchedPair) -> None:
-        """The prefill leg of a request is over."""
+        """Wait for the decode leg of a request: its prefill leg is over."""
         parsed, chosen, worker = pair.parsed, pair.decode_attempt.chosen, pair.decode.worker
         loads, fit = self._fleet.loads, self._feedback.learn_decodes(worker.worker_class)
         prefill_s = self._prefill_s(pair)
@@ -144,12 +129,12 @@ class StallDetector:
         self._wait(pair, predicted_s)
 
     def heard(self, pair: WatchedPair) -> None:
-        """The answer to a request began, or is complete: nothing of it is waited for any more."""
+        """Stop waiting: the answer began, or is complete."""
         self._heard_us[pair.decode.worker.slot] = self._now_us()
         self.forget(pair)
 
     def forget(self, pair: WatchedPair) -> None:
-        """A request is over."""
+        """Stop waiting: the request is over."""
         self._watched.pop(pair.decode_attempt.request_id, None)
 
     # Inside.
@@ -165,7 +150,7 @@ class StallDetector:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """Give up what is late at workers that have stalled, and look again later."""
+        """Judge the late legs, and look again later."""
         self._timer = None
         now_s, now_us = self._now_s(), self._now_us()
         late: list[_Watched] = []
@@ -182,7 +167,7 @@ class StallDetector:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _judge(self, watched: _Watched, now_s: float, now_us: int) -> None:
-        """Give a leg that is late up if its worker has stalled."""
+        """Give a late leg up if its worker has stalled."""
         pair, limit_s = watched.pair, watched.limit_s
         decode_stalled = now_us - self._decode_progress_us(pair.decode.worker.slot) >= limit_s * 1e6
         if pair.prefilled:
@@ -208,7 +193,7 @@ class StallDetector:
             pair.request.fail_leg(leg, WorkerSilent(message, code=f"{leg}_stalled"))
 
     def _decode_progress_us(self, slot: int) -> int:
-        """Log time at which something was last seen to go on at a decode worker."""
+        """Return the log time of the latest sign of progress at a decode worker."""
         return max(self._fleet.loads.prefilled_us(slot), self._heard_us.get(slot, 0))
 
     def _limit_s(self, predicted_s: float) -> float:
@@ -218,14 +203,14 @@ class StallDetector:
         return self._scratch_s(pair.prefill.worker.worker_class, pair.placed.context_tokens)
 
     def _scratch_s(self, worker_class: str, tokens: int) -> float:
-        """How long a prefill takes of which nothing is cached; +inf if that is not known well enough."""
+        """Return the time of a prefill without cached tokens; +inf if that is not known well enough."""
         if not self._feedback.knows_prefills(worker_class, tokens):
             return inf
         return self._fleet.service_model(worker_class).service_s(tokens, 0.0)
 
 
 def _transfer_s(pair: WatchedPair) -> float:
-    """How long the KV takes after the prefill, at most."""
+    """Return the longest time of the KV after the prefill."""
     crossing_s = 0.0
     if pair.shipping is not None:
         crossing_s = (pair.shipping.end_us - pair.shipping.at_us) / 1e6

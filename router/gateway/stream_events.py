@@ -1,19 +1,17 @@
-"""What the events of a stream say of its progress: when its first token is there, and when all was said.
+"""The progress of a stream by its events: its first token, and its end.
 
 **First token.** The first byte of a stream marks it, since engines begin to stream when they have one: the
-role of a chat, too, goes out with it (vLLM: ``chat_completion/serving.py``, ``first_iteration``). Not so
+role of a chat, too, goes out with it (vLLM: ``chat_completion/serving.py``, ``first_iteration``). Exceptions,
+passed on as they come while the prefill goes on:
 
     /v1/responses   response.created, response.in_progress, response.queued come before the prefill
                     (vLLM and SGLang: ``responses_stream_generator``)
     /v1/messages    message_start and ping, where an engine sends them as the Messages API does
-    all             comments, lines that begin with a colon: servers send them lest a proxy closes the
-                    connection of a stream that says nothing
+    all             comments, lines that begin with a colon: servers send them to keep silent connections open
 
-They are passed on as they come; the prefill goes on, and the time to first token with it.
-
-**All said.** The last event comes before the end of the HTTP message, and some clients close their connection
-in between: OpenAI's SDK when it is not asynchronous (``openai/_streaming.py``), and guidellm. They did not
-leave, they have their answer.
+**End.** The last event comes before the end of the HTTP message, and some clients close their connection in
+between: OpenAI's SDK when it is not asynchronous (``openai/_streaming.py``), and guidellm. They have their
+answer.
 """
 
 import re
@@ -37,28 +35,15 @@ _DONE = re.compile(rb"^data: ?\[DONE\]\s*\Z", re.MULTILINE)
 
 
 def has_token(endpoint: Endpoint | None, data: bytes) -> bool:
-    """Tell whether a token, or the end of waiting for one, is among some bytes of a stream.
+    """Return True if a stream's bytes, cut anywhere, hold an event that is not sent before the first token.
 
-    Args:
-        endpoint: What was asked.
-        data: As they came, cut anywhere. An event whose name is cut in two is not seen, but the next one is.
-
-    Returns:
-        Whether there is an event that is not sent before the first token; errors are none of those.
+    Errors are such events. An event whose name is cut in two is missed, but the next one is not.
     """
     pattern = _TOKEN_EVENT if endpoint in SPEAKS_EARLY else _ANY_DATA
     return pattern.search(data) is not None
 
 
 def is_over(endpoint: Endpoint | None, end: bytes) -> bool:
-    """Tell whether a stream has said all that it has to say.
-
-    Args:
-        endpoint: What was asked.
-        end: The last bytes of it.
-
-    Returns:
-        Whether the last event is among them, whole; an error that breaks a stream off is none.
-    """
+    """Return True if a stream's last bytes hold its whole last event, not an error that breaks it off."""
     pattern = _LAST_EVENT if endpoint in SPEAKS_EARLY else _DONE
     return pattern.search(end) is not None

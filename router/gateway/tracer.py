@@ -9,14 +9,7 @@ from router.request_trace import TraceLine
 
 
 class Tracer:
-    """Notes requests for replay.
-
-    Args:
-        record: Takes the lines.
-        hasher: Knows the size of blocks, and hashes the names of sessions.
-        feedback: Estimates lengths that the engine does not report.
-        now_us: Log time, the wall clock that all replicas share.
-    """
+    """Records requests for replay; ``feedback`` estimates lengths that the engine does not report."""
 
     def __init__(
         self,
@@ -43,7 +36,7 @@ class Tracer:
         pieces: int,
         attempts: int,
     ) -> None:
-        """Note a request with a prompt, now that it has ended; see `TraceLine`."""
+        """Record a request with a prompt that has ended; see `TraceLine`."""
         hasher = self._hasher
         if usage is not None:
             prompt_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens

@@ -1,15 +1,15 @@
-"""What the engine counted, found in the last bytes of its answer.
+"""The engine's counts, found in the last bytes of its answer.
 
 Engines report usage at the end: in the last object of a JSON body, in the last stream event before
-``[DONE]``. So the last 16 KiB are enough, and nothing is parsed while the answer passes by; only
-Anthropic's streams name the prompt's tokens at the start, so a little of the head is kept as well.
+``[DONE]``. So the last 16 KiB are enough, and nothing is parsed while the answer passes by; only Anthropic's
+streams name the prompt's tokens at the start, so a little of the head is kept as well.
 
-The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate) followed by an
-object, and decodes just that object. A quotation mark inside a JSON string is escaped, so text
-that the model wrote cannot be mistaken for the key.
+The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate) followed by an object, and
+decodes just that object. A quotation mark inside a JSON string is escaped, so generated text cannot imitate
+the key.
 
     braces that pair up ──typed decoder──> counts
-            └─ not, or odd values ─> any JSON ──what is sane of it──> counts
+            └─ not, or odd values ─> any JSON ──its sane values──> counts
 """
 
 import json
@@ -46,8 +46,6 @@ class _Details(msgspec.Struct, gc=False):
 
 
 class _Counts(msgspec.Struct, gc=False):
-    """What engines call their counts."""
-
     prompt_tokens: _Tokens | None = None
     input_tokens: _Tokens | None = None
     completion_tokens: _Tokens | None = None
@@ -63,12 +61,9 @@ _decode_counts = msgspec.json.Decoder(_Counts).decode
 
 
 class TailBuffer:
-    """Keeps the last bytes of an answer, and a few of its first.
+    """Keeps at least the last ``bytes_max`` bytes of an answer, and a few of its first.
 
-    Chunks are kept whole and by reference while they are needed; now and then the old ones are dropped.
-
-    Args:
-        bytes_max: How many of the last bytes `bytes` returns at least, if there were as many.
+    Chunks are kept whole and by reference while needed; now and then the old ones are dropped.
     """
 
     __slots__ = ("_bytes_max", "_chunks", "_dropped", "_head", "_size", "_size_max")
@@ -89,7 +84,6 @@ class TailBuffer:
             self._trim()
 
     def _trim(self) -> None:
-        """Drop all but the last bytes."""
         chunks = self._chunks
         excess = self._size - self._bytes_max
         while excess >= len(chunks[0]):
@@ -107,7 +101,7 @@ class TailBuffer:
             self._head += chunk[: HEAD_BYTES_MAX - len(self._head)]
 
     def bytes(self) -> "bytes":
-        """The bytes kept; where some are missing there is a line break."""
+        """Return the kept bytes, with a line break where some are missing."""
         if self._size > self._bytes_max:
             self._trim()
         gap = b"\n" if self._dropped > len(self._head) else b""
@@ -115,14 +109,11 @@ class TailBuffer:
 
 
 def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
-    """Find what the engine counted.
+    """Return the engine's last counts at the end of an answer, or None. Never raises.
 
     Args:
-        endpoint: What was asked.
-        answer: The end of the answer's body; JSON or a stream of events, cut anywhere.
-
-    Returns:
-        The last counts in it, None if there are none. Never raises.
+        endpoint: Of the request.
+        answer: End of the body: JSON or a stream of events, cut anywhere.
     """
     data = answer.bytes() if isinstance(answer, TailBuffer) else answer
     key = b'"meta_info"' if endpoint is Endpoint.GENERATE else b'"usage"'
@@ -147,7 +138,7 @@ def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
 
 
 def _counts_at(data: bytes, start: int) -> _Counts:
-    """The counts in the object that begins at an offset; none if it is cut off."""
+    """Return the counts of the object at an offset; none if it is cut off."""
     end = start
     for _ in range(CLOSINGS_MAX):
         end = data.find(b"}", end) + 1
@@ -162,7 +153,7 @@ def _counts_at(data: bytes, start: int) -> _Counts:
 
 
 def _odd_counts_at(data: bytes, start: int) -> _Counts:
-    """The same, whatever else is in that object."""
+    """Do the same, whatever else is in that object."""
     # Only numbers are read from it, so how its strings are decoded does not matter.
     try:
         value, _ = _decode_any(data[start : start + TAIL_BYTES_MAX].decode("latin-1"))

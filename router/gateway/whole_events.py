@@ -1,11 +1,11 @@
-r"""Passes a stream on in whole events, so that an error can follow whatever has been passed on.
+r"""Passes a stream on in whole events, so that an error event can follow.
 
     data: {"a":1}\n\n                    whole: passes at once, as it came
-    data: {"a":2}\n\ndata: {"b       what has ended passes, ``data: {"b`` is held until its end comes
+    data: {"a":2}\n\ndata: {"b       the whole event passes, ``data: {"b`` is held until its end comes
     the worker breaks off             what is held is dropped, and an error event stands alone
 
-A client takes a blank line for the end of an event (HTML, 9.2.6). An error that follows half an event would
-end it: the client would parse the half, and fail before it sees the error.
+A client takes a blank line for the end of an event (HTML, 9.2.6): behind half an event, an error would make
+it parse the half, and fail before it sees the error.
 
 Engines write an event at a time, and most reads end with one, which costs one look at the last bytes. An
 event of more than `HELD_BYTES_MAX` passes as it comes; a stream that breaks within it can only be cut off.
@@ -15,12 +15,12 @@ Comments, which keep connections open, are never held.
 import re
 
 HELD_BYTES_MAX = 64 * 1024
-"""Of one stream, while one of its events is under way."""
+"""Of one stream, within one event."""
 
 BLANK = b"\n\n"
 
 _BLANKS = (BLANK, b"\n\r\n", b"\r\r")
-"""What ends an event, with the end of its last line."""
+"""The end of an event, with the end of its last line."""
 
 _COMMENTS = re.compile(rb"(?::[^\r\n]*(?:\r\n|\n|\r(?!\Z)))+")
 
@@ -29,9 +29,9 @@ class WholeEvents:
     """The events of one stream.
 
     Attributes:
-        held: The begin of an event, which has not been passed on.
-        torn: Whether a part of an event has been passed on, and its end has not.
-        between: Whether neither is the case: the worker is between two events.
+        held: The begin of an event, not passed on.
+        torn: A part of an event has been passed on, and its end has not.
+        between: Neither: the worker is between two events.
     """
 
     __slots__ = ("between", "held", "torn")
@@ -42,7 +42,7 @@ class WholeEvents:
         self.between = True
 
     def passed(self, data: bytes) -> bytes:
-        """Return what may be passed on now; of data that ends with `BLANK`, while `between`, it is all."""
+        """Return the bytes to pass on now; data that ends with `BLANK` passes whole while `between`."""
         data = self.held + data
         end = max(start + len(blank) if (start := data.rfind(blank)) >= 0 else 0 for blank in _BLANKS)
         if (end or not self.torn) and (comments := _COMMENTS.match(data, end)) is not None:

@@ -1,4 +1,4 @@
-"""How prefill workers hand KV blocks to decode workers."""
+"""Hand-over of KV blocks from prefill to decode workers."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,6 @@ __all__ = ["Handover", "Leg", "Pair", "PairSink", "PairedRequest", "handovers"]
 
 
 def handovers(resolve: Resolve | None = None) -> Mapping[str, Handover]:
-    """All protocols, by name.
-
-    Args:
-        resolve: Finds the addresses of bootstrap servers, as for `router.proxy.WorkerPool`.
-    """
+    """Return all protocols by name; ``resolve`` finds bootstrap servers (`router.proxy.WorkerPool`)."""
     found = (SglangHandover(), NixlHandover(), MooncakeHandover(resolve))
     return {handover.name: handover for handover in found}

@@ -1,9 +1,9 @@
-"""Where a prefill worker's bootstrap server is, and other labels that hand-over needs.
+"""The address of a prefill worker's bootstrap server, and its other labels for hand-over.
 
-SGLang's and Mooncake's prefill engines listen on a port of their own for decode engines. It is on the host
-of the worker's URL unless ``bootstrap_host`` says otherwise. The port is what ``bootstrap_port`` says, else
-what the engine does (`router.fleet.engine_info`), else 8998: the default of both (``srt/server_args.py`` of
-SGLang, ``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
+SGLang's and Mooncake's prefill engines listen on a port of their own for decode engines, on the host of the
+worker's URL or the label ``bootstrap_host``. The port is the label ``bootstrap_port``, else the engine's own
+report (`router.fleet.engine_info`), else 8998: the default of both (``srt/server_args.py`` of SGLang,
+``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
 """
 
 from functools import lru_cache
@@ -22,13 +22,7 @@ DEFAULT_PORT = 8998
 
 
 class Bootstrap(msgspec.Struct, frozen=True, gc=False):
-    """The address of a bootstrap server.
-
-    Attributes:
-        host: Name or address; IPv6 in brackets.
-        port: Port.
-        host_json: The host as JSON.
-    """
+    """The address of a bootstrap server; an IPv6 host has brackets."""
 
     host: str
     port: int
@@ -36,20 +30,20 @@ class Bootstrap(msgspec.Struct, frozen=True, gc=False):
 
 
 def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
-    """Where a prefill worker's bootstrap server is."""
+    """Return the address of a prefill worker's bootstrap server."""
     labels = worker.worker.labels
     port = labels.get(BOOTSTRAP_PORT_LABEL) or str(worker.advertised_port or "")
     return _bootstrap(worker.worker.url, labels.get(BOOTSTRAP_HOST_LABEL, ""), port)
 
 
 def data_parallel_ranks(worker: "LocalWorker") -> int:
-    """How many data-parallel ranks a worker has, >= 1."""
+    """Return the number of a worker's data-parallel ranks, >= 1."""
     return parsed_whole(worker.worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
 
 
 @lru_cache(maxsize=4096)
 def _bootstrap(url: str, host: str, port: str) -> Bootstrap:
-    """Of a worker with these labels; a port that is none counts as absent."""
+    """Return the address for these labels; an invalid port counts as absent."""
     if not host:
         host = urlsplit(url).hostname or ""
     if ":" in host and not host.startswith("["):

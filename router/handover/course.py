@@ -1,4 +1,4 @@
-"""The course of a request with two legs (`router.handover.pair_exchange`), and the only ways through it.
+"""The states of a request with two legs (`router.handover.pair_exchange`), and the only ways between them.
 
     SENT ───┬──> PREFILLED ──> SHIPPED ──> ANSWERING          each of them may also end: OVER
      ^ v    │         │           │
@@ -12,14 +12,14 @@ from enum import IntEnum
 
 
 class Course(IntEnum):
-    """How far a request with two legs is. From `ANSWERING` on the sink has heard something."""
+    """State of a request with two legs. From `ANSWERING` on the sink has heard something."""
 
     SENT = 0
     """The prefill leg is under way, or not yet sent."""
     HELD = 1
-    """The same, and the decode engine has failed: it may be for want of its partner."""
+    """The same, and the decode engine has failed, perhaps for want of its partner."""
     PREFILLED = 2
-    """The prefill leg has ended well, and nobody has said that its KV came."""
+    """The prefill leg has ended well; the KV may not have arrived."""
     SHIPPED = 3
     """The KV is at the decode worker."""
     ANSWERING = 4
@@ -33,7 +33,7 @@ class Course(IntEnum):
 
 
 class CourseStep(IntEnum):
-    """What happens to a request with two legs."""
+    """Event of a request with two legs."""
 
     HOLD = 0
     SPEAK = 1
@@ -69,4 +69,4 @@ NEXT_COURSE: dict[Course, dict[CourseStep, Course]] = {
     Course.PREFILL_REFUSED: {CourseStep.END: Course.OVER},
     Course.OVER: {CourseStep.END: Course.OVER},
 }
-"""The state that follows, by state and step. To end again changes nothing."""
+"""To end again changes nothing."""

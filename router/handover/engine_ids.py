@@ -1,12 +1,12 @@
-"""What decode engines must call a Mooncake prefill engine: the ids of its data-parallel ranks.
+"""The ids of a Mooncake prefill engine's data-parallel ranks, by which decode engines call it.
 
     unknown ──ask──> asking: requests wait, for a second at most ──> known ──10 s──> known, and asked anew
                         └─ no answer: the requests that wait fail       └─ its worker is gone ──> unknown
 
-An engine makes its ids up when it starts and tells them at ``GET {bootstrap}/query``
-(``mooncake/mooncake_connector.py``, ``MooncakeBootstrapServer``). With another's id, or an old one, a
-decode engine fails. An engine that ends takes its connections with it, so ids are trusted only while there
-is one to its worker; and they are asked for anew, beside the requests, now and then.
+An engine makes its ids up when it starts and serves them at ``GET {bootstrap}/query``
+(``mooncake/mooncake_connector.py``, ``MooncakeBootstrapServer``). With another's id, or an old one, a decode
+engine fails. An engine that ends takes its connections with it, so ids are trusted only while one to its
+worker is open; and they are refreshed now and then, beside the requests.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from router.fleet import LocalWorker
 
 QUERY_S = 1.0
-"""How long a request waits for the ids, at most."""
+"""Longest wait of a request for the ids."""
 
 REFRESH_S = 10.0
-"""An engine that restarts between two looks at its connections is found out after this long."""
+"""Longest time until a restart between two looks at an engine's connections is noticed."""
 
 ENGINES_MAX = 4096
-"""Engines whose ids are kept, those asked for last."""
+"""Engines whose ids are cached, those asked for last."""
 
 ANSWER_BYTES_MAX = 1 << 20
 
@@ -39,15 +39,15 @@ Rank = tuple[int, str]
 """A data-parallel rank, and its id."""
 
 Told = Callable[[Sequence[Rank], UpstreamError | None], None]
-"""Hears the ids, at least one, or why there are none."""
+"""Takes the ids, at least one, or the reason for none."""
 
 
 class EngineIds:
     """The ids of all prefill engines.
 
     Args:
-        counts: Where failed queries are counted.
-        refresh_s: How old ids may be before they are asked for anew, in seconds.
+        counts: Of failed queries.
+        refresh_s: Age at which ids are asked for anew, in seconds.
         resolve: As for `WorkerPool`.
     """
 
@@ -60,7 +60,7 @@ class EngineIds:
         self._engines: OrderedDict[Bootstrap, _Engine] = OrderedDict()
 
     def ask(self, worker: "LocalWorker", told: Told) -> None:
-        """Tell the ids of a worker: before this returns if they are known, and never an error."""
+        """Report the ids of a worker: before this returns if they are known, and never an error."""
         bootstrap = bootstrap_of(worker)
         engine = self._engines.get(bootstrap)
         if engine is None:
@@ -73,7 +73,7 @@ class EngineIds:
         engine.ask(told, trusted=worker.pool.open > 0)
 
     def forget(self, worker: "LocalWorker") -> None:
-        """Something went wrong that might be due to old ids."""
+        """Forget ids that may be old: a request failed."""
         self._engines.pop(bootstrap_of(worker), None)
 
 
@@ -105,7 +105,7 @@ class _Engine:
         self._answer = b""
 
     def ask(self, told: Told, *, trusted: bool) -> None:
-        """Tell the ids now if they are known and trusted, else when they are."""
+        """Report the ids now if they are known and trusted, else later."""
         age_s = asyncio.get_running_loop().time() - self._heard_s
         if self._ranks and trusted:
             told(self._ranks, None)
@@ -149,14 +149,14 @@ class _Engine:
         self._fail(f"did not answer within {QUERY_S:g} s")
 
     def _fail(self, why: str) -> None:
-        """No ids: what is known stays, whoever had to wait fails."""
+        """Report to the waiting requests that there are no ids; those known stay."""
         self._counts["query_failed"] += 1
         error = HandoverFailed(f"The bootstrap server {self._url} {why}.")
         for told in self._over():
             told((), error)
 
     def _over(self) -> Sequence[Told]:
-        """The query is over: who waits for it?"""
+        """End the query; return the requests that wait for it."""
         query, self._query = self._query, None
         if query is not None:
             query.abort()

@@ -1,13 +1,12 @@
-"""Fields of a JSON object that a client sent, written over or added, all else as it was.
+"""Fields of a client's JSON object written over or added, the rest unchanged.
 
-    {"model":"m","messages":[...],"stream":true}                      what the client sent
-    {"model":"m","messages":[...],"stream":false,"bootstrap_room":7}  what a worker gets: nothing is copied
+    {"model":"m","messages":[...],"stream":true}                      from the client
+    {"model":"m","messages":[...],"stream":false,"bootstrap_room":7}  to a worker: nothing is copied
 
-A field that is there is written over where it is, so that no name is there twice: most engines take the
-last one of two (Python's ``json`` and pydantic do), but vLLM's frontend in Rust refuses the request
-(``rust/src/server``, serde's "duplicate field"). To find the fields all of the body is passed over once,
-which takes 0.3 ms per MB and decodes nothing. What is JSON to its engine but not to msgspec gets the fields
-at its end all the same.
+An existing field is written over in place, so that no name occurs twice: most engines take the last one of
+two (Python's ``json`` and pydantic do), but vLLM's frontend in Rust refuses the request (``rust/src/server``,
+serde's "duplicate field"). One pass finds the fields: 0.3 ms per MB, decoding nothing. JSON that its engine
+reads but msgspec does not gets all fields at its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Fields:
-    """Names of fields that a protocol writes, or needs to know.
-
-    Args:
-        names: In JSON.
-    """
+    """Names of fields that a protocol writes or reads, in JSON."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -35,11 +30,7 @@ class Fields:
         self._decode = msgspec.json.Decoder(msgspec.defstruct("_Found", fields, gc=False)).decode
 
     def find(self, body: Sequence[Piece]) -> "Body":
-        """Find them.
-
-        Args:
-            body: A JSON object in pieces, surrounded by nothing but white space. Several pieces are joined.
-        """
+        """Find them in a JSON object, surrounded by nothing but white space. Several pieces are joined."""
         data = body[0] if len(body) == 1 and isinstance(body[0], bytes) else b"".join(body)
         text = memoryview(data)[len(_BOM) :] if data.startswith(_BOM) else data
         try:
@@ -55,12 +46,7 @@ class Fields:
 
 
 class Body:
-    """A JSON object, and where some of its values are.
-
-    Args:
-        data: All of it.
-        spans: Where values begin and end, by name.
-    """
+    """A JSON object, and the spans of some of its values, by name."""
 
     __slots__ = ("_data", "_spans")
 
@@ -72,11 +58,7 @@ class Body:
         return name in self._spans
 
     def having(self, values: Mapping[str, bytes]) -> tuple[Piece, ...]:
-        """The object with other values, in pieces of which the large ones are its own.
-
-        Args:
-            values: In JSON, by name.
-        """
+        """Return the object with other values, in JSON by name; large pieces are its own."""
         data, spans = self._data, self._spans
         view = memoryview(data)
         pieces: list[Piece] = []

@@ -1,14 +1,13 @@
-"""vLLM's hand-over by Mooncake: both legs at once, which know each other by a transfer's id.
+"""vLLM's hand-over by Mooncake: both legs at once, joined by the id of a transfer.
 
-    GET {bootstrap}/query  ->  {"0": {"engine_id": ...}, ...}     once per prefill engine, by data-parallel
-    rank prefill leg   "kv_transfer_params": {"do_remote_decode": true, "transfer_id"}, max_tokens 1, no
-    stream decode leg    "kv_transfer_params": {"do_remote_prefill": true, "transfer_id",
-    "remote_bootstrap_addr",
+    GET {bootstrap}/query  ->  {"0": {"engine_id": ...}, ...}     once per prefill engine, by rank
+    prefill leg   "kv_transfer_params": {"do_remote_decode": true, "transfer_id"}, max_tokens 1, no stream
+    decode leg    "kv_transfer_params": {"do_remote_prefill": true, "transfer_id", "remote_bootstrap_addr",
                   "remote_engine_id"}
 
-As in vLLM's own proxy (``examples/disaggregated/mooncake_connector/mooncake_connector_proxy.py``). The ids
-of a prefill engine change when it restarts: see `router.handover.engine_ids`. Whoever asks for the KV waits
-until it is there, so the decode leg's first byte says that it has been shipped.
+As in vLLM's own proxy (``examples/disaggregated/mooncake_connector/mooncake_connector_proxy.py``). Ids:
+`router.handover.engine_ids`. The decode engine waits for the KV, so the decode leg's first byte shows that it
+came.
 """
 
 from collections import Counter
@@ -74,7 +73,7 @@ class _TransferExchange(PairExchange):
         super().prefill_failed(error)
 
     def known(self, ranks: Sequence[Rank], error: UpstreamError | None) -> None:
-        """The prefill engine's ids are here, or they are not to be had."""
+        """Send both legs with the prefill engine's ids, or fail without them."""
         pair, self._pair = self._pair, None
         if self.course is Course.OVER or pair is None:
             return

@@ -1,4 +1,4 @@
-"""vLLM's hand-over by NIXL: first the prefill leg, then the decode leg with what the first one answered.
+"""vLLM's hand-over by NIXL: first the prefill leg, then the decode leg with parameters of its answer.
 
     prefill leg   max_tokens 1, no stream, "kv_transfer_params": {"do_remote_decode": true, ...}
                     └─> answer: "kv_transfer_params": where its blocks are
@@ -6,11 +6,11 @@
                     └─> pulls the blocks, answers
 
 As in vLLM's own proxy (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). Both legs carry the
-same ``x-request-id``. An answer without parameters (no connector configured, or a prefill that was aborted)
-makes the decode engine compute the prompt itself: it is right, and dear, so it is counted and logged.
+same ``x-request-id``. After an answer without parameters (no connector configured, or a prefill that was
+aborted) the decode engine computes the prompt again: correct but expensive, so it is counted and logged.
 
-If no decode leg comes for them the blocks stay with the prefill engine until their lease is over (30 s);
-there is nothing that a gateway could do about that.
+Without a decode leg the blocks stay with the prefill engine until their lease is over (30 s); a gateway
+cannot end it.
 """
 
 import logging
@@ -29,8 +29,8 @@ from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
 logger = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 32 << 20
-"""Longest answer of a prefill leg. The ids of the blocks of a million tokens take half a megabyte for each
-cache group; the rest is for those who ask for the log probabilities of a prompt."""
+"""Longest answer of a prefill leg. The block ids of a million tokens take half a megabyte per cache group;
+the rest is for log probabilities of a prompt."""
 
 _ASK = (
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
@@ -39,7 +39,7 @@ _ASK = (
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """What matters of a prefill leg's answer."""
+    """A prefill leg's answer."""
 
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
@@ -124,7 +124,7 @@ class _PullExchange(PairExchange):
 
 
 def _read(answer: bytes) -> tuple[bytes | None, bytes]:
-    """The parameters in an answer, None without, and its counts."""
+    """Return the parameters of an answer, or None, and its counts."""
     try:
         fields = _decode_answer(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

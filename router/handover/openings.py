@@ -1,14 +1,14 @@
-"""How an event stream opens: what its engine says before the first token, and whether that is an error.
+"""The opening of an event stream: events before the first token, or an error.
 
     silent events ──> a token          the answer has begun
         │    └──────> the end          it has begun, too: an empty answer is one
         └───────────> an error event   it has failed, and the client has seen nothing yet
 
-An engine may say 200, and even begin to talk, before it knows that the KV did not come. vLLM's chat stream
-opens with an event that names the role, also if the next one is the error: both come of the same first output
+An engine may say 200, and begin to stream, before it knows that the KV did not come. vLLM's chat stream opens
+with an event that names the role, even if the next one is the error: both come of the same first output
 (``entrypoints/openai/chat_completion/serving.py``). Its ``/v1/messages`` opens with ``message_start``
-(``entrypoints/anthropic/serving.py``). Such an event holds nothing that the next engine would not say, too:
-it is held back until there is more, which in a good answer is at once.
+(``entrypoints/anthropic/serving.py``). The next engine would send such an event, too, so it is held back
+until there is more, which in a good answer is at once.
 """
 
 import re
@@ -17,14 +17,14 @@ from enum import Enum, auto
 import msgspec
 
 OPENING_BYTES_MAX = 16 << 10
-"""What is held back at most: silent events have some 300 bytes each."""
+"""Longest opening held back: silent events have some 300 bytes each."""
 
 
 class Opening(Enum):
-    """What the first bytes of a stream are."""
+    """Kind of the first bytes of a stream."""
 
     SILENT = auto()
-    """Complete events that say nothing of the answer."""
+    """Complete events without any of the answer."""
     FAILED = auto()
     """At most such events, and then an error that is not the client's fault."""
     BEGUN = auto()
@@ -51,11 +51,11 @@ _FAILED = re.compile(
     rb'(?:event: error\s+)?data: ?\{(?=\s*"(?:error"|type"\s*:\s*"error"))(?!.{0,2000}"code"\s*:\s*4)',
     re.DOTALL,
 )
-"""Not by the client's fault (a code of 4xx): ``create_streaming_error_response`` in vLLM."""
+"""Not the client's fault (a code of 4xx): ``create_streaming_error_response`` in vLLM."""
 
 
 def opening(data: bytes) -> Opening:
-    """What the bytes are that a stream begins with, as far as it has come."""
+    """Classify the bytes of a stream so far."""
     at = 0
     while (event := _EVENT.match(data, at)) and _silent(event[1]):
         at = event.end()
@@ -65,7 +65,6 @@ def opening(data: bytes) -> Opening:
 
 
 def _silent(payload: bytes) -> bool:
-    """Whether an event holds nothing of the answer."""
     if b'"role"' not in payload:
         return False
     try:
@@ -76,7 +75,7 @@ def _silent(payload: bytes) -> bool:
 
 
 def _says_nothing(choice: _Choice) -> bool:
-    """Whether a choice names its role, and no more: without one, an empty text may be a token's."""
+    """Return True if a choice only names its role: without a role, an empty text may be a token's."""
     values = dict(choice.delta)
     role = values.pop("role", msgspec.Raw(b"null"))
     if choice.finish_reason is not None or bytes(role) == b"null":

@@ -1,4 +1,4 @@
-"""The two legs of one request, as one request: what all hand-over protocols share.
+"""The two legs of one request, as one request: shared by all hand-over protocols.
 
     prefill leg   sent ──────────────good answer──> over
                     │ refused, broken, 4xx, 5xx       │
@@ -7,21 +7,20 @@
           the decode leg is ended                v
           the sink hears of it     the prefill leg is ended, the sink hears of it
 
-Whoever fails first is to blame, and what the other one would have said is not heard: a decode engine that
-waits for a prefill that is gone fails, too, at once or after minutes. As that may be what is heard first, an
-error of the decode engine is held back for a moment in which the prefill leg may break off, and what is
-known of its worker counts. To end a leg is to close its connection, and whatever else the protocol has for
-it.
+The leg that fails first is to blame; the other's answer is ignored. A decode engine that waits for a lost
+prefill fails, too, at once or after minutes, and may be heard first. So its error is held back for a moment
+in which the prefill leg may break off, and the state of the prefill worker counts. To end a leg is to close
+its connection, and to do more if the protocol has it.
 
-Until the first token of the decode leg's answer nothing of it is passed on, neither its head nor how its
-stream opens (`router.handover.openings`): engines send both before they have begun. So until then the failure
-of either leg can be redispatched unseen. That first token also shows that the KV is there; from then on the
-prefill leg's fate changes nothing. It is not closed before it has answered, or has had time to: engines take
-that for a client that left, and stop sending KV.
+Nothing of the decode leg's answer is passed on before its first token, neither its head nor the opening of
+its stream (`router.handover.openings`): engines send both before they have begun. So until then a failure of
+either leg can be redispatched unseen. The first token also shows that the KV came; from then on the prefill
+leg no longer matters. It is not closed before it has answered, or has had time to: engines take that for a
+client that left, and stop sending KV.
 
-An error of the decode engine after a good prefill leg, and before the first token, says that the KV did not
-come, and not why: its partner may be another process by now, or not be reached from there. It is a failure of
-its own (`TransferFailed`), which is not passed on: another pair, or the decode worker alone, may do better.
+An error of the decode engine after a good prefill leg, and before the first token, means that the KV did not
+come, for an unknown reason: its partner may be another process by now, or unreachable from there. This
+failure (`TransferFailed`) is not passed on: another pair, or the decode worker alone, may do better.
 """
 
 import asyncio
@@ -40,22 +39,22 @@ if TYPE_CHECKING:
     from router.fleet import LocalWorker
 
 LINGER_S = 5.0
-"""How long a prefill leg may take to answer after the decode leg did: its connection can then be kept."""
+"""Time for a prefill leg to answer after the decode leg did: its connection can then be kept."""
 
 VERDICT_S = 0.02
-"""How long an error of the decode engine is held back. A process that dies resets the connections of all its
-partners together, but they are not read in the same turn."""
+"""Time for which an error of the decode engine is held back. A process that dies resets the connections of
+all its partners together, but they are not read in the same turn."""
 
 ANSWER_TAIL_BYTES = 16 << 10
-"""What is kept of a prefill leg's answer for its counts; engines write them at the end."""
+"""Of a prefill leg's answer, for its counts; engines write them at the end."""
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
-"""What an engine says, with a status of 200, of a request that somebody else aborted, as an operator does
-before new weights are loaded. Its partner would wait for the KV for minutes."""
+"""Sent with status 200 for a request that another client aborted, like an operator before new weights are
+loaded. Its partner would wait for the KV for minutes."""
 
 
 class _Nobody:
-    """Hears what is said when the sink has heard its last."""
+    """The sink after its last word."""
 
     def prefill_ended(self) -> None:
         """See `PairSink`."""
@@ -80,20 +79,13 @@ NOBODY = _Nobody()
 
 
 class PairExchange:
-    """A request with two legs; the `router.handover.ports.PairedRequest`, and the sink of its decode leg.
+    """A request with two legs: the `router.handover.ports.PairedRequest`, and the sink of its decode leg.
 
-    A protocol's own class sends the legs and says what happens in between.
-
-    Args:
-        sink: Who waits for the answer.
-        prefill_worker: Who prefills.
+    A protocol's own class sends the legs, and handles the end of the prefill leg.
 
     Attributes:
-        course: How far it is.
         leg: Whose answer or failure the sink hears now.
         usage: The end of the prefill leg's answer.
-        linger_s: See `LINGER_S`.
-        verdict_s: See `VERDICT_S`.
     """
 
     __slots__ = (
@@ -157,7 +149,7 @@ class PairExchange:
     # The prefill leg, by its `PrefillSink`.
 
     def prefill_refused(self) -> PairSink | None:
-        """Its answer is an error: it becomes the answer, unless the client has a better one already."""
+        """Return the sink for the prefill leg's error answer; None if the client has a better answer already."""
         if self.course is Course.HELD:  # both say that they failed: the first one did
             self._pronounce()
         if self.course >= Course.ANSWERING:
@@ -171,11 +163,11 @@ class PairExchange:
         return self._sink
 
     def prefill_data(self, data: bytes) -> None:
-        """A piece of a good answer."""
+        """Keep the end of a good answer."""
         self.usage = (self.usage + data)[-ANSWER_TAIL_BYTES:]
 
     def prefill_end(self) -> None:
-        """It has answered well, and that was all of it."""
+        """Go on: the prefill leg has answered well."""
         self._forget_prefill()
         if self.course is Course.HELD:
             self._pronounce()
@@ -185,13 +177,13 @@ class PairExchange:
             self.prefilled(self._sink)
 
     def prefill_failed(self, error: UpstreamError) -> None:
-        """The request fails with it, unless the KV is there."""
+        """Fail, unless the KV is there."""
         self._forget_prefill()
         if self.course < Course.ANSWERING:
             self.fail_leg(Leg.PREFILL, error)
 
     def passing_ended(self, error: UpstreamError | None) -> None:
-        """The error answer that was passed on is over, or broke off."""
+        """End: the error answer that was passed on is over, or broke off."""
         self._answering = None
         if error is not None:
             self.fail_leg(Leg.PREFILL, error)
@@ -231,7 +223,7 @@ class PairExchange:
         self._sink.upstream_data(data)
 
     def upstream_end(self) -> None:
-        """The answer is complete."""
+        """End the answer."""
         if self.course is Course.HELD:
             self._held.append(self.upstream_end)
             return
@@ -244,7 +236,7 @@ class PairExchange:
         self._over().upstream_end()
 
     def upstream_failed(self, error: Exception) -> None:
-        """The request fails with it."""
+        """Fail."""
         if self.course is Course.HELD:
             self._held.append(lambda: self.upstream_failed(error))
             return
@@ -254,25 +246,18 @@ class PairExchange:
     # What protocols differ in.
 
     def prefilled(self, sink: PairSink) -> None:
-        """The prefill leg has answered well."""
+        """Handle the good answer of the prefill leg."""
         self._say_prefilled(sink)
 
     def ended(self, leg: Leg) -> None:
-        """A leg was ended by closing its connection: do what else helps."""
+        """Help to end a leg whose connection was closed."""
 
     # For them.
 
     def begin(
         self, pair: Pair, prefill: Sequence[Piece], decode: Sequence[Piece], lines: bytes = b""
     ) -> None:
-        """Send both legs at once.
-
-        Args:
-            pair: The request.
-            prefill: Body of the prefill leg.
-            decode: Body of the decode leg.
-            lines: More header lines for the prefill leg.
-        """
+        """Send both legs at once; ``lines`` are more header lines for the prefill leg."""
         self._send_prefill(pair, prefill, lines)
         self._send_decode(pair, decode)
 
@@ -315,25 +300,25 @@ class PairExchange:
     # Inside.
 
     def _over(self) -> PairSink:
-        """Let go of the sink; return it for its last word."""
+        """Release the sink; return it for its last word."""
         sink, self._sink = self._sink, NOBODY
         self.course = NEXT_COURSE[self.course][CourseStep.END]
         return sink
 
     def _blamed(self) -> Leg:
-        """Who is to blame for an error of the decode engine: it has one, too, when its partner is gone."""
+        """Return the leg to blame for the decode engine's error: it fails, too, if its partner is gone."""
         worker = self._prefill_worker
         gone = worker.refused_us or worker.health == "unhealthy" or not worker.pool.open
         return Leg.PREFILL if gone else Leg.DECODE
 
     def _fail_decode(self, message: str) -> None:
-        """The decode engine failed before its first token: on its own, or for want of the KV."""
+        """Fail before the first token, of the decode engine's own or for want of the KV."""
         leg = self._blamed()
         lost = leg is Leg.DECODE and self.course is Course.PREFILLED
         self.fail_leg(leg, TransferFailed(message) if lost else HandoverFailed(message))
 
     def _hold(self, say: Callable[[], None]) -> None:
-        """Tell of an error, but wait for what becomes of the prefill leg first if it is under way."""
+        """Report an error, after the verdict on the prefill leg if it is under way."""
         if self._prefill is None:
             say()
         else:
@@ -342,7 +327,7 @@ class PairExchange:
             self._verdict = asyncio.get_running_loop().call_later(self.verdict_s, self._pronounce)
 
     def _pronounce(self) -> None:
-        """The prefill leg did not break off: tell what was held back."""
+        """Report all that was held back: the prefill leg did not break off."""
         held = self._held
         self.course = NEXT_COURSE[self.course][CourseStep.SPEAK]
         self._let_go()
@@ -357,7 +342,7 @@ class PairExchange:
             self._verdict = None
 
     def _pass_error(self, status: int, lines: bytes, length: int | None) -> None:
-        """The answer is an error of the decode engine."""
+        """Pass an error answer of the decode engine on."""
         self.leg = self._blamed() if status >= 500 else Leg.DECODE
         self.course = NEXT_COURSE[self.course][CourseStep.DECODE_REFUSE]
         self._end_prefill()
@@ -369,7 +354,7 @@ class PairExchange:
             request.pause()
 
     def _begin(self, head: tuple[int, bytes, int | None]) -> None:
-        """The first bytes of the decode leg's answer are here, or its end."""
+        """Begin the answer: its first bytes are here, or its end."""
         self._head = None
         self._opening = b""
         self.leg = Leg.DECODE
@@ -412,7 +397,7 @@ class PairExchange:
 
 
 class PrefillSink:
-    """Where the prefill leg's answer goes: to `PairExchange`, or on to the client if it is an error."""
+    """The sink of the prefill leg: `PairExchange`, or the client's sink for an error answer."""
 
     __slots__ = ("_legs", "_passing")
 

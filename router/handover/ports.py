@@ -1,20 +1,19 @@
-"""What the gateway and a hand-over protocol say to each other about one request.
+"""Ports between the gateway and a hand-over protocol.
 
     Gateway ──send(pair, sink)──> Handover ──two requests──> prefill worker, decode worker
        ^                             │
        └── answer or failure, once ──┘   `PairedRequest.leg` says whose
 
-A request that is handed over has a *leg* at two workers: one prefills, the other decodes. To the gateway
-both are one request with one answer, which is the decode leg's; so it implements the ports of
-`router.proxy` on both sides. What differs between engines, and nothing else, is in one file per protocol.
+A request that is handed over has a *leg* at two workers: one prefills, the other decodes. To the gateway both
+are one request with one answer, the decode leg's; so it implements the ports of `router.proxy` on both sides.
+Each protocol's differences are in one file.
 
 The laws, for every protocol:
 
 * the sink hears one answer or one failure, as of any request, and after `abort` nothing;
 * the first leg that fails ends the other one at once;
-* nothing of a body that a client sent is written anew but the fields of the protocol: neither can a client
-  forge these, also where a decode worker does all of its request, nor is a long prompt copied
-  (`router.handover.fields`).
+* of a client's body only the protocol's fields are written anew (`router.handover.fields`): a client cannot
+  forge them, also where a decode worker does all of its request, and a long prompt is not copied.
 """
 
 from collections import Counter
@@ -39,15 +38,15 @@ class Leg(StrEnum):
 
 
 class RequestFacts(Protocol):
-    """What a protocol asks of a request."""
+    """The facts of a request that a protocol reads; see `router.gateway.parsing.ParsedRequest`."""
 
     @property
     def endpoint(self) -> str:
-        """Path that it was sent to."""
+        """Path."""
 
     @property
     def stream(self) -> bool:
-        """Whether its answer is streamed."""
+        """True for a streamed answer."""
 
     @property
     def n(self) -> int:
@@ -59,23 +58,17 @@ class RequestFacts(Protocol):
 
     @property
     def computes_all(self) -> bool:
-        """Whether the whole prompt must be computed, whatever is cached of it."""
+        """True if the whole prompt must be computed, cached or not."""
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
     """One request with its two workers.
 
     Attributes:
-        parsed: What is known of it.
-        method: In upper case.
-        path: Raw path.
-        query: Raw query without ``?``.
         lines: Header lines for the workers, our id of the request among them.
         body: A JSON object, in flat pieces that are never changed.
-        request_id: The request's id for the log.
-        prefill: Who prefills.
-        decode: Who decodes.
-        resend: Whether a leg that met a stale connection is sent once more.
+        request_id: For the log.
+        resend: A leg that met a stale connection is sent once more.
     """
 
     parsed: RequestFacts
@@ -91,10 +84,10 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
 
 
 class PairSink(UpstreamSink, Protocol):
-    """What the answer to a pair is delivered to: the decode leg's, or an error answer of the prefill leg.
+    """The sink of a pair: of the decode leg's answer, or of an error answer of the prefill leg.
 
-    The two calls of its own come at most once each, in this order, and before the decode leg's answer if they
-    come at all; a failure or an error answer stands for those that are missing.
+    Its own two calls come at most once each, in this order, before the decode leg's answer if at all; a
+    failure or an error answer stands for those that are missing.
     """
 
     def prefill_ended(self) -> None:
@@ -108,8 +101,8 @@ class PairedRequest(UpstreamRequest, Protocol):
     """A request on its way to its two workers.
 
     Attributes:
-        leg: Whose answer or failure the sink hears now: who is to blame.
-        usage: The end of the prefill leg's answer, with what the engine counted; empty without one.
+        leg: Whose answer or failure the sink hears now.
+        usage: The end of the prefill leg's answer, with the engine's counts; empty before.
     """
 
     leg: Leg
@@ -124,21 +117,17 @@ class Handover(Protocol):
 
     Attributes:
         name: Key of `policies.HAND_OVERS`, which has its properties.
-        counts: What happened beside answers and failures, by name, since the start.
+        counts: Events beside answers and failures, by name, since the start.
     """
 
     name: str
     counts: Counter[str]
 
     def splits(self, parsed: RequestFacts) -> bool:
-        """Whether a request may have two legs; if not, one worker does all of it."""
+        """Return True if a request may have two legs; if not, one worker does all of it."""
 
     def alone(self, body: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
-        """The body for a decode worker that does all of a request, without what only this protocol may say.
-
-        Args:
-            body: As in `Pair`.
-        """
+        """Return the body for a decode worker that does all of a request, without the protocol's fields."""
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
-        """Send a request; returns at once. The sink hears nothing before this returns."""
+        """Send a request; the sink hears nothing before this returns."""

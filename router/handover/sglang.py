@@ -1,32 +1,34 @@
 """SGLang's hand-over: both engines get the request at the same time, and meet in a room.
 
-    "bootstrap_host", "bootstrap_port"   where the prefill engine's bootstrap server is
-    "bootstrap_room"                     a random number that nobody else uses
+    "bootstrap_host", "bootstrap_port"   of the prefill engine's bootstrap server
+    "bootstrap_room"                     a random number of this request alone
     "rid"                                ours, so that `POST /abort_request` can name the legs
-    "routed_dp_rank"                     who does it, of an engine with data-parallel ranks
-    "disagg_prefill_dp_rank"             in the decode leg: whom to ask for the KV
+    "routed_dp_rank"                     the data-parallel rank that does it
+    "disagg_prefill_dp_rank"             in the decode leg: the rank to ask for the KV
 
-A request of several prompts needs a room for each. It gets one number, which engines count up from
-(``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``): they alone know how many there are. The
-id becomes ``rid_0``, ``rid_1``, ... in the same way (``_normalize_rid``). A client's own ``rid`` does not
-stand: two clients could choose the same one, and an abort ends all that begin with it
+A request of several prompts needs a room for each. It gets one number, from which engines count up
+(``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``): only they know the number of prompts. The
+id becomes ``rid_0``, ``rid_1``, ... in the same way (``_normalize_rid``). A client's own ``rid`` is replaced:
+two clients could choose the same one, and an abort ends all that begin with it
 (``srt/managers/scheduler.py``).
 
-Not all is split. ``/v1/responses`` and ``/v1/messages`` have none of these fields
-(``entrypoints/openai/protocol.py``, ``entrypoints/anthropic/protocol.py``), and an engine that gets a request
-without a room may stop altogether (the assertion in ``managers/data_parallel_controller.py``). Several
-samples (``n``) of a prompt come to the same room, where they fail or hang (pull requests 24223, 26486, 30723
-and 40297 of SGLang, none of them merged). Such requests are for plain workers, and so are embeddings and
-scores, which have nothing to decode.
+Not split, but left to plain workers, are
 
-The prefill leg never streams, whatever the client wants: in a stream its failure would be an event after a
-status 200. It answers when its KV has been sent. If it fails, the decode leg would wait for its room for
-minutes (``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it is ended at once, and the other way round. An
-engine looks only every four seconds whether a client has left (``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence
-`POST /abort_request`, beside closing.
+* ``/v1/responses`` and ``/v1/messages``, which have none of these fields (``entrypoints/openai/protocol.py``,
+  ``entrypoints/anthropic/protocol.py``); an engine that gets a request without a room may stop altogether
+  (the assertion in ``managers/data_parallel_controller.py``);
+* several samples (``n``) of a prompt, which fail or hang in the same room (pull requests 24223, 26486, 30723
+  and 40297 of SGLang, none of them merged);
+* embeddings and scores, which have nothing to decode.
 
-The client's answer is the decode leg's alone: log probabilities of the prompt, which only the prefill engine
-computes, are not in it.
+The prefill leg never streams: in a stream its failure would be an event after a status 200. It answers when
+its KV has been sent. If it fails, the decode leg would wait for its room for minutes
+(``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it is ended at once, and the other way round. An engine looks
+only every four seconds whether a client has left (``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence `POST
+/abort_request`, beside closing.
+
+The client's answer is the decode leg's alone: it lacks log probabilities of the prompt, which only the
+prefill engine computes.
 """
 
 import asyncio
@@ -43,7 +45,7 @@ from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFac
 from router.proxy import UpstreamRequest, WorkerPool
 
 ABORT_S = 5.0
-"""How long an engine may take to answer to an abort before we forget it."""
+"""Time for an engine to answer to an abort."""
 
 ABORTED_MAX = 64
 """Prompts of a batch that are aborted by their ids; closing the connection ends the others, seconds later."""
@@ -89,7 +91,7 @@ class SglangHandover:
         return parsed.endpoint in _SPLIT and parsed.n == 1
 
     def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
-        """See `Handover`: its decode engines compute nothing alone."""
+        """Return the body: its decode engines compute nothing alone."""
         return body
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
@@ -119,7 +121,7 @@ class SglangHandover:
 
 
 class _RoomExchange(PairExchange):
-    """Both legs of one request, and how to abort them."""
+    """Both legs of one request, and their aborts."""
 
     __slots__ = ("_counts", "_lines", "_pools", "_rids")
 
@@ -142,7 +144,7 @@ class _RoomExchange(PairExchange):
 
 
 def _rids(rid: str, parsed: RequestFacts) -> Sequence[str]:
-    """The ids that an engine makes of one; it aborts what it knows by just that id (`TokenizerManager`)."""
+    """Return the ids that an engine makes of one; it aborts the exact id only (`TokenizerManager`)."""
     if parsed.endpoint == "/v1/chat/completions":
         return (rid,)
     prompts = min(max(1, len(parsed.paths)), ABORTED_MAX)
@@ -150,14 +152,7 @@ def _rids(rid: str, parsed: RequestFacts) -> Sequence[str]:
 
 
 class Abort:
-    """Tells an engine to forget a request, whatever comes of it.
-
-    Args:
-        pool: Connections to the engine.
-        lines: Header lines of the request.
-        rid: Its id.
-        wait_s: How long the engine may take to answer, in seconds.
-    """
+    """Tells an engine to forget a request, for at most ``wait_s`` seconds, and ignores its answer."""
 
     __slots__ = ("_request", "_timer")
 

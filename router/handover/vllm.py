@@ -1,12 +1,11 @@
-"""What vLLM's hand-over protocols share: which requests are split, and how a leg is told to prefill only.
+"""Shared by vLLM's hand-over protocols: the requests that are split, and the fields of a prefill leg.
 
 A connector's parameters travel in ``kv_transfer_params``, which requests have at ``/v1/chat/completions``,
 ``/v1/completions`` and ``/v1/messages`` (``entrypoints/openai/*/protocol.py``,
-``entrypoints/anthropic/protocol.py``), but not at ``/v1/responses``. They are for one sequence: the first
-of several samples or prompts that has fetched the KV lets it go
-(``distributed/kv_transfer/kv_connector/v1``). Nor is anything fetched where the log probabilities of the
-prompt are asked for. What is not split a decode worker does alone: it computes prompts, too, if nobody hands
-them over.
+``entrypoints/anthropic/protocol.py``), but not at ``/v1/responses``. They are for one sequence: the first of
+several samples or prompts that has fetched the KV releases it (``distributed/kv_transfer/kv_connector/v1``).
+Nor is KV fetched where log probabilities of the prompt are asked for. A decode worker does the other requests
+alone: it can compute prompts, too.
 """
 
 from collections.abc import Sequence
@@ -23,28 +22,18 @@ _SPLIT = frozenset({_CHAT, "/v1/completions", "/v1/messages"})
 
 
 def splits(parsed: RequestFacts) -> bool:
-    """Whether a request may have two legs."""
+    """Return True if a request may have two legs."""
     return parsed.endpoint in _SPLIT and parsed.n == 1 and len(parsed.paths) <= 1 and not parsed.computes_all
 
 
 def alone(body: Sequence[Piece]) -> Sequence[Piece]:
-    """A body without a client's parameters, which could fetch any blocks of another engine, or keep some.
-
-    Args:
-        body: A JSON object in pieces.
-    """
+    """Return a JSON body without a client's parameters, which could fetch or pin blocks of another engine."""
     found = FIELDS.find(body)
     return found.having({PARAMS: b"null"}) if PARAMS in found else body
 
 
 def prefill_only(parsed: RequestFacts, body: Body, params: bytes) -> dict[str, bytes]:
-    """Fields that make a request stop after its first token, answer whole, and keep its KV.
-
-    Args:
-        parsed: The request.
-        body: Its body.
-        params: ``kv_transfer_params``.
-    """
+    """Return fields that make a request stop after its first token, answer whole, and keep its KV."""
     fields = {PARAMS: params, "stream": b"false"}
     if "stream_options" in body:  # refused without a stream
         fields["stream_options"] = b"null"
