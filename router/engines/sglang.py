@@ -1,16 +1,16 @@
 """SGLang.
 
-GET /get_server_info   KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), requests that each runs
-                       at a time (``effective_max_running_requests_per_dp``), tokens prefilled per step
+GET /get_server_info   KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), requests that each
+                       runs at a time (``effective_max_running_requests_per_dp``), tokens prefilled per step
                        (``chunked_prefill_size``), bootstrap port (``disaggregation_bootstrap_port``), role
-                       (``disaggregation_mode``), and (/server_info too) its publishers: kv_events {endpoint_host,
+                       (``disaggregation_mode``), and (/server_info too) publishers: kv_events {endpoint_host,
                        endpoint_port_base, topic, dp_size}, kv_events_config {replay_endpoint}
 POST /pd_role_switch   {"new_role": "decode"}: takes another role in place, without loading weights again, if
-                       started with --enable-pd-role-switch; its cache is lost. It answers whether it did; a switch
-                       to its present role changes nothing (managers/scheduler.py, ``handle_pd_role_switch``; pull
-                       request 28403). Towards decode it captures CUDA graphs, which takes minutes; newer releases
-                       want their sizes and memory in the request, as a decoding engine reports them
-                       (``internal_states`` of /get_server_info).
+                       started with --enable-pd-role-switch; its cache is lost. It answers whether it did; a
+                       switch to its present role changes nothing (managers/scheduler.py,
+                       ``handle_pd_role_switch``; pull request 28403). Towards decode it captures CUDA
+                       graphs, which takes minutes; newer releases want their sizes and memory in the
+                       request, as a decoding engine reports them (``internal_states`` of /get_server_info).
 
 Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); ``/generate``
 takes ``extra_key``. ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), embeddings, ranks and scores
@@ -69,7 +69,6 @@ def describe(answer: Any) -> Description:
 
 
 def _capacity_tokens(answer: dict[str, Any]) -> int:
-    """Return the KV capacity in tokens, of all data-parallel ranks; 0 if unknown."""
     states = answer.get("internal_states")
     for source in (answer, *(states if isinstance(states, list) else ())):
         value = sane_whole(source.get("max_total_num_tokens"), TOKENS_MAX) if isinstance(source, dict) else 0
@@ -98,7 +97,7 @@ def _running_max(answer: dict[str, Any]) -> int:
 
 
 def _role(answer: dict[str, Any]) -> str:
-    """Return the role, or empty if unknown: the scheduler's, or the start's of an engine that never switched."""
+    """Return the role, or empty: the scheduler's, or the start's if the engine never switched."""
     states = answer.get("internal_states")
     for source in (*(states if isinstance(states, list) else ()), answer):
         mode = source.get("disaggregation_mode") if isinstance(source, dict) else None
@@ -163,7 +162,6 @@ async def role_now(read: Read, url: str) -> str:
 
 
 async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[Switched, str]:
-    """Ask an engine to switch; return the result and its message."""
     try:
         answer = await client.post(f"{url}/pd_role_switch", json=body, timeout=SWITCH_S_MAX)
     except httpx.HTTPError as error:
@@ -185,7 +183,6 @@ async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any])
 
 
 async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
-    """Return sizes and memory of CUDA graphs for decode, as one of some engines has them; empty without."""
     for url in list(peers)[:PEERS_ASKED_MAX]:
         states = _states(await _info(read, url))
         memory_gb = [state.get(GRAPH_MEMORY) for state in states]
@@ -197,7 +194,6 @@ async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
 
 
 def _are_sizes(sizes: object) -> bool:
-    """Return True for sizes of batches, which are passed on to another engine."""
     return (
         isinstance(sizes, list)
         and 0 < len(sizes) <= KEYS_MAX

@@ -63,7 +63,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """The candidates whose KV crosses one link (empty for none), priced; ``order`` has rows, the choice first."""
+    """The candidates whose KV crosses one link (or none), priced; ``order`` has rows, best first."""
 
     link: str
     workers: Candidates
@@ -72,7 +72,7 @@ class _Priced:
 
 
 def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Explanation:
-    """Explain a decision just made, without awaiting; at most ``limit`` > 0 candidates, and as many others."""
+    """Explain a decision just made, without awaiting; show ``limit`` candidates and others at most."""
     weighed = rehearsed.weighed
     by_site = [] if weighed is None else _priced_sides(gateway, weighed)
     shown = [] if weighed is None else _shown(gateway, weighed, by_site, rehearsed, limit)
@@ -97,7 +97,6 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
 
 
 def _priced_sides(gateway: Gateway, weighed: ScoredRequest) -> list[_Priced]:
-    """Return the candidates of each side, the chosen one's first."""
     if weighed.by_site is None or weighed.decode_view is None:
         return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
     parts = [("", weighed.by_site.local), *((side.link, side.slots) for side in weighed.by_site.remote)]
@@ -196,7 +195,6 @@ def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int
 
 
 def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
-    """Return the least and the greatest finite cost of the candidates left out."""
     ranks = {candidate.rank for candidate in shown}
     before, left = 0, []
     for side in by_site:
@@ -209,7 +207,7 @@ def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float
 
 
 def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
-    """Return the decode candidates for the chosen worker's prefill, none if it does all, and the number left out."""
+    """Return the candidates for the decode, none if one worker does all, and the number left out."""
     weighed, outcome = rehearsed.weighed, rehearsed.outcome
     if weighed is None or weighed.decode_view is None:
         return [], 0

@@ -77,7 +77,6 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
 
 
 def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:
-    """Return a reason that holds for any request of this model."""
     registry, worker, model = gateway.registry, local.worker, rehearsed.parsed.model
     if worker.role == "encode":
         return Absence.ENCODER, "it encodes media for the others"
@@ -100,7 +99,6 @@ def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tu
 
 
 def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
-    """Return the reason why a healthy worker does not begin requests of this kind."""
     role = local.worker.role
     if role == "prefill":
         missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.bucket))
@@ -113,7 +111,6 @@ def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
 
 
 def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
-    """Return the reason why a worker that begins such requests is no candidate for this one."""
     parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
     handover = gateway.handovers.get(local.protocol)
     if role == "prefill" and handover is not None and not handover.splits(parsed):

@@ -113,7 +113,6 @@ class Verdict:
         return reason, f"{text}."
 
     def _no_room(self, slot: int) -> str:
-        """Return the reason why a worker may not be given more."""
         gateway, now_us = self._gateway, self._rehearsed.now_us
         admission, loads, name = gateway.placing.admission, gateway.fleet.loads, self._name(slot)
         backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
@@ -138,7 +137,6 @@ def _because(reason: str) -> str:
 
 
 def _shed(shed: Shed, rehearsed: Rehearsed) -> str:
-    """Return the sentence for a request that no worker gets."""
     if shed.reason == SLO_UNREACHABLE:
         return f"It would miss its service level: {shed.detail}."
     weighed = rehearsed.weighed

@@ -400,11 +400,7 @@ def packed_ids(ids: list[int]) -> bytes:
 
 
 def _canonical_text(text: str) -> bytes:
-    """Return text as written within canonical JSON.
-
-    Raises:
-        Unusual: A lone surrogate changes the writing of all the JSON around it.
-    """
+    """Return text as in canonical JSON; `Unusual` if a lone surrogate changes the JSON around it."""
     try:
         return orjson.dumps(text)[1:-1]
     except TypeError as error:

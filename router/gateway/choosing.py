@@ -128,11 +128,7 @@ def splitting(
 
 
 def _keeping_apart(registry: Registry, slots: Slots, endpoint: Endpoint) -> Slots:
-    """Leave out the workers whose engines overlook a tenant's salt.
-
-    Raises:
-        ClientError: All do: the tenant must not share a cache unknowingly.
-    """
+    """Leave out engines that overlook a tenant's salt; refuse, lest it shares a cache unknowingly."""
     engines = OVERLOOKED_BY.get(endpoint)
     if engines is None:
         return slots

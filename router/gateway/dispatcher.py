@@ -139,11 +139,6 @@ class Dispatcher(msgspec.Struct, eq=False):
     # Inside.
 
     def _wait(self, queued: Queued) -> None:
-        """Queue the request.
-
-        Raises:
-            RequestRejected: The queue is full.
-        """
         gateway, record = self.gateway, self.record
         deadline_us = record.arrived_us + round(self.timeout_s * 1e6) if self.timeout_s else None
         full = gateway.placing.room.begin(self, queued, deadline_us, again=record.attempts > 0)
@@ -254,7 +249,6 @@ class Dispatcher(msgspec.Struct, eq=False):
     def _leave(
         self, attempt: WorkerAttempt, local: LocalWorker, avoided: Sequence[int], error: UpstreamError
     ) -> None:
-        """Release a failed attempt, for another one elsewhere."""
         record = self.record
         attempt.abort()
         attempt.reservation.release(abandoned=True)

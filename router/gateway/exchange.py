@@ -206,11 +206,6 @@ class RequestExchange:
     # Inside.
 
     def _set_deadline(self, noted: Sequence[Header]) -> None:
-        """Start the timer of the client's own deadline, if it has one.
-
-        Raises:
-            ClientError: It is no time.
-        """
         gateway = self._gateway
         self._timeout_s = timeout_s = gateway.reader.timeout_s_of(noted)
         if timeout_s:
@@ -220,14 +215,12 @@ class RequestExchange:
     def _begin_tokenizing(
         self, tokenizing: TokenizingPort, parsed: ParsedRequest, noted: Sequence[Header]
     ) -> None:
-        """Find the token ids of the prompts, then dispatch; raises as `_begin_dispatch`."""
         self._record.parsed = parsed
         found = tokenizing.begin(parsed, self._request.body, partial(self._tokenized, noted))
         if found is not None:
             self._begin_dispatch(found, noted)
 
     def _tokenized(self, noted: Sequence[Header], parsed: ParsedRequest) -> None:
-        """Go on with the ids, which took some milliseconds."""
         if self._record.phase is Phase.DONE:
             return
         try:
@@ -238,11 +231,7 @@ class RequestExchange:
             self.fail(crashed())
 
     def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
-        """Dispatch the parsed request for the first time, within its tenant's limits.
-
-        Raises:
-            RouterError: As `Dispatcher.dispatch` does, or a header has no meaning.
-        """
+        """Dispatch the parsed request for the first time, within its tenant's limits."""
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, noted)
@@ -258,7 +247,6 @@ class RequestExchange:
             _admitted(limiter, charge, dispatcher)
 
     def _charged(self, limiter: Limiter, dispatcher: Dispatcher, charge: Charge) -> None:
-        """Go on with the answer about the tenant's limits, which took some milliseconds."""
         if self._record.phase is Phase.DONE:
             return
         try:
@@ -324,7 +312,6 @@ class RequestExchange:
         )
 
     def _send_pair(self, decision: Decision, half: Decision, parsed: ParsedRequest) -> None:
-        """Reserve on both workers, and send by their hand-over protocol."""
         gateway, request, record = self._gateway, self._request, self._record
         prefill = gateway.registry.at_slot(decision.attempt.chosen.slot)
         decode = gateway.registry.at_slot(half.attempt.chosen.slot)
@@ -434,11 +421,6 @@ class RequestExchange:
 
 
 def _admitted(limiter: Limiter, charge: Charge, dispatcher: Dispatcher) -> None:
-    """Dispatch, if the limits of the tenant allow it.
-
-    Raises:
-        RequestRejected: They do not.
-    """
     if charge.refusal is not None:
         raise limiter.rejection(charge)
     dispatcher.dispatch()

@@ -67,7 +67,6 @@ class Inflight:
         self._exchanges.pop(exchange, None)
 
     def _look(self) -> None:
-        """End late exchanges, and look again later; at once if there may be more of them."""
         self._timer = None
         late_s = self._now_s() - self.timeout_s
         late = [exchange for exchange in islice(self, ENDED_AT_ONCE) if exchange.received_s <= late_s]

@@ -105,7 +105,6 @@ def _filled(parts: Iterable[bytes], outline: BodyOutline) -> Generator[None, Non
 def _identified(
     identifier: Identifier, scope: tuple[bytes, ...], fields: Any, ids_root: int | None, outline: BodyOutline
 ) -> Generator[None, None, Identity]:
-    """Do the same as `PromptHasher.identify`, piece by piece."""
     hasher = identifier.hasher
     paths: list[bytes] = []
     prompt_bytes = prompt_token_ids = key = prefix_key = 0
@@ -132,7 +131,6 @@ def _identified(
 def _ids_root(
     identifier: Identifier, endpoint: Endpoint, fields: Any, tenant: Tenant, outline: BodyOutline
 ) -> int | None:
-    """Return the root of token ids; `Unusual` if the adapter's name is longer than any engine takes."""
     outline.refuse(bytes(fields.lora_path).decode())
     return identifier.ids_root(endpoint, fields, tenant)
 

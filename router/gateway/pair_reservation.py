@@ -278,7 +278,6 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.placing.feedback.abandoned(self.parsed, decode_attempt)
 
     def _patience(self) -> Patience | None:
-        """Return the time that the KV may take on its link; None without a limit."""
         if self.offload is None or self.too_late is None:
             return None
         local_s = self.offload.local_s

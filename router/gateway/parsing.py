@@ -320,7 +320,6 @@ def _split(prompt: Any) -> Sequence[Prompt]:
 
 
 def _check_names(**names: str | None) -> None:
-    """Raise `ClientError` for a name that is too long or has lone surrogates."""
     for param, name in names.items():
         if name and (len(name) > NAME_CHARS_MAX or not _can_be_written(name)):
             raise ClientError(
@@ -343,11 +342,7 @@ def _too_many(param: str, most: int) -> ClientError:
 
 
 def _limits(fields: Any) -> tuple[int | None, int]:
-    """Return the limit of output tokens (None if unknown) and the answers per prompt.
-
-    Raises:
-        ClientError: One of them is more than anything could serve.
-    """
+    """Return the limit of output tokens (None if unknown) and the answers per prompt."""
     limit, total, output = fields.max_completion_tokens, fields.max_tokens, fields.max_output_tokens
     if max(limit or 0, total or 0, output or 0) > COUNT_MAX:
         raise _too_many("max_tokens", COUNT_MAX)

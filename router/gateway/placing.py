@@ -113,7 +113,6 @@ class Placing:
         offload.rules = offload.states.rules = settings.offload
 
     def _watch(self, placement: PlacementSettings) -> None:
-        """Set the shadow policy; an unchanged one keeps its state."""
         wanted = placement.shadow_policy, placement.shadow_policy_options, placement.shadow_ratio
         if wanted != self._shadowed:
             self._shadowed, self.decider.shadow = wanted, None

@@ -99,5 +99,4 @@ class Priorities:
         return max(wanted, most, key=self.names.index) if most else wanted
 
     def _numbered(self, steps: int) -> str:
-        """Return the class ``steps`` below the default one, or above if less than 0."""
         return self.names[min(max(self._middle + steps, 0), len(self.names) - 1)]

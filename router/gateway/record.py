@@ -253,7 +253,6 @@ class RequestRecord(msgspec.Struct, eq=False):
         usage: Usage | None = None,
         detail: str = "",
     ) -> None:
-        """Keep the decision for the views."""
         parsed, pair, decisions = self.parsed, self.pair, self.gateway.reports.decisions
         decisions.add(
             RecentDecision(
@@ -281,11 +280,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
 
     def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:
-        """Settle the tokens that the request really used, as far as known.
-
-        A worker's failure used none; a client that leaves, or sets too short a deadline, has used the prompt
-        and one token per piece.
-        """
+        """Settle the real tokens: 0 of a worker's failure; if the client ends it, prompt and pieces."""
         (limiter, charge), attempt = bill, self.attempt
         if attempt is None:
             limiter.withdraw(charge)
@@ -323,7 +318,6 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
 
     def _trace(self, tracer: Tracer, outcome: str, status: int, usage: Usage | None = None) -> None:
-        """Record the request for replay, if it had a prompt."""
         parsed = self.parsed
         if parsed is None or not parsed.paths:
             return

@@ -129,7 +129,6 @@ class RequestSpans:
         root.end(self._ns(now_s))
 
     def _tell_legs(self, attempt: Span, now_s: float, first_byte_s: float) -> None:
-        """Add the phases of an attempt, as far as their ends are known."""
         ends_s = [*self._legs_s] or ([first_byte_s] if first_byte_s else [])
         if not ends_s:
             return

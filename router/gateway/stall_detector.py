@@ -140,7 +140,6 @@ class StallDetector:
     # Inside.
 
     def _wait(self, pair: WatchedPair, predicted_s: float) -> None:
-        """Wait for a leg, in place of the one before."""
         self.forget(pair)
         if not self.rules.stall_factor or predicted_s == inf:
             return
@@ -150,7 +149,6 @@ class StallDetector:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """Judge the late legs, and look again later."""
         self._timer = None
         now_s, now_us = self._now_s(), self._now_us()
         late: list[_Watched] = []
@@ -167,7 +165,6 @@ class StallDetector:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _judge(self, watched: _Watched, now_s: float, now_us: int) -> None:
-        """Give a late leg up if its worker has stalled."""
         pair, limit_s = watched.pair, watched.limit_s
         decode_stalled = now_us - self._decode_progress_us(pair.decode.worker.slot) >= limit_s * 1e6
         if pair.prefilled:
@@ -193,7 +190,6 @@ class StallDetector:
             pair.request.fail_leg(leg, WorkerSilent(message, code=f"{leg}_stalled"))
 
     def _decode_progress_us(self, slot: int) -> int:
-        """Return the log time of the latest sign of progress at a decode worker."""
         return max(self._fleet.loads.prefilled_us(slot), self._heard_us.get(slot, 0))
 
     def _limit_s(self, predicted_s: float) -> float:
@@ -210,7 +206,6 @@ class StallDetector:
 
 
 def _transfer_s(pair: WatchedPair) -> float:
-    """Return the longest time of the KV after the prefill."""
     crossing_s = 0.0
     if pair.shipping is not None:
         crossing_s = (pair.shipping.end_us - pair.shipping.at_us) / 1e6

@@ -153,7 +153,6 @@ def _counts_at(data: bytes, start: int) -> _Counts:
 
 
 def _odd_counts_at(data: bytes, start: int) -> _Counts:
-    """Do the same, whatever else is in that object."""
     # Only numbers are read from it, so how its strings are decoded does not matter.
     try:
         value, _ = _decode_any(data[start : start + TAIL_BYTES_MAX].decode("latin-1"))

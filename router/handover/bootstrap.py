@@ -43,7 +43,6 @@ def data_parallel_ranks(worker: "LocalWorker") -> int:
 
 @lru_cache(maxsize=4096)
 def _bootstrap(url: str, host: str, port: str) -> Bootstrap:
-    """Return the address for these labels; an invalid port counts as absent."""
     if not host:
         host = urlsplit(url).hostname or ""
     if ":" in host and not host.startswith("["):

@@ -105,7 +105,6 @@ class _Engine:
         self._answer = b""
 
     def ask(self, told: Told, *, trusted: bool) -> None:
-        """Report the ids now if they are known and trusted, else later."""
         age_s = asyncio.get_running_loop().time() - self._heard_s
         if self._ranks and trusted:
             told(self._ranks, None)
@@ -156,7 +155,6 @@ class _Engine:
             told((), error)
 
     def _over(self) -> Sequence[Told]:
-        """End the query; return the requests that wait for it."""
         query, self._query = self._query, None
         if query is not None:
             query.abort()

@@ -39,8 +39,6 @@ _ASK = (
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """A prefill leg's answer."""
-
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     usage: msgspec.Raw = msgspec.Raw()
 
@@ -124,7 +122,6 @@ class _PullExchange(PairExchange):
 
 
 def _read(answer: bytes) -> tuple[bytes | None, bytes]:
-    """Return the parameters of an answer, or None, and its counts."""
     try:
         fields = _decode_answer(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -149,7 +149,7 @@ class PairExchange:
     # The prefill leg, by its `PrefillSink`.
 
     def prefill_refused(self) -> PairSink | None:
-        """Return the sink for the prefill leg's error answer; None if the client has a better answer already."""
+        """Return the sink for the prefill leg's error; None if the client has a better answer already."""
         if self.course is Course.HELD:  # both say that they failed: the first one did
             self._pronounce()
         if self.course >= Course.ANSWERING:
@@ -300,7 +300,6 @@ class PairExchange:
     # Inside.
 
     def _over(self) -> PairSink:
-        """Release the sink; return it for its last word."""
         sink, self._sink = self._sink, NOBODY
         self.course = NEXT_COURSE[self.course][CourseStep.END]
         return sink
@@ -318,7 +317,6 @@ class PairExchange:
         self.fail_leg(leg, TransferFailed(message) if lost else HandoverFailed(message))
 
     def _hold(self, say: Callable[[], None]) -> None:
-        """Report an error, after the verdict on the prefill leg if it is under way."""
         if self._prefill is None:
             say()
         else:
@@ -342,7 +340,6 @@ class PairExchange:
             self._verdict = None
 
     def _pass_error(self, status: int, lines: bytes, length: int | None) -> None:
-        """Pass an error answer of the decode engine on."""
         self.leg = self._blamed() if status >= 500 else Leg.DECODE
         self.course = NEXT_COURSE[self.course][CourseStep.DECODE_REFUSE]
         self._end_prefill()
@@ -354,7 +351,6 @@ class PairExchange:
             request.pause()
 
     def _begin(self, head: tuple[int, bytes, int | None]) -> None:
-        """Begin the answer: its first bytes are here, or its end."""
         self._head = None
         self._opening = b""
         self.leg = Leg.DECODE
@@ -379,7 +375,6 @@ class PairExchange:
             self.ended(Leg.PREFILL)
 
     def _end_legs(self) -> PairSink:
-        """End both legs; return the sink for its last word."""
         answering = Leg.PREFILL if self.course is Course.PREFILL_REFUSED else Leg.DECODE
         sink = self._over()
         self._end_prefill()
