@@ -32,7 +32,14 @@ from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
 from router.gateway.forwarding import hops_of
 from router.metric_families import ENCODER_PARTS, REDISPATCHES, REQUESTS_AT_FAULT, UPSTREAM_ERRORS
-from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, error_answer
+from router.proxy import (
+    ClientConnection,
+    ClientRequest,
+    SilentSink,
+    UpstreamRequest,
+    UpstreamSink,
+    error_answer,
+)
 
 if TYPE_CHECKING:
     from router.encoding.encoding import Encoding
@@ -160,9 +167,8 @@ class EncoderExchange:
         self._finish(PartEnd.COMPLETED if self._status < 400 else PartEnd.FAILED)
         self._client.finish()
 
-    def upstream_failed(self, error: Exception) -> None:
+    def upstream_failed(self, error: UpstreamError) -> None:
         """Ask another encoder if nothing was answered yet."""
-        assert isinstance(error, UpstreamError)
         assert self._local is not None
         self._failed_at(self._local, error)
         if self._sending:
@@ -197,7 +203,8 @@ class EncoderExchange:
         local = self._encoding.choose(self._call.key, np.array(self._tried, dtype=np.intp))
         self._release = self._encoding.place(self._part, len(self._tried), local)
         for registration in self._encoding.registrations.of(self._part) if self._tried else ():
-            self._forward(registration, local, _Nobody())
+            # Its first answer has been passed on; if the part fails again, its own exchange reports that.
+            self._forward(registration, local, SilentSink())
         self._send(local)
 
     def follow(self, local: LocalWorker) -> None:
@@ -238,9 +245,7 @@ class EncoderExchange:
         self._sent_us = self._gateway.log.now_us()
         self._upstream = self._forward(self._request, local, self)
 
-    def _forward(
-        self, request: ClientRequest, local: LocalWorker, sink: "EncoderExchange | _Nobody"
-    ) -> UpstreamRequest:
+    def _forward(self, request: ClientRequest, local: LocalWorker, sink: UpstreamSink) -> UpstreamRequest:
         return local.pool.send(
             method=request.method,
             path=request.path,
@@ -347,19 +352,3 @@ class EncoderExchange:
                     "duration_s": self._gateway.now_s() - self.received_s,
                 },
             )
-
-
-class _Nobody:
-    """Takes the answer of a call that is only repeated: its first answer has been passed on."""
-
-    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
-        """Nobody wants it."""
-
-    def upstream_data(self, data: bytes) -> None:
-        """Nobody wants it."""
-
-    def upstream_end(self) -> None:
-        """Nobody waits for it."""
-
-    def upstream_failed(self, error: Exception) -> None:
-        """The part will fail as well, which somebody hears."""

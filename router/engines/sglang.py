@@ -68,10 +68,14 @@ def describe(answer: Any) -> Description:
     )
 
 
+def _states(info: dict[str, Any]) -> list[dict[str, Any]]:
+    states = info.get("internal_states")
+    return [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+
+
 def _capacity_tokens(answer: dict[str, Any]) -> int:
-    states = answer.get("internal_states")
-    for source in (answer, *(states if isinstance(states, list) else ())):
-        value = sane_whole(source.get("max_total_num_tokens"), TOKENS_MAX) if isinstance(source, dict) else 0
+    for source in (answer, *_states(answer)):
+        value = sane_whole(source.get("max_total_num_tokens"), TOKENS_MAX)
         if value:
             return sane_whole(value * _ranks(answer), TOKENS_MAX)
     return 0
@@ -87,10 +91,8 @@ def _running_max(answer: dict[str, Any]) -> int:
     The scheduler's own limit counts first: its pools may be too small for the configured one (SGLang
     managers/scheduler.py ``get_internal_state``).
     """
-    states = answer.get("internal_states")
-    for state in states if isinstance(states, list) else ():
-        told = state.get("effective_max_running_requests_per_dp") if isinstance(state, dict) else None
-        value = sane_whole(told, COUNT_MAX)
+    for state in _states(answer):
+        value = sane_whole(state.get("effective_max_running_requests_per_dp"), COUNT_MAX)
         if value:
             return sane_whole(value * _ranks(answer), COUNT_MAX)
     return sane_whole(answer.get("max_running_requests"), COUNT_MAX)
@@ -98,9 +100,8 @@ def _running_max(answer: dict[str, Any]) -> int:
 
 def _role(answer: dict[str, Any]) -> str:
     """Return the role, or empty: the scheduler's, or the start's if the engine never switched."""
-    states = answer.get("internal_states")
-    for source in (*(states if isinstance(states, list) else ()), answer):
-        mode = source.get("disaggregation_mode") if isinstance(source, dict) else None
+    for source in (*_states(answer), answer):
+        mode = source.get("disaggregation_mode")
         if mode is not None:
             return _ROLES.get(mode, "") if isinstance(mode, str) else ""
     return ""
@@ -207,11 +208,6 @@ async def _info(read: Read, url: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return info if isinstance(info, dict) else {}
-
-
-def _states(info: dict[str, Any]) -> list[dict[str, Any]]:
-    states = info.get("internal_states")
-    return [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
 
 
 SGLANG = EngineDialect(

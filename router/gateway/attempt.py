@@ -182,9 +182,8 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             # Last: whatever it makes of it, the request is counted out.
             record.answered(status, now_us, self.parsed, reservation.attempt)
 
-    def upstream_failed(self, error: Exception) -> None:
+    def upstream_failed(self, error: UpstreamError) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
-        assert isinstance(error, UpstreamError)
         if self.record.phase is Phase.ANSWERING:
             self.owner.failed_at(self.reservation.worker_failed(error), last=True)
             self.reservation.release(abandoned=not self.record.first_byte_s)

@@ -15,8 +15,7 @@ that a prefill and a decode worker share is one attempt, too (`router.handover`)
 """
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -50,7 +49,7 @@ from router.handover import Pair
 from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
-from router.tenants import Limiter, Tenant
+from router.tenants import Tenant
 
 
 class RequestExchange:
@@ -215,16 +214,20 @@ class RequestExchange:
     def _begin_tokenizing(
         self, tokenizing: TokenizingPort, parsed: ParsedRequest, noted: Sequence[Header]
     ) -> None:
+        def tokenized(parsed: ParsedRequest) -> None:
+            self._go_on(lambda: self._begin_dispatch(parsed, noted))
+
         self._record.parsed = parsed
-        found = tokenizing.begin(parsed, self._request.body, partial(self._tokenized, noted))
+        found = tokenizing.begin(parsed, self._request.body, tokenized)
         if found is not None:
             self._begin_dispatch(found, noted)
 
-    def _tokenized(self, noted: Sequence[Header], parsed: ParsedRequest) -> None:
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Take the next step of a request that had to wait for some milliseconds, if it has not ended."""
         if self._record.phase is Phase.DONE:
             return
         try:
-            self._begin_dispatch(parsed, noted)
+            step()
         except RouterError as error:
             self.fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
@@ -240,21 +243,19 @@ class RequestExchange:
         if limiter is None or tenant.limits.unlimited:
             dispatcher.dispatch()
             return
-        tokens = gateway.placing.expected_tokens(parsed)
-        charge = limiter.admit(tenant, tokens, partial(self._charged, limiter, dispatcher))
+
+        def charged(charge: Charge) -> None:
+            self._go_on(lambda: admitted(charge))
+
+        def admitted(charge: Charge) -> None:
+            if charge.refusal is not None:
+                raise limiter.rejection(charge)
+            dispatcher.dispatch()
+
+        charge = limiter.admit(tenant, gateway.placing.expected_tokens(parsed), charged)
         record.bill = Bill(limiter, charge)
         if charge.granted or charge.refusal is not None:
-            _admitted(limiter, charge, dispatcher)
-
-    def _charged(self, limiter: Limiter, dispatcher: Dispatcher, charge: Charge) -> None:
-        if self._record.phase is Phase.DONE:
-            return
-        try:
-            _admitted(limiter, charge, dispatcher)
-        except RouterError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self.fail(crashed())
+            admitted(charge)
 
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Do the rest of `begin` in steps; `finish` closes this if the request ends meanwhile."""
@@ -418,12 +419,6 @@ class RequestExchange:
         if self._dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
             self._dispatcher.end()
         record.ended(outcome, status, error)
-
-
-def _admitted(limiter: Limiter, charge: Charge, dispatcher: Dispatcher) -> None:
-    if charge.refusal is not None:
-        raise limiter.rejection(charge)
-    dispatcher.dispatch()
 
 
 def starting(gateway: Gateway, encode: StartExchange) -> StartExchange:

@@ -140,7 +140,7 @@ class _Engine:
         for told in self._over():
             told(ranks, None)
 
-    def upstream_failed(self, error: Exception) -> None:
+    def upstream_failed(self, error: UpstreamError) -> None:
         """See `UpstreamSink`."""
         self._fail(str(error))
 

@@ -10,7 +10,6 @@ As in vLLM's own proxy (``examples/disaggregated/mooncake_connector/mooncake_con
 came.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from os import urandom
 
@@ -21,28 +20,19 @@ from router.errors import UpstreamError
 from router.handover.bootstrap import bootstrap_of
 from router.handover.course import Course
 from router.handover.engine_ids import EngineIds, Rank
-from router.handover.fields import Piece
 from router.handover.pair_exchange import PairExchange
-from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
-from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.vllm import FIELDS, PARAMS, VllmHandover, prefill_only
 
 
-class MooncakeHandover:
+class MooncakeHandover(VllmHandover):
     """See `router.handover.ports.Handover`."""
 
     name = "mooncake"
 
     def __init__(self, resolve: Resolve | None = None) -> None:
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self._engines = EngineIds(self.counts, resolve=resolve)
-
-    def splits(self, parsed: RequestFacts) -> bool:
-        """See `Handover`."""
-        return splits(parsed)
-
-    def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
-        """See `Handover`."""
-        return alone(body)
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""

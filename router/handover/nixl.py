@@ -15,16 +15,15 @@ cannot end it.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 
 import msgspec
 
 from router.errors import HandoverFailed
 from router.handover.course import Course
-from router.handover.fields import Body, Piece
+from router.handover.fields import Body
 from router.handover.pair_exchange import PairExchange
-from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
-from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.vllm import FIELDS, PARAMS, VllmHandover, prefill_only
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +45,10 @@ class _Answer(msgspec.Struct, gc=False):
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
-class NixlHandover:
+class NixlHandover(VllmHandover):
     """See `router.handover.ports.Handover`."""
 
     name = "nixl"
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def splits(self, parsed: RequestFacts) -> bool:
-        """See `Handover`."""
-        return splits(parsed)
-
-    def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
-        """See `Handover`."""
-        return alone(body)
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
@@ -70,7 +58,7 @@ class NixlHandover:
 class _PullExchange(PairExchange):
     """One leg after the other."""
 
-    __slots__ = ("_body", "_counts", "_pair", "_parts", "_size")
+    __slots__ = ("_counts", "_parts", "_size", "_unsent")
 
     def __init__(self, pair: Pair, sink: PairSink, counts: Counter[str]) -> None:
         super().__init__(sink, pair.prefill)
@@ -79,9 +67,8 @@ class _PullExchange(PairExchange):
         self._parts: list[bytes] = []
         self._size = 0
         body = FIELDS.find(pair.body)
-        # Both are let go with the decode leg: its long answer must not keep a long prompt.
-        self._pair: Pair | None = pair
-        self._body: Body | None = body
+        # Emptied with the decode leg: its long answer must not keep a long prompt.
+        self._unsent: list[tuple[Pair, Body]] = [(pair, body)]
         self._send_prefill(pair, body.having(prefill_only(pair.parsed, body, _ASK)))
 
     def prefill_data(self, data: bytes) -> None:
@@ -95,10 +82,7 @@ class _PullExchange(PairExchange):
 
     def prefilled(self, sink: PairSink) -> None:
         """See `PairExchange`: now it is the decode leg's turn."""
-        pair, body = self._pair, self._body
-        assert pair is not None
-        assert body is not None
-        self._pair = self._body = None
+        pair, body = self._unsent.pop()
         params, self.usage = _read(b"".join(self._parts))
         self._parts.clear()
         self._say_prefilled(sink)

@@ -33,7 +33,7 @@ from router.handover.course import NEXT_COURSE, Course, CourseStep
 from router.handover.fields import Piece
 from router.handover.openings import Opening, opening
 from router.handover.ports import Leg, Pair, PairSink
-from router.proxy import UpstreamRequest
+from router.proxy import SilentSink, UpstreamRequest
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
@@ -53,29 +53,19 @@ _ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
 loaded. Its partner would wait for the KV for minutes."""
 
 
-class _Nobody:
+class _SilentPairSink(SilentSink):
     """The sink after its last word."""
 
+    __slots__ = ()
+
     def prefill_ended(self) -> None:
-        """See `PairSink`."""
+        """Ignore it."""
 
     def shipped(self) -> None:
-        """See `PairSink`."""
-
-    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
-        """See `UpstreamSink`."""
-
-    def upstream_data(self, data: bytes) -> None:
-        """See `UpstreamSink`."""
-
-    def upstream_end(self) -> None:
-        """See `UpstreamSink`."""
-
-    def upstream_failed(self, error: Exception) -> None:
-        """See `UpstreamSink`."""
+        """Ignore it."""
 
 
-NOBODY = _Nobody()
+_SILENT = _SilentPairSink()
 
 
 class PairExchange:
@@ -140,7 +130,7 @@ class PairExchange:
         """End both legs now; the sink hears nothing more. Idempotent."""
         self._end_legs()
 
-    def fail_leg(self, leg: Leg, error: Exception) -> None:
+    def fail_leg(self, leg: Leg, error: UpstreamError) -> None:
         """End both legs, and tell the sink that this one failed."""
         sink = self._end_legs()
         self.leg = leg
@@ -235,7 +225,7 @@ class PairExchange:
         self._answering = None
         self._over().upstream_end()
 
-    def upstream_failed(self, error: Exception) -> None:
+    def upstream_failed(self, error: UpstreamError) -> None:
         """Fail."""
         if self.course is Course.HELD:
             self._held.append(lambda: self.upstream_failed(error))
@@ -300,7 +290,7 @@ class PairExchange:
     # Inside.
 
     def _over(self) -> PairSink:
-        sink, self._sink = self._sink, NOBODY
+        sink, self._sink = self._sink, _SILENT
         self.course = NEXT_COURSE[self.course][CourseStep.END]
         return sink
 
@@ -421,9 +411,8 @@ class PrefillSink:
         else:
             self._legs.prefill_end()
 
-    def upstream_failed(self, error: Exception) -> None:
+    def upstream_failed(self, error: UpstreamError) -> None:
         """See `UpstreamSink`."""
-        assert isinstance(error, UpstreamError)
         if self._passing is not None:
             self._legs.passing_ended(error)
             return

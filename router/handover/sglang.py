@@ -38,11 +38,12 @@ from os import urandom
 
 import msgspec
 
+from router.errors import UpstreamError
 from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
 from router.handover.fields import Fields, Piece
 from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
-from router.proxy import UpstreamRequest, WorkerPool
+from router.proxy import SilentSink, UpstreamRequest, WorkerPool
 
 ABORT_S = 5.0
 """Time for an engine to answer to an abort."""
@@ -151,7 +152,7 @@ def _rids(rid: str, parsed: RequestFacts) -> Sequence[str]:
     return (rid, *(f"{rid}_{index}" for index in range(prompts)))
 
 
-class Abort:
+class Abort(SilentSink):
     """Tells an engine to forget a request, for at most ``wait_s`` seconds, and ignores its answer."""
 
     __slots__ = ("_request", "_timer")
@@ -167,16 +168,10 @@ class Abort:
         )
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._request.abort)
 
-    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
-        """See `UpstreamSink`."""
-
-    def upstream_data(self, data: bytes) -> None:
-        """See `UpstreamSink`."""
-
     def upstream_end(self) -> None:
         """See `UpstreamSink`."""
         self._timer.cancel()
 
-    def upstream_failed(self, error: Exception) -> None:
+    def upstream_failed(self, error: UpstreamError) -> None:
         """See `UpstreamSink`."""
         self._timer.cancel()

@@ -8,6 +8,7 @@ Nor is KV fetched where log probabilities of the prompt are asked for. A decode 
 alone: it can compute prompts, too.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from router.handover.fields import Body, Fields, Piece
@@ -19,17 +20,6 @@ FIELDS = Fields(PARAMS, "max_tokens", "max_completion_tokens", "min_tokens", "st
 
 _CHAT = "/v1/chat/completions"
 _SPLIT = frozenset({_CHAT, "/v1/completions", "/v1/messages"})
-
-
-def splits(parsed: RequestFacts) -> bool:
-    """Return True if a request may have two legs."""
-    return parsed.endpoint in _SPLIT and parsed.n == 1 and len(parsed.paths) <= 1 and not parsed.computes_all
-
-
-def alone(body: Sequence[Piece]) -> Sequence[Piece]:
-    """Return a JSON body without a client's parameters, which could fetch or pin blocks of another engine."""
-    found = FIELDS.find(body)
-    return found.having({PARAMS: b"null"}) if PARAMS in found else body
 
 
 def prefill_only(parsed: RequestFacts, body: Body, params: bytes) -> dict[str, bytes]:
@@ -44,3 +34,20 @@ def prefill_only(parsed: RequestFacts, body: Body, params: bytes) -> dict[str, b
     if parsed.endpoint != _CHAT or "max_tokens" in body or "max_completion_tokens" not in body:
         fields["max_tokens"] = b"1"
     return fields
+
+
+class VllmHandover:
+    """The base of vLLM's protocols."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def splits(self, parsed: RequestFacts) -> bool:
+        """See `router.handover.ports.Handover`."""
+        one_prompt = parsed.n == 1 and len(parsed.paths) <= 1
+        return parsed.endpoint in _SPLIT and one_prompt and not parsed.computes_all
+
+    def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
+        """Return the body without a client's parameters, which could fetch or pin another's blocks."""
+        found = FIELDS.find(body)
+        return found.having({PARAMS: b"null"}) if PARAMS in found else body

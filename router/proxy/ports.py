@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from router.errors import RouterError
+from router.errors import RouterError, UpstreamError
 
 Header = tuple[bytes, bytes]
 
@@ -126,8 +126,26 @@ class UpstreamSink(Protocol):
     def upstream_end(self) -> None:
         """The answer is complete."""
 
-    def upstream_failed(self, error: Exception) -> None:
-        """It failed: a `router.errors.UpstreamError`, whose class says how far it got."""
+    def upstream_failed(self, error: UpstreamError) -> None:
+        """It failed; the class of the error says how far it got."""
+
+
+class SilentSink:
+    """Ignores an answer."""
+
+    __slots__ = ()
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """Ignore it."""
+
+    def upstream_data(self, data: bytes) -> None:
+        """Ignore it."""
+
+    def upstream_end(self) -> None:
+        """Ignore it."""
+
+    def upstream_failed(self, error: UpstreamError) -> None:
+        """Ignore it."""
 
 
 class UpstreamRequest(Protocol):

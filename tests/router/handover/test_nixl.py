@@ -168,4 +168,4 @@ async def test_a_long_answer_does_not_keep_a_long_prompt(sent: Sent) -> None:
 
     names = [name for kind in type(sent.legs).__mro__ for name in getattr(kind, "__slots__", ())]
     assert not any("hello" in repr(getattr(sent.legs, name, None)) for name in names)
-    assert (sent.legs._pair, sent.legs._body) == (None, None)
+    assert sent.legs._unsent == []

@@ -5,7 +5,7 @@ import pytest
 
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier
-from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
+from router.handover.vllm import FIELDS, PARAMS, VllmHandover, prefill_only
 
 
 def prefill_body(endpoint: Endpoint, sent: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_only_what_is_fetched_once_is_split(endpoint: Endpoint, sent: dict[str, 
         endpoint, json.dumps({"model": "m"} | sent).encode()
     )
 
-    assert splits(parsed) is split
+    assert VllmHandover().splits(parsed) is split
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -89,7 +89,7 @@ def test_only_what_is_fetched_once_is_split(endpoint: Endpoint, sent: dict[str, 
 def test_a_decode_worker_alone_hears_no_parameters_of_a_client(theirs: bytes, pieces: int) -> None:
     """It would fetch what it likes from a prefill engine's cache, or let the decode engine keep blocks."""
     body = b'{"prompt":"x",%b:{"do_remote_prefill":true,"remote_block_ids":[[1]]},"n":2}' % theirs
-    sent = json.loads(b"".join(alone((body,) if pieces == 1 else (body[:9], body[9:]))))
+    sent = json.loads(b"".join(VllmHandover().alone((body,) if pieces == 1 else (body[:9], body[9:]))))
 
     assert sent[PARAMS] is None
     assert (sent["prompt"], sent["n"]) == ("x", 2)
@@ -97,4 +97,4 @@ def test_a_decode_worker_alone_hears_no_parameters_of_a_client(theirs: bytes, pi
 
 def test_what_a_decode_worker_alone_may_hear_is_not_touched() -> None:
     body = (b'{"prompt":"kv_transfer_params"}',)
-    assert alone(body) is body
+    assert VllmHandover().alone(body) is body
