@@ -23,7 +23,6 @@ from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
 from router.gateway.step_runner import StepRunner
-from router.gateway.tracer import Tracer
 from router.handover import Handover
 from router.settings import Settings
 from router.tenants import Limiter
@@ -102,10 +101,7 @@ class Gateway:
             now_s=now_s,
             requests_max=requests_max,
         )
-        tracer = None
-        if telemetry.trace_request is not None:
-            tracer = Tracer(telemetry.trace_request, reader.hasher, self.placing.feedback, core.log.now_us)
-        self.reports = Reports(settings.observability, telemetry, tracer, core.log.now_us)
+        self.reports = Reports(settings.observability, telemetry, core.log.now_us)
         self.metrics = telemetry.metrics
         self.lane = StepRunner(loop.call_soon)
 

@@ -5,7 +5,7 @@ The exchange (`router.gateway.exchange`) notes here what happens; nothing here d
     the client     `lines`, with the head of its answer
     metrics        `ended`, whatever the outcome
     its tenant     real use is settled with its limits (`router.tenants.Limiter`)
-    the trace      a line for replay, if it had a prompt (`router.gateway.tracer`)
+    the trace      a line for replay, if it had a prompt (`router.request_trace`)
     the log        one line
     feedback       `answered`, of completed requests only: the engine's counts
     the views      the newest requests are kept for a while (`router.gateway.recent_decisions`)
@@ -27,8 +27,8 @@ from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import Phase
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
-from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, find_usage
+from router.request_trace import TraceLine
 from router.shared import Charge
 from router.tenants import ANONYMOUS, Limiter, Tenant
 
@@ -145,14 +145,8 @@ class RequestRecord(msgspec.Struct, eq=False):
             self.tenant.name if self.tenant.configured else "",
         )
         if outcome != "completed":  # else when the engine's counts are known
-            if self.bill is not None:
-                self._settle(self.bill, outcome)
-            if gateway.reports.tracer is not None:
-                self._trace(gateway.reports.tracer, outcome, status)
-            if self.spans is not None:
-                self._end_spans(self.spans, outcome, status)
             detail = "" if error is None else error.message
-            self._keep(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
+            self._close(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
         reports, rules = gateway.reports, gateway.reports.rules
         sampled = outcome == "completed" and rules.request_log_ratio < 1.0
         if not rules.request_logs or (sampled and not reports.log_completed()):
@@ -209,12 +203,9 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
-        if self.bill is not None:
-            self._settle(self.bill, "completed", usage)
-        if self.spans is not None:
-            self._end_spans(self.spans, "completed", status, usage)
         ttft_s = self.first_byte_s - attempt.started_s
         decode_s = gateway.now_s() - self.first_byte_s
+        self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
         gateway.metrics.answered(
             parsed.stream,
             self.first_byte_s - self.received_s,
@@ -240,11 +231,8 @@ class RequestRecord(msgspec.Struct, eq=False):
                 "worker has lost its cache",
                 extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
-        if gateway.reports.tracer is not None:
-            self._trace(gateway.reports.tracer, "completed", status, usage)
-        self._keep("completed", status, now_us, self.first_byte_s + decode_s, usage)
 
-    def _keep(
+    def _close(
         self,
         outcome: str,
         status: int,
@@ -253,7 +241,15 @@ class RequestRecord(msgspec.Struct, eq=False):
         usage: Usage | None = None,
         detail: str = "",
     ) -> None:
-        parsed, pair, decisions = self.parsed, self.pair, self.gateway.reports.decisions
+        """Report the end, now, to its tenant's limits, the trace, the spans and the views."""
+        parsed, pair, reports = self.parsed, self.pair, self.gateway.reports
+        decisions = reports.decisions
+        if self.bill is not None:
+            self._settle(self.bill, outcome, usage)
+        if reports.trace_request is not None and parsed is not None and parsed.paths:
+            reports.trace_request(self._traced(parsed, outcome, status, usage))
+        if self.spans is not None:
+            self._end_spans(self.spans, outcome, status, usage)
         decisions.add(
             RecentDecision(
                 decisions.next_number(),
@@ -317,20 +313,40 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage=usage,
         )
 
-    def _trace(self, tracer: Tracer, outcome: str, status: int, usage: Usage | None = None) -> None:
-        parsed = self.parsed
-        if parsed is None or not parsed.paths:
-            return
-        tracer.ended(
-            parsed,
-            self.attempt,
-            usage,
-            outcome=outcome,
+    def _traced(self, parsed: ParsedRequest, outcome: str, status: int, usage: Usage | None) -> TraceLine:
+        gateway, attempt, hasher = self.gateway, self.attempt, self.gateway.reader.hasher
+        duration_s = gateway.now_s() - self.received_s
+        if usage is not None:
+            prompt_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens
+        else:
+            text_tokens = parsed.prompt_bytes / gateway.placing.feedback.bytes_per_token(parsed.model or "")
+            prompt_tokens, output_tokens = max(round(parsed.prompt_token_ids + text_tokens), 1), None
+        if output_tokens is None and parsed.stream:
+            output_tokens = self.pieces
+        session = ""
+        if parsed.session:
+            session = f"{hasher.session_hash(parsed.tenant.encode(), parsed.session):016x}"
+        blocks = parsed.prompt_bytes / hasher.block_bytes + parsed.prompt_token_ids / hasher.block_tokens
+        return TraceLine(
+            arrived_unix_s=round(gateway.log.now_us() / 1e6 - duration_s, 6),
+            duration_s=round(duration_s, 6),
+            ttft_s=round(self.first_byte_s - self.received_s, 6) if self.first_byte_s else None,
             status=status,
-            duration_s=self.gateway.now_s() - self.received_s,
-            ttft_s=self.first_byte_s - self.received_s if self.first_byte_s else None,
-            pieces=self.pieces,
+            outcome=outcome,
+            endpoint=parsed.endpoint,
+            model=parsed.model or "",
+            stream=parsed.stream,
+            session=session,
+            prompt_tokens=prompt_tokens,
+            estimated=usage is None,
+            output_tokens=output_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            predicted_tokens=0 if attempt is None else attempt.chosen.safe_tokens,
+            worker_id="" if attempt is None else attempt.worker_id,
             attempts=self.attempts,
+            block_tokens=hasher.block_tokens,
+            prompt_blocks=round(blocks, 3),
+            blocks=parsed.paths[0],
         )
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from router.gateway.recent_decisions import RecentDecisions
 from router.gateway.refusals import Refusals
-from router.gateway.tracer import Tracer
 from router.metrics import Metrics
 from router.request_trace import TraceLine
 from router.settings import ObservabilitySettings
@@ -38,12 +37,11 @@ class Reports:
         self,
         rules: ObservabilitySettings,
         telemetry: Telemetry,
-        tracer: Tracer | None,
         now_us: Callable[[], int],
     ) -> None:
         self.request_log = telemetry.request_log
         self.spans = telemetry.spans
-        self.tracer = tracer
+        self.trace_request = telemetry.trace_request
         self.decisions = RecentDecisions()
         self.refusals = Refusals(now_us)
         self.rules = rules

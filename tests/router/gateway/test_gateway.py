@@ -34,7 +34,7 @@ def test_new_settings_reach_all_parts_and_leave_what_is_in_flight_alone() -> Non
 def test_requests_are_traced_only_if_somebody_wants_that(traced: bool) -> None:
     bench = Bench()
     if not traced:
-        bench.gateway.reports.tracer = None
+        bench.gateway.reports.trace_request = None
     bench.start(chat())
     bench.upstream.answer()
     assert len(bench.trace) == traced

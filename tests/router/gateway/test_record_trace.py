@@ -171,7 +171,7 @@ def test_what_has_no_prompt_for_a_cache_is_not_noted(path: bytes, body: bytes) -
 
 def test_a_gateway_without_a_trace_notes_nothing() -> None:
     bench = Bench(workers=1)
-    bench.gateway.reports.tracer = None
+    bench.gateway.reports.trace_request = None
     bench.start(chat())
     bench.upstream.answer()
 
