@@ -44,18 +44,6 @@ NO_HEAD = AnswerHead(0, b"", None)
 class Owner(Protocol):
     """The request of an attempt (`router.gateway.exchange.RequestExchange`)."""
 
-    def redispatched(self, attempt: "WorkerAttempt", error: UpstreamError, status: int | None) -> bool:
-        """Make another attempt if the rule allows; True if one has taken over."""
-
-    def transfer_late(self, attempt: "PairAttempt") -> None:
-        """Make another attempt: the KV of this one is late on its link."""
-
-    def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
-        """Find out whether the worker or the request is at fault."""
-
-    def answers_well(self) -> None:
-        """Blame the workers that failed before this one answered."""
-
     def prompt_is_sent(self) -> None:
         """Release the body: no other worker will get it."""
 
@@ -67,6 +55,22 @@ class Owner(Protocol):
 
     def break_off(self, attempt: "WorkerAttempt", error: RouterError) -> None:
         """End a half-sent answer."""
+
+
+class Retries(Protocol):
+    """Decides on further attempts (`router.gateway.dispatcher.Dispatcher`)."""
+
+    def redispatched(self, attempt: "WorkerAttempt", error: UpstreamError, status: int | None) -> bool:
+        """Make another attempt if the rule allows; True if one has taken over."""
+
+    def transfer_late(self, attempt: "PairAttempt") -> None:
+        """Prefill on this side of the link instead, if possible: the KV is late."""
+
+    def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
+        """Find out whether the worker or the request is at fault."""
+
+    def answers_well(self) -> None:
+        """Blame the workers that failed before this one answered."""
 
 
 class WorkerAttempt(msgspec.Struct, eq=False):
@@ -82,6 +86,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
     parsed: ParsedRequest
     client: ClientConnection
     owner: Owner
+    retries: Retries
     reservation: Reservation | PairReservation
     upstream: UpstreamRequest | None = None
     head: AnswerHead = NO_HEAD
@@ -104,7 +109,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """Hold the head back until the first body byte; a retriable status may go elsewhere."""
-        if status >= 400 and self.owner.redispatched(self, answered_error(status), status):
+        if status >= 400 and self.retries.redispatched(self, answered_error(status), status):
             return
         self.head = AnswerHead(status, lines, length)
         # What has a length, or is packed, cannot take an error event.
@@ -169,7 +174,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             gateway.registry.circuits.succeeded(local, now_us, placed_us)
         else:
             error = answered_error(status)
-            self.owner.failed_at([Failure(local, placed_us, error.code, error.asked)], last=True)
+            self.retries.failed_at([Failure(local, placed_us, error.code, error.asked)], last=True)
         if status < 400:
             reservation.release(abandoned=False, prefilled_us=now_us)
         else:
@@ -185,17 +190,17 @@ class WorkerAttempt(msgspec.Struct, eq=False):
     def upstream_failed(self, error: UpstreamError) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
         if self.record.phase is Phase.ANSWERING:
-            self.owner.failed_at(self.reservation.worker_failed(error), last=True)
+            self.retries.failed_at(self.reservation.worker_failed(error), last=True)
             self.reservation.release(abandoned=not self.record.first_byte_s)
             self.owner.break_off(self, error)
-        elif not self.owner.redispatched(self, error, None):
+        elif not self.retries.redispatched(self, error, None):
             self.owner.fail(error)
 
     def _send_head(self, body: bytes) -> None:
         record, head = self.record, self.head
         record.phase = NEXT[record.phase][Step.ANSWER]
         if record.attempts > 1 and head.status < 400:
-            self.owner.answers_well()
+            self.retries.answers_well()
         self.client.send_head(head.status, head.lines + record.lines(), length=head.length, body=body)
 
 
@@ -218,4 +223,4 @@ class PairAttempt(WorkerAttempt, eq=False, kw_only=True):
 
     def late(self) -> None:
         """Prefill on this side of the link instead, if possible."""
-        self.owner.transfer_late(self)
+        self.retries.transfer_late(self)

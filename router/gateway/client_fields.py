@@ -13,9 +13,10 @@ from collections.abc import Callable
 from msgspec import UNSET
 
 from router.gateway.bodies import ABSENT, BOM, Scalars
-from router.gateway.edits import Edit, Member, members, removal
+from router.gateway.edits import Member, members, removal
 from router.gateway.endpoints import Endpoint
 from router.gateway.salting import SALT_FIELDS, salt_field, salt_in_place, takes_salt
+from router.offsets import Edit
 from router.tenants import Tenant
 
 ID_FIELDS = ("rid", "request_id")

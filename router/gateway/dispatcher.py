@@ -43,7 +43,7 @@ PAUSE_S = 0.1
 class Sender(Protocol):
     """Sends to the chosen worker (`router.gateway.exchange.RequestExchange`)."""
 
-    def send(self, decision: Decision, parsed: ParsedRequest) -> None:
+    def send(self, decision: Decision, dispatcher: "Dispatcher") -> None:
         """Reserve, and send to the chosen worker."""
 
     def left(self) -> None:
@@ -85,7 +85,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         gateway = self.gateway
         match choose(gateway, gateway.placing.decider, self.record, self.parsed, self.tried):
             case Decision() as decision:
-                self.sender.send(decision, self.parsed)
+                self.sender.send(decision, self)
             case Queued() as queued:
                 self._wait(queued)
             case Shed() as shed:
@@ -124,7 +124,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         self.ticket_id = ""
         self.record.waited()
         try:
-            self.sender.send(decision, self.parsed)
+            self.sender.send(decision, self)
         except Exception:  # noqa: BLE001 - the top of a request
             self.sender.fail(crashed())
 
@@ -228,6 +228,11 @@ class Dispatcher(msgspec.Struct, eq=False):
         if not blame.repeated:
             for other in others:
                 gateway.registry.circuits.failed(other.local, now_us, other.sent_us, other.code)
+
+    def answers_well(self) -> None:
+        """Blame the workers that failed before this one answered."""
+        if self.blame is not None:
+            self.blame.answered(self.gateway.log.now_us())
 
     def _blamed(self) -> Blame:
         if self.blame is None:

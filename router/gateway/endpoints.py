@@ -28,11 +28,6 @@ class Endpoint(enum.StrEnum):
         """True if a body without ``model`` is an error: the OpenAI and Anthropic APIs demand it."""
         return self in _MODEL_NEEDED
 
-    @property
-    def passed_through(self) -> bool:
-        """Whether the body has no prompt that a worker would cache."""
-        return self in PASSED_THROUGH
-
 
 _MODEL_NEEDED = frozenset(
     {Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.RESPONSES, Endpoint.MESSAGES}

@@ -26,14 +26,11 @@ from router.errors import (
     RouterError,
     ShuttingDown,
     StreamBroken,
-    UpstreamError,
     WorkerSilent,
 )
 from router.gateway.answer import crashed, error_event, without_worker
 from router.gateway.attempt import PairAttempt, WorkerAttempt
-from router.gateway.blame import Failure
 from router.gateway.dispatcher import Dispatcher
-from router.gateway.edits import edited
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.forwarding import hops_of
 from router.gateway.gateway import Gateway, TokenizingPort
@@ -47,6 +44,7 @@ from router.gateway.reservation import Reservation
 from router.gateway.step_runner import Steps
 from router.handover import Pair
 from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
+from router.offsets import edited
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
 from router.tenants import Tenant
@@ -153,25 +151,6 @@ class RequestExchange:
 
     # From its attempt (`router.gateway.attempt.Owner`).
 
-    def redispatched(self, attempt: WorkerAttempt, error: UpstreamError, status: int | None) -> bool:
-        """Make another attempt if the rule allows; True if one has taken over."""
-        return self._dispatcher is not None and self._dispatcher.redispatched(attempt, error, status)
-
-    def transfer_late(self, attempt: PairAttempt) -> None:
-        """Make another attempt: the KV of this one is late on its link."""
-        if self._dispatcher is not None:
-            self._dispatcher.transfer_late(attempt)
-
-    def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
-        """Find out whether the worker or the request is at fault."""
-        if self._dispatcher is not None:
-            self._dispatcher.failed_at(failures, last=last)
-
-    def answers_well(self) -> None:
-        """Blame the workers that failed before this one answered."""
-        if self._dispatcher is not None and self._dispatcher.blame is not None:
-            self._dispatcher.blame.answered(self._gateway.log.now_us())
-
     def prompt_is_sent(self) -> None:
         """Release the body: no other worker will get it."""
         self._request = msgspec.structs.replace(self._request, body=b"", headers=())
@@ -275,9 +254,9 @@ class RequestExchange:
 
     # From its dispatcher (`router.gateway.dispatcher.Sender`).
 
-    def send(self, decision: Decision, parsed: ParsedRequest) -> None:
+    def send(self, decision: Decision, dispatcher: Dispatcher) -> None:
         """Reserve, and send to the chosen worker."""
-        gateway, request, record = self._gateway, self._request, self._record
+        gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
         chosen = decision.attempt
         local = gateway.registry.at_slot(chosen.chosen.slot)
         record.phase = NEXT[record.phase][Step.SEND]
@@ -286,7 +265,7 @@ class RequestExchange:
         record.pair = None
         record.tail = None
         if decision.decode is not None:
-            self._send_pair(decision, decision.decode, parsed)
+            self._send_pair(decision, decision.decode, dispatcher)
             return
         body: Sequence[bytes | memoryview] = (request.body,)
         if parsed.edits:
@@ -295,7 +274,9 @@ class RequestExchange:
             gateway.metrics.counts[WHOLE_AT_DECODE].add((local.worker.worker_id,))
             body = gateway.handovers[local.protocol].alone(body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        self._attempt = attempt = WorkerAttempt(gateway, record, parsed, self._client, self, reservation)
+        self._attempt = attempt = WorkerAttempt(
+            gateway, record, parsed, self._client, self, dispatcher, reservation
+        )
         reservation.make()
         context = b""
         if record.spans is not None:
@@ -312,8 +293,8 @@ class RequestExchange:
             resend=record.attempts == 1,
         )
 
-    def _send_pair(self, decision: Decision, half: Decision, parsed: ParsedRequest) -> None:
-        gateway, request, record = self._gateway, self._request, self._record
+    def _send_pair(self, decision: Decision, half: Decision, dispatcher: Dispatcher) -> None:
+        gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
         prefill = gateway.registry.at_slot(decision.attempt.chosen.slot)
         decode = gateway.registry.at_slot(half.attempt.chosen.slot)
         pair = PairReservation(
@@ -328,7 +309,7 @@ class RequestExchange:
             decision.shipping,
             decision.offload,
         )
-        attempt = PairAttempt(gateway, record, parsed, self._client, self, pair, pair=pair)
+        attempt = PairAttempt(gateway, record, parsed, self._client, self, dispatcher, pair, pair=pair)
         if decision.shipping is not None:
             pair.too_late = attempt.late
         self._attempt, record.pair = attempt, pair

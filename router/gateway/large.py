@@ -76,7 +76,8 @@ def parse_in_steps(
             identity = Identity((), 0, 0, key, key)
         else:
             if identifier.finds_roots or isinstance(fields, CompletionBody | GenerateBody):
-                ids_root = _ids_root(identifier, endpoint, fields, tenant, outline)
+                outline.refuse(bytes(fields.lora_path).decode())
+                ids_root = identifier.ids_root(endpoint, fields, tenant)
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place)
         known = ids_root if identifier.finds_roots else None
@@ -126,13 +127,6 @@ def _identified(
             paths.append(reusable(chain.path, chain.tail) if are_ids else chain.path)
             key, prefix_key = keys_with(index, key, prefix_key, root, chain.path, chain.tail)
     return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
-
-
-def _ids_root(
-    identifier: Identifier, endpoint: Endpoint, fields: Any, tenant: Tenant, outline: BodyOutline
-) -> int | None:
-    outline.refuse(bytes(fields.lora_path).decode())
-    return identifier.ids_root(endpoint, fields, tenant)
 
 
 def _prompts(

@@ -45,10 +45,10 @@ from router.gateway.conversation import (
     loads,
     opaque,
 )
-from router.gateway.edits import Edit
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, Prompt, PromptHasher
 from router.gateway.salting import hashed_salt, seen_salt
+from router.offsets import Edit
 from router.tenants import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')

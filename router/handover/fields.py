@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from router.offsets import offset
+from router.offsets import edited, offset
 
 Piece = bytes | memoryview
 
@@ -60,18 +60,11 @@ class Body:
     def having(self, values: Mapping[str, bytes]) -> tuple[Piece, ...]:
         """Return the object with other values, in JSON by name; large pieces are its own."""
         data, spans = self._data, self._spans
-        view = memoryview(data)
-        pieces: list[Piece] = []
-        at = 0
-        for start, end, value in sorted((*spans[name], values[name]) for name in values if name in spans):
-            pieces += (view[at:start], value)
-            at = end
+        edits = sorted((*spans[name], values[name]) for name in values if name in spans)
         brace = data.rindex(b"}")
-        pieces.append(view[at:brace])
         added = b",".join(
             [b'"%b":%b' % (name.encode(), values[name]) for name in values if name not in spans]
         )
         if added and data.find(b'"', 0, brace) >= 0:
             added = b"," + added
-        pieces.append(added + b"}")
-        return tuple(pieces)
+        return (*edited(memoryview(data)[:brace], edits), added + b"}")

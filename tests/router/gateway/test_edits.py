@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import ClientError
-from router.gateway.edits import TIMES_MAX, edited, members, removal
+from router.gateway.edits import TIMES_MAX, members, removal
+from router.offsets import edited
 
 names = st.sampled_from(["rid", "request_id", "model", "a", ""])
 values: st.SearchStrategy[Any] = st.recursive(

@@ -1,6 +1,6 @@
 import pytest
 
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import PASSED_THROUGH, Endpoint
 
 
 def test_an_endpoint_is_found_by_its_path() -> None:
@@ -16,6 +16,6 @@ def test_only_apis_that_demand_a_model_need_one(endpoint: Endpoint) -> None:
 
 
 def test_endpoints_without_a_cacheable_prompt_are_passed_through() -> None:
-    prompted = {endpoint for endpoint in Endpoint if not endpoint.passed_through}
+    prompted = {endpoint for endpoint in Endpoint if endpoint not in PASSED_THROUGH}
 
     assert prompted == {endpoint for endpoint in Endpoint if endpoint.needs_model} | {Endpoint.GENERATE}

@@ -7,9 +7,9 @@ from fakes.gateway import Bench, chat
 
 from policies import Placed
 from router.errors import ClientError
-from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import HOPS_HEADER, HOPS_MAX, Forwarding, hops_of
+from router.offsets import edited
 from router.proxy import ClientRequest
 from router.tenants import Tenant
 

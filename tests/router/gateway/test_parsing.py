@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from radix import chain_token_ids
 from router.errors import ClientError
-from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier, ParsedRequest
+from router.offsets import edited
 from router.tenants import ANONYMOUS, Tenant
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)

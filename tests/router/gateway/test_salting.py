@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import ClientError
-from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.salting import SALT_FIELDS, hashed_salt, takes_salt
+from router.offsets import edited
 from router.tenants import Tenant
 
 SALT = "0123456789abcdef"
