@@ -19,8 +19,7 @@ class Description:
 
     Attributes:
         engine: Name of its dialect.
-        capacity_tokens: KV capacity, of all data-parallel ranks.
-        running_max: Requests that all of them run at a time.
+        capacity_tokens, running_max: KV capacity, and requests run at a time, of all data-parallel ranks.
         step_tokens: Tokens prefilled per step, if a step's results can be reused only when it is over.
         role: ``plain``, ``prefill`` or ``decode``, as started or switched.
     """
@@ -35,11 +34,9 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class LoadMetrics:
-    """Names of an engine's load metrics (`router.fleet.engine_load`).
+    """Names of an engine's load metrics (`router.fleet.engine_load`): requests running and waiting, KV used.
 
     Attributes:
-        running: Requests in its batch.
-        waiting: Requests in its own queue.
         shares: Share of its KV capacity that running requests hold; the first that exists counts.
         used: Tokens that they hold, and the capacity, where no share exists.
     """
@@ -54,10 +51,9 @@ class LoadMetrics:
 class RoleSwitch:
     """The way an engine takes another role in place.
 
-    Attributes:
-        switch: Asks for it, given a client, a reader of pages, the worker's URL, the role, and the URLs of
-            workers that have the role; returns the result and the engine's message.
-        role: Reads the present role: ``prefill``, ``decode``, or empty if unknown.
+    ``switch`` asks for it, given a client, a reader of pages, the worker's URL, the role, and the URLs of
+    workers that have the role; it returns the result and the engine's message. ``role`` reads the present
+    role, empty if unknown.
     """
 
     switch: Callable[[httpx.AsyncClient, Read, str, str, Iterable[str]], Awaitable[tuple[Switched, str]]]

@@ -23,13 +23,9 @@ ANY_HOST = frozenset(("*", "0.0.0.0", "[::]", "::"))  # noqa: S104 - what engine
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One publisher.
+    """One publisher at a ``tcp://HOST:PORT`` or ``ipc://PATH``, whose messages begin with a topic.
 
-    Attributes:
-        endpoint: ``tcp://HOST:PORT`` or ``ipc://PATH``.
-        replay: Endpoint for old batches; None without.
-        topic: First frame of its messages.
-        listens: The gateway listens at the endpoint, and the engine connects.
+    Old batches can be asked for at ``replay``. The gateway ``listens`` there if the engine connects.
     """
 
     rank: int

@@ -1,10 +1,5 @@
 """Explains a placement: a dry run of the decision, and its prices in plain words.
 
-    rehearsal       decides by the same code as real requests, without effects
-    explanation     every candidate's price, and the margin that it lost by
-    verdict         the outcome in a word and a sentence
-    non_candidates  the reasons why the other workers were none
-
 No real request comes through here.
 """
 

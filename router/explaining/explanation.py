@@ -40,8 +40,7 @@ class Explanation:
     """The explanation of one decision.
 
     Attributes:
-        candidates: In order, the chosen one first.
-        omitted: Number of those left out.
+        candidates: In order, the chosen one first; ``omitted`` were left out.
         omitted_costs: Their least and greatest finite cost; None without any.
         decoders: Candidates for the decode.
         bystanders: Workers that were no candidates.

@@ -33,30 +33,22 @@ class Candidate(
     """One worker that might take the request; times in seconds. ``POST /explain`` has the new names.
 
     Attributes:
-        rank: Its place in the order of the policy, from 1; the other side of a link comes behind the chosen
-            one.
+        rank: In the order of the policy, from 1; the other side of a link comes behind the chosen one.
         link: Crossed by its KV; empty for none.
         cost: In the policy's own unit; +inf is not considered.
-        matched_tokens: Prefix match.
-        safe_tokens: Window-safe match, with fetched tokens.
-        fetched_tokens: Fetched ones among these.
-        uncached_tokens: To prefill.
+        matched_tokens, safe_tokens: Prefix match; the window-safe part, with ``fetched_tokens``.
         backlog_s: V: prefill reserved there by all replicas.
         fetch_s: F: the fetch, beside the backlog.
         room_s: W: until a decode worker has room for the KV.
-        queue_s: V' = max(V + A, F, W), A being the work of waiting requests that go first.
-        overtaken: Waiting requests that would go behind it.
-        service_s: s: its prefill.
-        transfer_s: X: exposed transfer.
-        spill_s: P: the price of leaving the length bucket.
+        queue_s: V' = max(V + A, F, W), A being the work of the ``overtaken`` waiting requests that go first.
+        service_s, transfer_s, spill_s: s: its prefill; X: exposed transfer; P: price of leaving the length
+            bucket.
         stall_s: Lost by the requests that decode there.
         work_s: x = s + X + P + stall.
         ttft_s: Predicted time to first token.
         later_s: Lost by waiting and later requests, if the policy prices that.
         evict_s: Of the cost, the expected recomputation of evicted blocks.
-        has_room: It may be given more now.
         bucket_steps: Distance in length buckets; 0 at home.
-        lost_because: In words; empty for the chosen one.
     """
 
     worker_id: str
@@ -92,11 +84,9 @@ class DecodeCandidate(msgspec.Struct, frozen=True, gc=False, rename={"worker_id"
     Attributes:
         rank: From 1.
         cost: In the unit of the decode policy; +inf is not considered.
-        lost_because: In words; empty for the chosen one.
         room_s: Until it has room for the KV.
         transfer_s: Exposed transfer of the KV.
         tpot_s: Time of a token there.
-        cached_tokens: Of the prompt, held there.
     """
 
     worker_id: str

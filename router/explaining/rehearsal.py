@@ -22,13 +22,7 @@ Outcome = Decision | Queued | Shed | RouterError
 
 
 class Rehearsed(msgspec.Struct, frozen=True, eq=False):
-    """The decision on a request if it came now.
-
-    Attributes:
-        bucket: Its length bucket.
-        now_us: Log time of the decision.
-        weighed: Its prices; None if no worker could take it.
-    """
+    """The decision on a request if it came now; no prices if no worker could take it."""
 
     parsed: ParsedRequest
     tenant: Tenant

@@ -16,12 +16,7 @@ from router.gateway.gateway import Gateway
 
 
 class Verdict:
-    """The verdict on one request.
-
-    Args:
-        gateway: Decides.
-        rehearsed: The decision.
-        next_best: Sentence on the second best worker; empty for none.
+    """The verdict on one request; ``next_best`` is a sentence on the second best worker, or empty.
 
     Attributes:
         word: ``place``, ``wait`` or ``reject``.

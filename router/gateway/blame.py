@@ -6,9 +6,9 @@
                   ├─the other one fails, too────> the request's: counts in no circuit
                   └─the client leaves───────────> counts in no circuit
 
-Otherwise a request that crashes engines, or that every engine answers with a 5xx, would eject one worker
-after the other, helped by retries. A worker that could not be asked at all (no connection) is at fault at
-once. So is a worker whose circuit is not closed: the request is its probe, which needs an outcome.
+Otherwise a request that crashes engines, or that every engine answers with a 5xx, would eject them one after
+the other. A worker without a connection is at fault at once; so is one whose circuit is not closed: a probe
+needs an outcome.
 """
 
 import logging
@@ -24,14 +24,7 @@ BROKEN_MAX = 2
 
 
 class Failure(NamedTuple):
-    """A failed attempt, which may count against its worker.
-
-    Attributes:
-        local: The worker.
-        sent_us: Log time at which it was sent the request.
-        code: Of the error.
-        asked: The worker had been sent at least a part of the request.
-    """
+    """A failed attempt, sent at log time ``sent_us``; ``asked`` if the worker got a part of it."""
 
     local: LocalWorker
     sent_us: int
@@ -40,11 +33,9 @@ class Failure(NamedTuple):
 
 
 class Blame:
-    """The failures of one request. Made at the first of them.
+    """The failures of one request, made at the first; ``repeated`` if the request is at fault.
 
-    Attributes:
-        broken: By role, ids of the workers that broke off although they had been sent the request.
-        repeated: The request is at fault.
+    ``broken`` has, by role, the ids of the workers that broke off although they had been sent the request.
     """
 
     __slots__ = ("_held", "_registry", "_request_id", "broken", "repeated")

@@ -244,15 +244,11 @@ def decode(
 ) -> Scalars:
     """Decode a body into the struct of its endpoint.
 
-    Args:
-        endpoint: Of the request.
-        body: All of it.
-        digest: Hashes shapes that we do not know.
-        strictly: Raise `Misfit` where the body does not fit.
-        handover_allowed: Clients may set the fields by which engines hand over KV.
+    ``digest`` hashes unknown shapes; ``handover_allowed`` lets clients set the fields by which engines hand
+    over KV.
 
     Raises:
-        Misfit: It does not fit, and has to.
+        Misfit: It does not fit, and has to (``strictly``).
         ClientError: It is no object, a scalar has the wrong type, or a field is forbidden to clients.
         ValueError: It is not JSON.
         RecursionError: It is nested too deeply.

@@ -237,10 +237,8 @@ class BodyOutline:
     def filled(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the stream of a conversation (`conversation.append_turns`) with its long values.
 
-        Pieces have about `Sizes.slice_bytes`; a step that brought none yields an empty one.
-
-        Raises:
-            ValueError: A long value is not JSON, or not text.
+        Pieces have about `Sizes.slice_bytes`; a step that brought none yields an empty one. Raises
+        `ValueError` if a long value is not JSON, or not text.
         """
         gathered: list[bytes] = []
         gathered_bytes = 0
@@ -320,11 +318,7 @@ class BodyOutline:
         return len(head + end) if end and len(written + end) <= DATA_HEAD_MAX else 0
 
     def token_ids(self, prompt: str) -> Iterator[bytes] | None:
-        """Return the packed token ids of a prompt in pieces (`packed_ids`); None if it is text.
-
-        Raises:
-            Unusual: While iterating, if they are no token ids.
-        """
+        """Return the packed token ids of a prompt in pieces, maybe `Unusual` ones; None if it is text."""
         long_value = self._long_value(prompt)
         return self._token_ids(long_value) if long_value is not None and long_value.is_array else None
 

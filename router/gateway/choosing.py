@@ -35,17 +35,9 @@ def choose(
 ) -> Decision | Queued | Shed:
     """Choose a worker, and find out whether it is this request's turn there.
 
-    Args:
-        gateway: Knows the workers.
-        decider: The gateway's own, or one that rehearses.
-        record: Of the request; its arrival is noted here.
-        parsed: The request.
-        tried: Slots of workers that failed it.
-        ticket_id: Of a request that waits.
-        turn: Slot of the worker whose room is offered to it; -1 for none.
-
-    Raises:
-        RouterError: No worker may take it.
+    The record takes note of the request's arrival. ``tried`` are slots of workers that failed it,
+    ``ticket_id`` is its own while it waits, and ``turn`` the slot of the worker that offers it room, or -1.
+    Raises `RouterError` if no worker may take it.
     """
     registry, now_s = gateway.registry, gateway.now_s()
     now_us = gateway.log.now_us()
@@ -78,11 +70,7 @@ def choose(
 def untried(
     slots: Slots, pairing: Pairing | None, tried: Sequence[int]
 ) -> tuple[Slots, Pairing | None, bool]:
-    """Leave out the workers that failed a request, unless no other is left.
-
-    Returns:
-        Slots and pairing of the others, and True; or those given, and False.
-    """
+    """Leave out the workers that failed a request; give all back, and False, if no other is left."""
     fresh = slots[~np.isin(slots, tried)]
     if pairing is None:
         return (fresh, None, True) if len(fresh) else (slots, None, False)
@@ -101,13 +89,10 @@ def untried(
 def splitting(
     slots: Slots, pairing: Pairing, handovers: Mapping[str, Handover], parsed: ParsedRequest
 ) -> tuple[Slots, Pairing | None]:
-    """Leave out the pairs whose hand-over protocol cannot split a request.
+    """Leave out the pairs whose hand-over protocol cannot split a request; `NoWorker` if no other is left.
 
     A request that computes nothing may go to either half of a pair; ranks and scores are computed, by one
     worker.
-
-    Raises:
-        NoWorker: No other worker is left.
     """
     whole = [
         number for number, each in enumerate(pairing.partners) if not handovers[each.protocol].splits(parsed)

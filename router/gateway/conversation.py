@@ -171,9 +171,7 @@ def content_digest(text: str) -> bytes:
 def loads(data: bytes | memoryview) -> Any:
     """Decode JSON generically and strictly, but let lone surrogates through as Python does.
 
-    Raises:
-        ValueError: It is not JSON.
-        RecursionError: It is nested more than about 1,000 levels deep.
+    Raises `ValueError` if it is not JSON, `RecursionError` beyond about 1,000 levels.
     """
     try:
         return orjson.loads(data)
@@ -188,11 +186,7 @@ def _reject_constant(name: str) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return JSON without white space and with sorted keys.
-
-    Raises:
-        RecursionError: Nested more than about 1,000 levels deep.
-    """
+    """Return JSON without white space and with sorted keys; `RecursionError` beyond about 1,000 levels."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # lone surrogates, integers of more than 64 bits, more than 254 levels

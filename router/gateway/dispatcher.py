@@ -59,7 +59,6 @@ class Dispatcher(msgspec.Struct, eq=False):
     Attributes:
         timeout_s: The client's own; 0 without one.
         tried: Slots of workers that failed it.
-        blame: Of failed attempts; None before the first.
         ticket_id: While it waits; otherwise empty.
         pause_timer: Ends the pause before the next attempt.
     """
@@ -77,10 +76,8 @@ class Dispatcher(msgspec.Struct, eq=False):
     def dispatch(self) -> None:
         """Choose a worker, and send or wait.
 
-        Raises:
-            NoWorker: No worker may take it now.
-            ClientError: No worker ever could.
-            RequestRejected: It had to wait, and the queue is full.
+        Raises `NoWorker` if no worker may take it now, `ClientError` if none ever could, and
+        `RequestRejected` if it had to wait and the queue is full.
         """
         gateway = self.gateway
         match choose(gateway, gateway.placing.decider, self.record, self.parsed, self.tried):
@@ -217,9 +214,7 @@ class Dispatcher(msgspec.Struct, eq=False):
     def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
         """Find out whether the worker or the request is at fault (`router.gateway.blame`).
 
-        Args:
-            failures: Of one attempt; a second one is the partner's part in the same failure.
-            last: No other attempt follows.
+        A second failure of one attempt is the partner's part in it. ``last``: no other attempt follows.
         """
         gateway, now_us, blame = self.gateway, self.gateway.log.now_us(), self._blamed()
         first, *others = failures

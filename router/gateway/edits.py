@@ -45,9 +45,8 @@ def _decoder(name: str) -> Callable[[bytes], msgspec.Struct]:
 def members(text: bytes, name: str) -> list[Member]:
     """Find each member of a name of letters and underscores in a JSON object, in order.
 
-    Raises:
-        ClientError: It occurs more than `TIMES_MAX` times.
-        ValueError: The text is not JSON as the standard has it.
+    Raises `ClientError` beyond `TIMES_MAX` times, `ValueError` if the text is not JSON as the standard has
+    it.
     """
     found: list[Member] = []
     decode, data = _decoder(name), decodable(text)

@@ -8,10 +8,7 @@
 
 States: `router.gateway.phase`. Every attempt's `Reservation` is released on every path, and the client gets
 exactly one answer. A request is counted out before its answer ends, since a pipelined request behind it
-begins with that end.
-
-Placement, waiting, redispatch: `router.gateway.dispatcher`. The answer: `router.gateway.attempt`. A request
-that a prefill and a decode worker share is one attempt, too (`router.handover`).
+begins then. A request that a prefill and a decode worker share is one attempt, too (`router.handover`).
 """
 
 import asyncio
@@ -159,12 +156,7 @@ class RequestExchange:
     # From the gateway.
 
     def renew(self, left_us: int, now_us: int) -> None:
-        """Reserve again what was dropped because the fleet gave this replica up although it lives.
-
-        Args:
-            left_us: Log time up to which its placements were dropped.
-            now_us: Log time, later than that.
-        """
+        """Reserve again, at ``now_us``, what the fleet dropped up to ``left_us`` of this live replica."""
         if self._dispatcher is not None:
             self._dispatcher.renew(left_us, now_us)
         if self._attempt is not None:

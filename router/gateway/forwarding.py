@@ -34,8 +34,7 @@ _OURS = b"%b%bx-request-id: %b\r\n" + HOPS_HEADER + b": %d\r\n"
 class Forwarding:
     """Header lines for the workers of one gateway.
 
-    Args:
-        passes_keys: Clients' keys are for the workers: neither this gateway nor the fleet has one.
+    Clients' keys are for the workers (``passes_keys``) if neither this gateway nor the fleet has one.
     """
 
     def __init__(self, *, passes_keys: bool) -> None:
@@ -43,13 +42,10 @@ class Forwarding:
         self._untraced = self._headers - CONTEXT_HEADERS
 
     def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"", hops: int = 0) -> bytes:
-        """Return header lines for the worker of a client's request, known by our ``request_id``.
+        """Return header lines for the worker of a client's request, with our id of it.
 
-        Args:
-            request: The client's.
-            request_id: Ours.
-            context: Lines of our own trace; empty passes the client's on, if it sent any.
-            hops: Gateways passed before this one.
+        ``context`` are lines of our own trace, in place of the client's; ``hops`` the gateways passed before
+        this one.
         """
         return _OURS % (
             lines_of(request.headers, self._untraced if context else self._headers, request.hop_names),

@@ -45,13 +45,7 @@ class TokenizingPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """Options of a gateway.
-
-    Attributes:
-        handovers: By protocol.
-        limiter: Keeps tenants to their limits; None if no tenant has any.
-        tokenizing: None if no model has a tokenizer.
-    """
+    """Options of a gateway: None and empty where off."""
 
     handovers: Mapping[str, Handover] = field(default_factory=dict)
     limiter: Limiter | None = None
@@ -61,18 +55,9 @@ class Plugins:
 class Gateway:
     """The parts that serve requests; attributes not listed are those of `Core`, `Plugins` and `Telemetry`.
 
-    Args:
-        settings: The effective settings.
-        core: The fleet.
-        reader: Reads requests.
-        telemetry: Takes their results.
-        plugins: Options.
-        loop: Runs timers.
-        now_s: Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only.
-        requests_max: Requests for which there are open files.
-
-    Attributes:
-        lane: Runs work that is too long for one turn of the loop.
+    ``now_s`` is monotonic seconds, not the loop's time, of which uvloop knows whole milliseconds only;
+    ``requests_max`` the number of requests for which there are open files. ``lane`` runs work that is too
+    long for one turn of the loop.
     """
 
     def __init__(

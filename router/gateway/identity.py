@@ -3,11 +3,8 @@
 A prompt is a stream of bytes (a conversation, see `router.gateway.conversation`), a text, or token ids. The
 *root* of the chain has all that must be equal before blocks may be compared: namespace, kind of prompt,
 tenant, model, LoRA, and fields that change the start of the rendered prompt (the *scope*). Everything else is
-in the blocks, so a longer prompt extends the path.
-
-Engines hash token ids themselves, so the root of ids has only what an engine keeps apart
-(`PromptHasher.engine_root`): the model or adapter, and the salt. Ids of a client, of our tokenizer and of an
-engine lead to the same path.
+in the blocks, so a longer prompt extends the path. The root of token ids has only what an engine keeps apart
+(`PromptHasher.engine_root`), so ids of a client, of our tokenizer and of an engine lead to the same path.
 
     scope ──► root ──► block 0 ──► block 1 ──► ... ──► rest (shorter than a block)
                           │                              │
@@ -70,12 +67,9 @@ class PromptHasher:
     def identify(
         self, scope: tuple[bytes, ...], prompts: Sequence[Prompt], ids_root: int | None = None
     ) -> Identity:
-        """Cut prompts into blocks and chain them.
+        """Cut prompts into blocks and chain them; all are counted, the first `PATHS_MAX` get a path.
 
-        Args:
-            scope: In a fixed order.
-            prompts: All are counted, the first `PATHS_MAX` get a path.
-            ids_root: The root of token ids (`engine_root`); None if the scope separates them, too.
+        ``ids_root`` is the root of token ids (`engine_root`); None if the scope separates them, too.
         """
         paths: list[bytes] = []
         prompt_bytes = prompt_token_ids = prefix_key = key = 0
@@ -125,10 +119,9 @@ class PromptHasher:
     def engine_root(self, model: str, salt: str) -> int:
         """Return the root of token ids as an engine keeps them apart.
 
-        Args:
-            model: Its cache's name: the LoRA adapter's, else the model's own
-                (`router.fleet.Registry.cached_as`).
-            salt: The ``cache_salt`` that it sees (`router.gateway.salting`); empty for none.
+        The model is its cache's name: the LoRA adapter's, else the model's own
+        (`router.fleet.Registry.cached_as`). The salt is the one that it sees (`router.gateway.salting`), or
+        empty.
         """
         return self.root((b"ids", encode(model), encode(salt)))
 

@@ -33,8 +33,7 @@ class Timed(Protocol):
 class Inflight:
     """The exchanges that have not ended, the oldest first.
 
-    Attributes:
-        timeout_s: From a request's last byte to the end of its answer; may change.
+    ``timeout_s`` is the longest time from a request's last byte to the end of its answer; it may change.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float], timeout_s: float) -> None:

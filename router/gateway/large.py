@@ -53,8 +53,7 @@ def parse_in_steps(
 ) -> Parsing:
     """Parse a body as `Identifier.parse` does, in steps of ``sizes``, which do not change the result.
 
-    Raises:
-        ClientError: As `Identifier.parse` does, or with code ``too_complex``.
+    Raises `ClientError` as that does, or with code ``too_complex``.
     """
     outline = BodyOutline(body, sizes)
     yield from outline.cut()

@@ -4,14 +4,12 @@
     decode    Placed ──KV arrived──> FirstToken ─────> Finished
     link      Shipping ──KV arrived──> Shipped      (or the decode worker's Finished)
 
-Both are ordinary attempts in the log, with ids of their own. Room at the decode worker is reserved before
-anything is sent: its engine makes room for the KV before the prefill begins. `release` ends all that has not
-ended yet, each of the three once.
+Both are ordinary attempts in the log. Room at the decode worker is reserved before anything is sent: its
+engine makes room for the KV before the prefill begins. `release` ends all that has not ended yet, each once.
 
-A failed leg counts against its own worker only: its circuit, its metrics, the worker that the next attempt
-avoids. The partner is released without an outcome. KV that does not come after a good prefill leg
-(`TransferFailed`) counts for both circuits: either may be at fault, and the guilty one fails with other
-partners, too. So a prefill succeeds only when its KV has arrived.
+A failed leg counts against its own worker only; the partner is released without an outcome. KV that does not
+come after a good prefill leg (`TransferFailed`) counts for both circuits: either may be at fault, and the
+guilty one fails with other partners, too. So a prefill succeeds only when its KV has arrived.
 """
 
 from collections.abc import Callable
@@ -239,12 +237,7 @@ class PairReservation(msgspec.Struct, eq=False):
             self._leg_failed(answered_error(status).code)
 
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
-        """Release, once, all that is still reserved.
-
-        Args:
-            abandoned: As of `Reservation.release`; here the operations tell what was computed.
-            prefilled_us: Log time of the first token, if it is known and may not be published yet.
-        """
+        """Release, once, all that is still reserved; see `Reservation.release`."""
         before = self.phase
         if before is PairPhase.UNMADE or before is PairPhase.RELEASED:
             return
@@ -310,10 +303,10 @@ class PairReservation(msgspec.Struct, eq=False):
     def understood(self, prefill: Usage | None, decode: Usage | None) -> Usage | None:
         """Combine the counts of both workers.
 
-        Only the prefill worker knows the cached tokens: SGLang's decode worker repeats its number, vLLM's
-        behind NIXL, too (``remote_prefill_cached_tokens`` in v1/engine/output_processor.py), or it counts its
-        own cache before the transfer. So a decode worker's lost cache does not show. Only the decode worker
-        knows the generated tokens, which a stream reports only if the client asked.
+        Only the prefill worker knows the cached tokens: a decode worker of SGLang or of vLLM behind NIXL
+        (``remote_prefill_cached_tokens`` in v1/engine/output_processor.py) repeats its number, or counts its
+        own cache before the transfer. Only the decode worker knows the generated tokens, which a stream
+        reports only if the client asked.
         """
         if prefill is not None:
             prefill = self.gateway.placing.feedback.understood(self.attempt.worker_id, prefill)
@@ -327,18 +320,10 @@ class PairReservation(msgspec.Struct, eq=False):
         )
 
     def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> bool:
-        """Learn from a completed answer.
+        """Learn from a completed answer; True if the prefill worker has lost its cache.
 
         Where both legs go at once the prefill leg ends when its KV has been sent: the predicted exposed
         transfer is no part of the prefill.
-
-        Args:
-            usage: See `understood`.
-            first_byte_s: Monotonic seconds of the first body byte.
-            now_us: Log time.
-
-        Returns:
-        True if the prefill worker has lost its cache.
         """
         gateway, attempt = self.gateway, self.attempt
         transfer_s = attempt.chosen.transfer_s

@@ -105,15 +105,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 class Identifier:
     """Parses and identifies requests of one namespace; one per process.
 
-    Args:
-        namespace: Replicas of one namespace compute equal identities.
-        block_tokens: Block size of token ids.
-        block_bytes: Block size of text, bytes.
-        cached_as: Maps a request's model to the name that engines cache it under.
-        handover_allowed: Clients may set the fields by which engines hand over KV.
-
-    Attributes:
-        finds_roots: Text gets the root of its token ids, too.
+    Replicas of one namespace compute equal identities. ``block_bytes`` is the block size of text;
+    ``cached_as`` maps a request's model to the name that engines cache it under. Text gets the root of its
+    token ids, too, if ``finds_roots``.
     """
 
     def __init__(
@@ -187,11 +181,7 @@ class Identifier:
         return (*scope, *more)
 
     def ids_root(self, endpoint: Endpoint, fields: Scalars, tenant: Tenant) -> int | None:
-        """Return the root of the token ids; None if engines see more than ids (media, embeddings).
-
-        Raises:
-            ValueError: A field is not JSON after all.
-        """
+        """Return the root of the token ids; None if engines see more than ids (media, embeddings)."""
         for name in BESIDE_IDS[type(fields)]:
             if (
                 getattr(fields, name) is not ABSENT

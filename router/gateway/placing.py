@@ -46,14 +46,7 @@ from router.settings import PlacementSettings, Settings
 class Placing:
     """Decides where the requests of one replica go.
 
-    Args:
-        settings: The effective settings.
-        core: The fleet.
-        metrics: Take waits that ended, and the shadow policy's choices.
-        loop: Runs the timer of the queue.
-
-    Attributes:
-        retry_after_s: Told to a client that no worker can serve.
+    ``retry_after_s`` is told to a client that no worker can serve.
     """
 
     def __init__(

@@ -6,13 +6,10 @@ The first of these that a request has counts:
     "priority": NUMBER                            body; the engines' own field, passed on to them, too
     "service_tier": "priority" | "flex" | ...     body; OpenAI's field
 
-A number counts classes from the default one: of high, normal and low, 1 is high, -1 is low, and larger
-numbers mean the last class on that side. More is more urgent, as in SGLang
-(``schedule_low_priority_values_first`` is off by default); vLLM has it the other way round, which
-``queue.low_values_first`` follows.
-
-A header is checked, since it was written for us. A ``service_tier`` that is neither a class nor a tier of
-OpenAI or Anthropic means the default: elsewhere the field means other things.
+A number counts classes up from the default one, at most to the last: of high, normal and low, 1 is high, -1
+is low. More is more urgent, as in SGLang (``schedule_low_priority_values_first`` is off by default); vLLM has
+it the other way round, which ``queue.low_values_first`` follows. A wrong header is refused, since it was
+written for us; an unknown ``service_tier`` means the default: elsewhere the field means other things.
 """
 
 import re
@@ -54,13 +51,7 @@ def weights(
 
 
 class Priorities:
-    """The classes of one gateway, ``names``, the most urgent first.
-
-    Args:
-        names: Of the classes.
-        default: The class of a request that names none.
-        low_first: A lower number is more urgent.
-    """
+    """The classes of one gateway, the most urgent first; a lower number is more urgent if ``low_first``."""
 
     def __init__(self, names: Sequence[str], default: str, *, low_first: bool) -> None:
         assert default in names

@@ -3,11 +3,9 @@
     headers ──noted──> tenant, client's id, deadline, flow (`CLASS/TENANT`), whether workers are hidden
     body    ──parse──> `ParsedRequest`, in steps if it is large
 
-It knows the rules for clients and nothing of workers or of other requests.
-
-**Deadline.** ``x-request-timeout`` is seconds with or without a unit (``30``, ``2.5``, ``30s``, ``500ms``)
-from the last byte of the request. A request whose answer has not begun by then is expired with 408, here or
-at a worker; an answer that has begun ends with an error, as after ``server.request_timeout_s``.
+**Deadline.** ``x-request-timeout`` is seconds (``30``, ``2.5``, ``30s``, ``500ms``) from the last byte of the
+request. A request whose answer has not begun by then is expired with 408, here or at a worker; an answer that
+has begun ends with an error, as after ``server.request_timeout_s``.
 
 **Ids.** vLLM takes ``x-request-id`` for its own id (``_base_request_id`` in
 ``entrypoints/openai/engine/serving.py``), mixes up two requests of one id, and finds the blocks of a
@@ -51,15 +49,9 @@ _PROXIED = ENCODER_PATHS | ENDPOINTS.keys()
 class RequestReader:
     """The rules for requests of clients.
 
-    Args:
-        settings: The effective settings.
-        cached_as: Maps a request's model to the name that engines cache it under.
-        keys: Of tenants; None without a keys file.
-        traced: Read trace context headers, too.
-
-    Attributes:
-        hides: Answers show no details of workers to clients without a key of their own.
-        next_request_id: Makes the id for the workers.
+    ``cached_as`` maps a request's model to the name that engines cache it under; ``traced`` reads trace
+    context headers, too. Answers to clients without a key of their own show no details of workers if
+    ``hides``.
     """
 
     def __init__(
@@ -117,11 +109,7 @@ class RequestReader:
         return [header for header in headers if header[0] in self._noted]
 
     def judge(self, headers: Sequence[Header]) -> None:
-        """Check that a request may send a body (`router.proxy.JudgeHead`).
-
-        Raises:
-            InvalidKey: A key is needed, and this is none of ours.
-        """
+        """Raise `InvalidKey` if a request may not send a body without a key (`router.proxy.JudgeHead`)."""
         self.door.tenant_of(self.noted(headers))
 
     def clients_id(self, headers: Sequence[Header]) -> bytes:
@@ -141,23 +129,16 @@ class RequestReader:
         return self.hides and not self.door.holds_own_key(headers)
 
     def timeout_s_of(self, headers: Sequence[Header]) -> float:
-        """Return the client's own timeout in seconds; 0 without one.
-
-        Raises:
-            ClientError: It is no time.
-        """
+        """Return the client's own timeout in seconds; 0 without one."""
         for name, value in headers:
             if name == TIMEOUT_HEADER:
                 return timeout_s_of(value)
         return 0.0
 
     def flow_of(self, parsed: ParsedRequest, tenant: Tenant, headers: Sequence[Header]) -> str:
-        """Return the unit of fairness: the request's class and tenant.
+        """Return the unit of fairness: the request's class and tenant; `ClientError` if a header names none.
 
         A tenant with a class of its own may ask for a less urgent one only.
-
-        Raises:
-            ClientError: A header names no class.
         """
         wanted = ""
         for name, value in headers:
@@ -176,11 +157,7 @@ class RequestReader:
     # Bodies.
 
     def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
-        """Parse and identify a request.
-
-        Raises:
-            ClientError: The endpoint does not take it.
-        """
+        """Parse and identify a request."""
         return self.identifier.parse(endpoint, body, tenant=tenant)
 
     def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
@@ -194,11 +171,7 @@ def is_proxied(method: bytes, path: bytes) -> bool:
 
 
 def timeout_s_of(value: bytes) -> float:
-    """Read the value of `TIMEOUT_HEADER`, in seconds.
-
-    Raises:
-        ClientError: It is no time above 0.
-    """
+    """Read the value of `TIMEOUT_HEADER`, in seconds; `ClientError` if it is no time above 0."""
     match = _TIMEOUT.fullmatch(value)
     seconds = 0.0 if match is None else float(match[1]) / (1000.0 if match[2] == b"ms" else 1.0)
     if seconds <= 0:

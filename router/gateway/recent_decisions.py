@@ -30,9 +30,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         number: Counts the requests of this process, from 1.
-        ended_us: Log time.
-        ended_s: Monotonic seconds.
-        request_id: The client's, or ours.
+        ended_us, ended_s: Log time; monotonic seconds.
         endpoint: None if it was rejected before that was known.
         prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
         attempt: The last one; None if it was never sent. Of a pair, the prefill worker's.
@@ -41,10 +39,8 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         first_byte_s: Of the answer; 0 if none came.
         wait_s: Total wait of all its attempts.
         outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
-        status: HTTP status that the client saw or would have seen.
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
-        worker_request_id: Our id, for its workers.
     """
 
     number: int

@@ -10,8 +10,8 @@ The exchange (`router.gateway.exchange`) notes here what happens; nothing here d
     feedback       `answered`, of completed requests only: the engine's counts
     the views      the newest requests are kept for a while (`router.gateway.recent_decisions`)
 
-A completed request is settled and traced in `answered`, with the engine's own counts: its answer has left by
-then, and the client waits for none of it.
+A completed request is settled and traced in `answered`, with the engine's own counts, when its answer has
+left.
 """
 
 import logging
@@ -53,17 +53,11 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     Attributes:
         received_s: Monotonic seconds when the request was complete.
-        request_id: The client's, or ours.
-        worker_request_id: Ours, for the workers.
+        request_id, worker_request_id: The client's, or ours; ours, for the workers.
         hops: Gateways passed before this one.
-        hides_workers: Its answer shows no details of workers and their caches.
-        endpoint: None until it is known.
-        parsed: None until it is parsed.
+        endpoint, parsed: None until known.
         flow: ``CLASS/TENANT``, the unit of fairness.
-        bill: None if the tenant has no limits.
-        attempt: The latest; None before the first. Of a pair, the prefill worker's.
-        pair: The latest, if a prefill and a decode worker share it.
-        attempts: Their number.
+        attempt: The latest of ``attempts``; None before. Of a pair, the prefill worker's.
         arrived_us: Log time when it was complete; 0 until it is placed for the first time.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
         wait_s: Total wait of all its attempts.
@@ -71,7 +65,6 @@ class RequestRecord(msgspec.Struct, eq=False):
             (`router.gateway.stream_events`); 0 until then.
         pieces: Of the answer's body.
         tail: End of the answer, with the engine's counts.
-        spans: None if it is not traced.
     """
 
     gateway: Gateway
@@ -189,14 +182,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         gateway.reports.request_log(fields)
 
     def answered(self, status: int, now_us: int, parsed: ParsedRequest, attempt: Attempt) -> None:
-        """Learn from a completed answer, and settle and trace it.
-
-        Args:
-            status: Of the answer.
-            now_us: Log time of its end.
-            parsed: The request.
-            attempt: The one that succeeded.
-        """
+        """Learn from a completed answer that ended at log time ``now_us``, and settle and trace it."""
         gateway, pair = self.gateway, self.pair
         usage = find_usage(parsed.endpoint, self.tail or b"")
         if pair is not None:

@@ -21,14 +21,7 @@ WINDOW_S = 60
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """One refused request.
-
-    Attributes:
-        at_us: Log time.
-        code: Of the error.
-        flow: ``CLASS/TENANT``; empty if not known yet.
-        retry_after_s: Told to the client; 0 for none.
-    """
+    """One request refused at log time ``at_us``; ``flow`` is ``CLASS/TENANT``, or empty if not known yet."""
 
     at_us: int
     code: str
@@ -77,13 +70,7 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """The outputs of a process.
-
-    Attributes:
-        request_log: Takes one line per request.
-        trace_request: Takes one line per request with a prompt, for replay; None while that is off.
-        spans: None while tracing is off.
-    """
+    """The outputs of a process; ``trace_request`` takes lines for replay of requests with a prompt."""
 
     metrics: Metrics
     request_log: Callable[[dict[str, object]], None]

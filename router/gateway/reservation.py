@@ -42,11 +42,7 @@ class Reservation(msgspec.Struct, eq=False):
         return [self.local.worker.slot]
 
     def make(self) -> None:
-        """Reserve. Once published, `release` ends it whatever is raised here.
-
-        Raises:
-            OpRefused: It cannot be published: nothing is reserved.
-        """
+        """Reserve, for `release` to end it whatever is raised; after `OpRefused` nothing is reserved."""
         gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
         chosen = attempt.chosen
         gateway.log.publish(self.placed)
@@ -88,9 +84,8 @@ class Reservation(msgspec.Struct, eq=False):
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
         """Release, once.
 
-        Args:
-            abandoned: The worker may have computed nothing.
-            prefilled_us: Log time of the first token, if it is known and may not be published yet.
+        The worker may have computed nothing if ``abandoned``. ``prefilled_us`` is the log time of the first
+        token, if it is known and may not be published yet.
         """
         if self.released:
             return

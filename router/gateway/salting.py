@@ -46,13 +46,7 @@ def salt_field(endpoint: Endpoint) -> str:
 
 
 def salt_in_place(endpoint: Endpoint, name: str, written: memoryview, tenant: Tenant) -> bytes | None:
-    """Return the JSON that an engine gets in place of a client's own salt; None if it may stay.
-
-    Args:
-        endpoint: Of the request.
-        name: One of `SALT_FIELDS`.
-        written: The client's, in JSON.
-        tenant: Of the request.
+    """Return the JSON in place of a client's own salt ``written``; None if it may stay.
 
     Raises:
         ValueError: It is not JSON.

@@ -24,17 +24,7 @@ RENEWED_AT_ONCE = 200
 
 
 class Sending:
-    """The requests of one replica that have begun and not ended.
-
-    Args:
-        settings: The effective settings.
-        core: The fleet.
-        placing: Closed while no more requests may be sent.
-        metrics: Count retries.
-        loop: Runs timers.
-        now_s: Monotonic seconds.
-        requests_max: Requests for which there are open files.
-    """
+    """The requests of one replica that have begun and not ended; files are open for ``requests_max``."""
 
     def __init__(
         self,
@@ -85,13 +75,9 @@ class Sending:
         self._admission.closed = 0 < self._at_workers_max <= self._at_workers
 
     def admit(self, refusal: RouterError | None = None) -> None:
-        """Check the limits of concurrent requests for one that has just begun.
-
-        Args:
-            refusal: Reason why its body was not read, if it was not.
+        """Check the limits of concurrent requests for one that has just begun; raise the refusal of its body.
 
         Raises:
-            RouterError: The refusal, if there is one.
             RequestRejected: No more files are open, or too many requests are sent and none may wait.
         """
         if refusal is not None:
@@ -115,8 +101,7 @@ class Sending:
     def given_up(self, left_us: int) -> None:
         """Reserve again what is in flight: the others gave this replica up although it lives.
 
-        Args:
-            left_us: Log time up to which its placements were dropped (`policies.Left`).
+        They dropped its placements up to log time ``left_us`` (`policies.Left`).
         """
         self._renew(list(self.exchanges), left_us)
 

@@ -6,14 +6,12 @@
     └── dispatch                  client; one for each attempt: the traceparent that its worker gets
         ├── prefill               sent ──> first byte; of a pair, ──> end of the prefill leg
         ├── hand-over             of a pair: ──> the KV is at the decode worker
-        └── decode                ──> last byte
+        └── decode                ──> last byte; an answer that is not streamed has the legs of a pair only
 
-An answer that is not streamed begins when it is complete: its dispatch has no parts but the legs of a pair.
-
-Spans hold ids, names and numbers, never text. A client's traceparent decides whether its request is traced,
-else its trace id is drawn; an untraced request costs the draw, and its headers pass through. While tracing is
-off nothing of this is imported. A thread sends spans in batches over OTLP/HTTP and drops them if the
-collector does not answer. Names follow the semantic conventions for HTTP and generative AI.
+Spans hold ids, names and numbers, never text. The client's traceparent decides whether its request is traced,
+else its trace id is drawn. While tracing is off nothing of this is imported. A thread sends spans in batches
+over OTLP/HTTP and drops them if the collector does not answer. Names follow the semantic conventions for HTTP
+and generative AI.
 """
 
 import time
@@ -96,16 +94,9 @@ class RequestSpans:
         fields: Mapping[str, str | int | bool] | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """End all spans.
+        """End all spans, at the time of the last byte; ``first_byte_s`` is 0 if there was none.
 
-        Args:
-            outcome: As in the request's log line.
-            status: HTTP status that the client saw or would have seen.
-            now_s: Time of the last byte.
-            first_byte_s: Time of the first; 0 if there was none.
-            streamed: The answer was a stream.
-            fields: More attributes.
-            usage: The engine's counts.
+        ``outcome`` and ``status`` are those of the request's log line, ``fields`` more attributes.
         """
         root, failed = self._root, outcome != "completed"
         if self._attempt is not None:

@@ -6,22 +6,20 @@
               the same, whole ───> first byte       due: that + all tokens that the answer may have
 
 The limit is ``factor`` times the prediction, and ``floor_s``. A late leg has not failed yet, since the
-prompts before it may be longer than predicted. So the *worker* is judged by what all replicas see of it: it
-has stalled if it shows no progress for as long.
+prompts before it may be longer than predicted. So the *worker* is judged by what all replicas see: it has
+stalled without progress for as long.
 
-* Of a prefill worker, its oldest prefill must be late, too, counted from the end of any other
+* A prefill worker: its oldest prefill must be late, too, counted from the end of any other
   (`policies.state.loads.Head`).
-* Of a decode worker, no KV may have arrived there, and no answer of this replica begun or ended.
-* Where both legs go at once the prefill leg also waits for the decode worker. If the prefill worker makes
-  progress but leaves out its oldest prefill, and the decode worker makes none, the decode worker has stalled.
+* A decode worker: no KV has arrived there, and no answer of this replica begun or ended.
+* Where both legs go at once the prefill leg also waits for the decode worker, which has stalled if the
+  prefill worker makes progress but leaves out its oldest prefill.
 
-Predictions must be sound: nothing is judged before this replica has fitted the cost model of the prefill
-worker's class, nor a prompt much longer than those fitted; and predictions assume an empty cache, since a
-worker may have lost its own. Other legs keep the timeouts of their connections.
-
-One look twice a second covers all legs older than the floor. Requests at one worker are not judged: there a
-prefill may wait for minutes until others have decoded, and an answer that is not streamed hides the end of
-its prefill.
+Only sound predictions count: this replica must have fitted the cost model of the prefill worker's class, with
+prompts not much shorter; and they assume an empty cache, since a worker may have lost its own. Other legs,
+and requests at one worker, keep the timeouts of their connections: there a prefill may wait for minutes until
+others have decoded, and an answer that is not streamed hides the end of its prefill. One look twice a second
+covers all legs older than the floor.
 """
 
 import asyncio
@@ -64,13 +62,7 @@ class WatchedPair(Protocol):
 
 
 class _Watched(msgspec.Struct, eq=False):
-    """A leg that is waited for.
-
-    Attributes:
-        since_s: Begin of the wait, monotonic seconds.
-        limit_s: Longest wait.
-        oldest_s: First seen as the oldest prefill of its worker; 0 before.
-    """
+    """A leg that is waited for, first seen as the oldest prefill of its worker at ``oldest_s``, or 0."""
 
     pair: WatchedPair
     since_s: float

@@ -2,16 +2,15 @@
 
 **First token.** The first byte of a stream marks it, since engines begin to stream when they have one: the
 role of a chat, too, goes out with it (vLLM: ``chat_completion/serving.py``, ``first_iteration``). Exceptions,
-passed on as they come while the prefill goes on:
+passed on while the prefill goes on:
 
     /v1/responses   response.created, response.in_progress, response.queued come before the prefill
                     (vLLM and SGLang: ``responses_stream_generator``)
     /v1/messages    message_start and ping, where an engine sends them as the Messages API does
     all             comments, lines that begin with a colon: servers send them to keep silent connections open
 
-**End.** The last event comes before the end of the HTTP message, and some clients close their connection in
-between: OpenAI's SDK when it is not asynchronous (``openai/_streaming.py``), and guidellm. They have their
-answer.
+**End.** The last event comes before the end of the HTTP message; OpenAI's synchronous SDK
+(``openai/_streaming.py``) and guidellm close their connection in between, with their answer complete.
 """
 
 import re

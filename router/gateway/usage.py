@@ -1,12 +1,12 @@
 """The engine's counts, found in the last bytes of its answer.
 
-Engines report usage at the end: in the last object of a JSON body, in the last stream event before
-``[DONE]``. So the last 16 KiB are enough, and nothing is parsed while the answer passes by; only Anthropic's
-streams name the prompt's tokens at the start, so a little of the head is kept as well.
+Engines report usage in the last object of a JSON body, or in the last stream event before ``[DONE]``. So the
+last 16 KiB are enough, and nothing is parsed while the answer passes by; only Anthropic's streams name the
+prompt's tokens at the start, so a little of the head is kept as well.
 
 The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate) followed by an object, and
-decodes just that object. A quotation mark inside a JSON string is escaped, so generated text cannot imitate
-the key.
+decodes just that object. Quotation marks in JSON strings are escaped, so generated text cannot imitate the
+key.
 
     braces that pair up ──typed decoder──> counts
             └─ not, or odd values ─> any JSON ──its sane values──> counts
@@ -109,12 +109,7 @@ class TailBuffer:
 
 
 def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
-    """Return the engine's last counts at the end of an answer, or None. Never raises.
-
-    Args:
-        endpoint: Of the request.
-        answer: End of the body: JSON or a stream of events, cut anywhere.
-    """
+    """Return the engine's last counts at the end of an answer (JSON or events, cut anywhere), or None."""
     data = answer.bytes() if isinstance(answer, TailBuffer) else answer
     key = b'"meta_info"' if endpoint is Endpoint.GENERATE else b'"usage"'
     completion_tokens: int | None = None

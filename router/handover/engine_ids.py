@@ -43,13 +43,7 @@ Told = Callable[[Sequence[Rank], UpstreamError | None], None]
 
 
 class EngineIds:
-    """The ids of all prefill engines.
-
-    Args:
-        counts: Of failed queries.
-        refresh_s: Age at which ids are asked for anew, in seconds.
-        resolve: As for `WorkerPool`.
-    """
+    """The ids of all prefill engines, asked for anew after ``refresh_s``; failed queries are counted."""
 
     def __init__(
         self, counts: Counter[str], refresh_s: float = REFRESH_S, resolve: Resolve | None = None

@@ -6,11 +6,9 @@
                     └─> pulls the blocks, answers
 
 As in vLLM's own proxy (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). Both legs carry the
-same ``x-request-id``. After an answer without parameters (no connector configured, or a prefill that was
-aborted) the decode engine computes the prompt again: correct but expensive, so it is counted and logged.
-
-Without a decode leg the blocks stay with the prefill engine until their lease is over (30 s); a gateway
-cannot end it.
+same ``x-request-id``. After an answer without parameters (no connector, or an aborted prefill) the decode
+engine computes the prompt again: correct but expensive, so it is counted and logged. Without a decode leg the
+blocks stay with the prefill engine until their lease is over (30 s).
 """
 
 import logging

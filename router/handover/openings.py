@@ -4,11 +4,11 @@
         │    └──────> the end          it has begun, too: an empty answer is one
         └───────────> an error event   it has failed, and the client has seen nothing yet
 
-An engine may say 200, and begin to stream, before it knows that the KV did not come. vLLM's chat stream opens
-with an event that names the role, even if the next one is the error: both come of the same first output
+An engine may begin to stream before it knows that the KV did not come. vLLM's chat stream opens with an event
+that names the role, even if the next one is the error: both come of the same first output
 (``entrypoints/openai/chat_completion/serving.py``). Its ``/v1/messages`` opens with ``message_start``
-(``entrypoints/anthropic/serving.py``). The next engine would send such an event, too, so it is held back
-until there is more, which in a good answer is at once.
+(``entrypoints/anthropic/serving.py``). The next engine would send these, too, so they are held back until
+there is more.
 """
 
 import re

@@ -7,20 +7,19 @@
           the decode leg is ended                v
           the sink hears of it     the prefill leg is ended, the sink hears of it
 
-The leg that fails first is to blame; the other's answer is ignored. A decode engine that waits for a lost
-prefill fails, too, at once or after minutes, and may be heard first. So its error is held back for a moment
-in which the prefill leg may break off, and the state of the prefill worker counts. To end a leg is to close
-its connection, and to do more if the protocol has it.
+The leg that fails first is to blame. A decode engine that waits for a lost prefill fails, too, and may be
+heard first. So its error is held back for a moment in which the prefill leg may break off, and the state of
+the prefill worker counts. To end a leg is to close its connection, and to do more if the protocol has it.
 
-Nothing of the decode leg's answer is passed on before its first token, neither its head nor the opening of
-its stream (`router.handover.openings`): engines send both before they have begun. So until then a failure of
-either leg can be redispatched unseen. The first token also shows that the KV came; from then on the prefill
-leg no longer matters. It is not closed before it has answered, or has had time to: engines take that for a
-client that left, and stop sending KV.
+Nothing of the decode leg's answer passes before its first token, neither head nor opening
+(`router.handover.openings`): engines send both before they have begun. So until then a failure of either leg
+can be redispatched unseen. The first token also shows that the KV came, and the prefill leg no longer
+matters. It is not closed before it has answered, or had time to: engines take that for a client that left,
+and stop sending KV.
 
 An error of the decode engine after a good prefill leg, and before the first token, means that the KV did not
-come, for an unknown reason: its partner may be another process by now, or unreachable from there. This
-failure (`TransferFailed`) is not passed on: another pair, or the decode worker alone, may do better.
+come: its partner may be another process by now, or unreachable. This failure (`TransferFailed`) is not passed
+on: another pair, or the decode worker alone, may do better.
 """
 
 import asyncio
@@ -72,10 +71,6 @@ class PairExchange:
     """A request with two legs: the `router.handover.ports.PairedRequest`, and the sink of its decode leg.
 
     A protocol's own class sends the legs, and handles the end of the prefill leg.
-
-    Attributes:
-        leg: Whose answer or failure the sink hears now.
-        usage: The end of the prefill leg's answer.
     """
 
     __slots__ = (

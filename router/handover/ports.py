@@ -6,9 +6,7 @@
 
 A request that is handed over has a *leg* at two workers: one prefills, the other decodes. To the gateway both
 are one request with one answer, the decode leg's; so it implements the ports of `router.proxy` on both sides.
-Each protocol's differences are in one file.
-
-The laws, for every protocol:
+The laws:
 
 * the sink hears one answer or one failure, as of any request, and after `abort` nothing;
 * the first leg that fails ends the other one at once;
@@ -98,11 +96,9 @@ class PairSink(UpstreamSink, Protocol):
 
 
 class PairedRequest(UpstreamRequest, Protocol):
-    """A request on its way to its two workers.
+    """A request on its way to its two workers; ``leg`` names whose answer or failure the sink hears now.
 
-    Attributes:
-        leg: Whose answer or failure the sink hears now.
-        usage: The end of the prefill leg's answer, with the engine's counts; empty before.
+    ``usage`` is the end of the prefill leg's answer, with the engine's counts; empty before.
     """
 
     leg: Leg
@@ -115,9 +111,8 @@ class PairedRequest(UpstreamRequest, Protocol):
 class Handover(Protocol):
     """A protocol by which a prefill worker hands KV to a decode worker.
 
-    Attributes:
-        name: Key of `policies.HAND_OVERS`, which has its properties.
-        counts: Events beside answers and failures, by name, since the start.
+    ``name`` is a key of `policies.HAND_OVERS`, which has its properties; ``counts`` has events beside answers
+    and failures.
     """
 
     name: str

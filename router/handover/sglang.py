@@ -7,10 +7,9 @@
     "disagg_prefill_dp_rank"             in the decode leg: the rank to ask for the KV
 
 A request of several prompts needs a room for each. It gets one number, from which engines count up
-(``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``): only they know the number of prompts. The
-id becomes ``rid_0``, ``rid_1``, ... in the same way (``_normalize_rid``). A client's own ``rid`` is replaced:
-two clients could choose the same one, and an abort ends all that begin with it
-(``srt/managers/scheduler.py``).
+(``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``), as they make ``rid_0``, ``rid_1``, ... of
+the id (``_normalize_rid``). A client's own ``rid`` is replaced: two clients could choose the same one, and an
+abort ends all that begin with it (``srt/managers/scheduler.py``).
 
 Not split, but left to plain workers, are
 
@@ -21,14 +20,11 @@ Not split, but left to plain workers, are
   and 40297 of SGLang, none of them merged);
 * embeddings and scores, which have nothing to decode.
 
-The prefill leg never streams: in a stream its failure would be an event after a status 200. It answers when
-its KV has been sent. If it fails, the decode leg would wait for its room for minutes
-(``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it is ended at once, and the other way round. An engine looks
-only every four seconds whether a client has left (``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence `POST
-/abort_request`, beside closing.
-
-The client's answer is the decode leg's alone: it lacks log probabilities of the prompt, which only the
-prefill engine computes.
+The prefill leg never streams, so that its failure has a status. It answers when its KV has been sent. If it
+fails, the decode leg would wait for its room for minutes (``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it
+is ended at once, and the other way round. An engine looks only every four seconds whether a client has left
+(``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence `POST /abort_request`, beside closing. The decode leg's answer
+lacks log probabilities of the prompt.
 """
 
 import asyncio
