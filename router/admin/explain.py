@@ -212,9 +212,9 @@ def _policy(question: Question) -> Policy | None:
 
 def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     """What is said of a decision."""
-    rehearsed, weighed = found.rehearsed, found.rehearsed.weighed
+    rehearsed, scored = found.rehearsed, found.rehearsed.scored
     parsed, decider = rehearsed.parsed, gateway.placing.decider
-    policy = decider.policy if weighed is None else weighed.policy
+    policy = decider.policy if scored is None else scored.policy
     prompt_tokens, output_tokens = decider.expected_tokens(parsed)
     lengths = gateway.fleet.buckets.lengths
     bucket = rehearsed.bucket

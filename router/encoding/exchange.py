@@ -99,11 +99,11 @@ class EncoderExchange:
         gateway = self._gateway
         gateway.sending.exchanges.add(self)
         try:
-            noted = gateway.reader.noted(self._request.headers)
-            self._hides_workers = gateway.reader.hides_workers(noted)
-            tenant = gateway.reader.door.tenant_of(noted)
+            headers = gateway.reader.relevant(self._request.headers)
+            self._hides_workers = gateway.reader.hides_workers(headers)
+            tenant = gateway.reader.door.tenant_of(headers)
             gateway.sending.admit(self._request.refusal)
-            self._hops = hops_of(noted)
+            self._hops = hops_of(headers)
             self._encoding.check()
             self._call = decoded(self._request.body)
             self._part = self._call.part(tenant.name)

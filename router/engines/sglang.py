@@ -112,18 +112,18 @@ def event_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
     info = decoded(answer, _Info)
     if info is None or info.kv_events is None or info.kv_events.publisher != "zmq":
         return ()
-    told, text = info.kv_events, info.kv_events_config
+    events, text = info.kv_events, info.kv_events_config
     config = decoded(text.encode(), _Config) if isinstance(text, str) else None
     replay = None if config is None else at_worker(config.replay_endpoint, url)
-    host = told.endpoint_host
+    host = events.endpoint_host
     endpoint = at_worker(
-        f"tcp://{f'[{host}]' if ':' in host.strip('[]') else host}:{told.endpoint_port_base}", url
+        f"tcp://{f'[{host}]' if ':' in host.strip('[]') else host}:{events.endpoint_port_base}", url
     )
-    if endpoint is None or not 0 < told.dp_size <= sources.RANKS_MAX:
+    if endpoint is None or not 0 < events.dp_size <= sources.RANKS_MAX:
         return ()
     return tuple(
-        Source(rank, shifted(endpoint, rank), shifted(replay or "", rank) or None, told.topic)
-        for rank in range(told.dp_size)
+        Source(rank, shifted(endpoint, rank), shifted(replay or "", rank) or None, events.topic)
+        for rank in range(events.dp_size)
     )
 
 
@@ -168,16 +168,16 @@ async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any])
     except httpx.HTTPError as error:
         return Switched.LATER, type(error).__name__
     try:
-        told = answer.json()
+        reply = answer.json()
     except (ValueError, RecursionError):
-        told = None
-    told = told if isinstance(told, dict) else {}
-    message = str(told.get("message") or f"HTTP {answer.status_code}")
-    if told.get("success") is True and answer.is_success:
+        reply = None
+    reply = reply if isinstance(reply, dict) else {}
+    message = str(reply.get("message") or f"HTTP {answer.status_code}")
+    if reply.get("success") is True and answer.is_success:
         return Switched.EMPTIED, message
     if any(words in message for words in NOT_YET):
         return Switched.LATER, message
-    if told.get("safe_to_restore") is False or any(words in message for words in BROKEN):
+    if reply.get("safe_to_restore") is False or any(words in message for words in BROKEN):
         return Switched.BROKEN, message
     # It does not know the way, was not started for it, or is not itself for the moment.
     return Switched.LATER if answer.is_server_error else Switched.REFUSED, message
@@ -187,10 +187,12 @@ async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
     for url in list(peers)[:PEERS_ASKED_MAX]:
         states = _states(await _info(read, url))
         memory_gb = [state.get(GRAPH_MEMORY) for state in states]
-        known = [one for one in memory_gb if isinstance(one, int | float) and 0 < one <= GRAPH_MEMORY_GB_MAX]
-        if known:
+        sane_gb = [
+            one for one in memory_gb if isinstance(one, int | float) and 0 < one <= GRAPH_MEMORY_GB_MAX
+        ]
+        if sane_gb:
             sizes = states[0].get(GRAPH_SIZES)
-            return {GRAPH_MEMORY: max(known), **({GRAPH_SIZES: sizes} if _are_sizes(sizes) else {})}
+            return {GRAPH_MEMORY: max(sane_gb), **({GRAPH_SIZES: sizes} if _are_sizes(sizes) else {})}
     return {}
 
 

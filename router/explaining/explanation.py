@@ -72,12 +72,12 @@ class _Priced:
 
 def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Explanation:
     """Explain a decision just made, without awaiting; show ``limit`` candidates and others at most."""
-    weighed = rehearsed.weighed
-    by_site = [] if weighed is None else _priced_sides(gateway, weighed)
-    shown = [] if weighed is None else _shown(gateway, weighed, by_site, rehearsed, limit)
+    scored = rehearsed.scored
+    by_site = [] if scored is None else _priced_sides(gateway, scored)
+    shown = [] if scored is None else _shown(gateway, scored, by_site, rehearsed, limit)
     slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in by_site))
-    standing = bystanders(gateway, rehearsed, slots)
-    named = list(islice(standing, limit))
+    others = bystanders(gateway, rehearsed, slots)
+    named = list(islice(others, limit))
     omitted = len(slots) - len(shown)
     partners, partners_omitted = _decoders(gateway, rehearsed, limit)
     next_best = f"{shown[1].worker_id}: {shown[1].lost_because}" if len(shown) > 1 else ""
@@ -90,20 +90,18 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
         partners,
         partners_omitted,
         named,
-        Counter(other.absence for other in standing),
-        "" if weighed is None or weighed.verdict is None else explained(weighed.verdict),
+        Counter(other.absence for other in others),
+        "" if scored is None or scored.verdict is None else explained(scored.verdict),
     )
 
 
-def _priced_sides(gateway: Gateway, weighed: ScoredRequest) -> list[_Priced]:
-    if weighed.by_site is None or weighed.decode_view is None:
-        return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
-    parts = [("", weighed.by_site.local), *((side.link, side.slots) for side in weighed.by_site.remote)]
-    chosen = weighed.candidates.slots.item(0)
+def _priced_sides(gateway: Gateway, scored: ScoredRequest) -> list[_Priced]:
+    if scored.by_site is None or scored.decode_view is None:
+        return [_priced(scored.view, "", scored.candidates, scored.policy)]
+    parts = [("", scored.by_site.local), *((side.link, side.slots) for side in scored.by_site.remote)]
+    chosen = scored.candidates.slots.item(0)
     by_site = [
-        _priced(
-            weighed.view, link, gateway.fleet.among(weighed.everyone, slots, weighed.bucket), weighed.policy
-        )
+        _priced(scored.view, link, gateway.fleet.among(scored.everyone, slots, scored.bucket), scored.policy)
         for link, slots in parts
         if len(slots)
     ]
@@ -111,8 +109,8 @@ def _priced_sides(gateway: Gateway, weighed: ScoredRequest) -> list[_Priced]:
 
 
 def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy) -> _Priced:
-    workers, said, _ = priced(view, candidates, policy)
-    costs = np.asarray(said, dtype=np.float64)
+    workers, prices, _ = priced(view, candidates, policy)
+    costs = np.asarray(prices, dtype=np.float64)
     order = costs.argsort(kind="stable")
     first = cheapest_row(view.key, workers.worker_hash, costs)
     if first is not None:
@@ -121,7 +119,7 @@ def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy
 
 
 def _shown(
-    gateway: Gateway, weighed: ScoredRequest, by_site: list[_Priced], rehearsed: Rehearsed, limit: int
+    gateway: Gateway, scored: ScoredRequest, by_site: list[_Priced], rehearsed: Rehearsed, limit: int
 ) -> list[Candidate]:
     """Return the first candidates, the best of each side, and the one whose turn it is."""
     outcome = rehearsed.outcome
@@ -137,10 +135,10 @@ def _shown(
         for index, row in enumerate(rows):
             if index >= taken:
                 index = int((side.order == row).nonzero()[0].item())
-            one = _candidate(gateway, weighed, side, row, 1 + before + index)
+            one = _candidate(gateway, scored, side, row, 1 + before + index)
             best = best or one
             if one is not best:
-                one.lost_because = lost_because(one, best, weighed.policy)
+                one.lost_because = lost_because(one, best, scored.policy)
             elif number:
                 one.lost_because = "its side of the link was not chosen"
             else:
@@ -150,10 +148,10 @@ def _shown(
     return shown
 
 
-def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int, rank: int) -> Candidate:
-    workers, decode_view, policy = side.workers, weighed.decode_view, weighed.policy
+def _candidate(gateway: Gateway, scored: ScoredRequest, side: _Priced, row: int, rank: int) -> Candidate:
+    workers, decode_view, policy = side.workers, scored.decode_view, scored.policy
     prices = workers.slow.prices_at(row)
-    timing = workers.timings(weighed.view.prompt_tokens, (prices,))[0]
+    timing = workers.timings(scored.view.prompt_tokens, (prices,))[0]
     slot, now_us, pool = timing.slot, workers.now_us, prices[6]
     ttft_s = timing.ready_s + timing.work_s
     cost = side.costs.item(row)
@@ -173,7 +171,7 @@ def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int
         matched_tokens=round(workers.matched_tokens_at(slot)),
         safe_tokens=round(timing.safe_tokens),
         fetched_tokens=round(timing.fetched_tokens),
-        uncached_tokens=round(weighed.view.prompt_tokens - timing.safe_tokens),
+        uncached_tokens=round(scored.view.prompt_tokens - timing.safe_tokens),
         backlog_s=workers.loads.backlog_at_s(slot, now_us),
         fetch_s=pool[1] + timing.fetched_tokens * pool[2] if pool and timing.fetched_tokens else 0.0,
         room_s=room_s,
@@ -207,13 +205,13 @@ def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float
 
 def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
     """Return the candidates for the decode, none if one worker does all, and the number left out."""
-    weighed, outcome = rehearsed.weighed, rehearsed.outcome
-    if weighed is None or weighed.decode_view is None:
+    scored, outcome = rehearsed.scored, rehearsed.outcome
+    if scored is None or scored.decode_view is None:
         return [], 0
-    chosen = outcome.attempt.chosen if isinstance(outcome, Decision) else weighed.first
-    if isinstance(chosen, Shed) or not weighed.decode_view.splits(chosen.slot):
+    chosen = outcome.attempt.chosen if isinstance(outcome, Decision) else scored.first
+    if isinstance(chosen, Shed) or not scored.decode_view.splits(chosen.slot):
         return [], 0
-    partners = weighed.decode_view.partners(chosen)
+    partners = scored.decode_view.partners(chosen)
     first_cost, first = partners[0]
     winner = gateway.fleet.at_slot(first.slot).worker_id
     shown = []

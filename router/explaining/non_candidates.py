@@ -54,26 +54,26 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
     """Yield all workers but the ``candidates`` (slots), in order of their ids, each with its first reason."""
     registry, parsed, now_us = gateway.registry, rehearsed.parsed, rehearsed.now_us
     eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.bucket).tolist())
-    weighed = rehearsed.weighed
-    weighed_slots = frozenset(weighed.everyone.slots.tolist()) if weighed is not None else frozenset()
+    scored = rehearsed.scored
+    scored_slots = frozenset(scored.everyone.slots.tolist()) if scored is not None else frozenset()
     for local in registry.all():
         slot = local.worker.slot
         if slot in candidates:
             continue
-        known = _of_itself(gateway, rehearsed, local)
-        if known is None:
+        reason = _of_itself(gateway, rehearsed, local)
+        if reason is None:
             if slot not in eligible:
-                known = _not_eligible(gateway, rehearsed, local)
-            elif slot not in weighed_slots:
-                known = _not_for_this(gateway, rehearsed, local)
-            elif weighed is not None and weighed.by_site is not None:
-                known = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
+                reason = _not_eligible(gateway, rehearsed, local)
+            elif slot not in scored_slots:
+                reason = _not_for_this(gateway, rehearsed, local)
+            elif scored is not None and scored.by_site is not None:
+                reason = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
             else:
-                known = (
+                reason = (
                     Absence.OTHER_BUCKET,
                     "it is of another length bucket and would not answer sooner than all at home",
                 )
-        yield NonCandidate(local.worker.worker_id, *known)
+        yield NonCandidate(local.worker.worker_id, *reason)
 
 
 def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:
@@ -90,11 +90,11 @@ def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tu
         return Absence.DRAINING, "it takes no new requests until it is put back in service"
     if local.misnamed:
         return Absence.MISNAMED, local.misnamed
-    known = registry.circuits.of(local)
-    if known is not None and known.state is not Circuit.CLOSED:
-        left_s = (known.until_us - rehearsed.now_us) / 1e6
+    circuit = registry.circuits.of(local)
+    if circuit is not None and circuit.state is not Circuit.CLOSED:
+        left_s = (circuit.until_us - rehearsed.now_us) / 1e6
         when = f"it is probed in {left_s:.1f} s" if left_s > 0 else "a replica is probing it"
-        return Absence.EJECTED, f"its circuit is {known.state.value.replace('_', ' ')}; {when}"
+        return Absence.EJECTED, f"its circuit is {circuit.state.value.replace('_', ' ')}; {when}"
     return None
 
 

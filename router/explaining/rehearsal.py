@@ -29,17 +29,17 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
     bucket: int
     now_us: int
     outcome: Outcome
-    weighed: ScoredRequest | None
+    scored: ScoredRequest | None
 
 
 class _Notes:
     """Keeps the prices of the request."""
 
     def __init__(self) -> None:
-        self.kept: ScoredRequest | None = None
+        self.scored: ScoredRequest | None = None
 
     def weighed(self, weighed: ScoredRequest) -> None:
-        self.kept = weighed
+        self.scored = weighed
 
 
 def rehearse(
@@ -65,6 +65,6 @@ def rehearse(
         outcome = choose(gateway, decider, record, parsed)
     except RouterError as error:
         outcome = error
-    if notes.kept is not None:
-        now_us = notes.kept.candidates.now_us
-    return Rehearsed(parsed, tenant, decider.bucket_of(parsed), now_us, outcome, notes.kept)
+    if notes.scored is not None:
+        now_us = notes.scored.candidates.now_us
+    return Rehearsed(parsed, tenant, decider.bucket_of(parsed), now_us, outcome, notes.scored)

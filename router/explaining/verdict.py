@@ -32,7 +32,7 @@ class Verdict:
         self._gateway, self._rehearsed, self._next_best = gateway, rehearsed, next_best
         self.worker_id = self.decode_worker_id = ""
         self.queue_full = False
-        first = None if rehearsed.weighed is None else rehearsed.weighed.first
+        first = None if rehearsed.scored is None else rehearsed.scored.first
         self._first = first if isinstance(first, Chosen) else None
         self.preferred = None if self._first is None else self._name(self._first.slot)
         match rehearsed.outcome:
@@ -111,7 +111,7 @@ class Verdict:
         gateway, now_us = self._gateway, self._rehearsed.now_us
         admission, loads, name = gateway.placing.admission, gateway.fleet.loads, self._name(slot)
         backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
-        decode_view = None if self._rehearsed.weighed is None else self._rehearsed.weighed.decode_view
+        decode_view = None if self._rehearsed.scored is None else self._rehearsed.scored.decode_view
         if admission.closed:
             return "this replica has as many requests at workers as it may"
         if backlog_s >= target_s:
@@ -134,7 +134,7 @@ def _because(reason: str) -> str:
 def _shed(shed: Shed, rehearsed: Rehearsed) -> str:
     if shed.reason == SLO_UNREACHABLE:
         return f"It would miss its service level: {shed.detail}."
-    weighed = rehearsed.weighed
-    if weighed is not None and weighed.policy.left_out:
-        return f"{weighed.policy.name} considers none of the candidates: each {weighed.policy.left_out}."
+    scored = rehearsed.scored
+    if scored is not None and scored.policy.left_out:
+        return f"{scored.policy.name} considers none of the candidates: each {scored.policy.left_out}."
     return "No candidate may be given it now."

@@ -88,29 +88,29 @@ class RequestExchange:
         gateway.sending.exchanges.add(self)
         gateway.sending.retry_budget.deposit()
         try:
-            noted = reader.noted(self._request.headers)
+            headers = reader.relevant(self._request.headers)
             record.worker_request_id = ours = reader.next_request_id()
-            record.request_id = (reader.clients_id(noted) if noted else b"") or ours
-            record.hides_workers = reader.hides and reader.hides_workers(noted)
+            record.request_id = (reader.clients_id(headers) if headers else b"") or ours
+            record.hides_workers = reader.hides and reader.hides_workers(headers)
             if gateway.reports.spans is not None:
                 record.spans = gateway.reports.spans.begin(
-                    self._request.method, record.path, noted, record.request_id, record.received_s
+                    self._request.method, record.path, headers, record.request_id, record.received_s
                 )
-            record.tenant = tenant = reader.door.tenant_of(noted)
+            record.tenant = tenant = reader.door.tenant_of(headers)
             gateway.sending.admit(self._request.refusal)
             record.endpoint = endpoint = ENDPOINTS[record.path]
-            if noted:
-                record.hops = hops_of(noted)
-                self._set_deadline(noted)
+            if headers:
+                record.hops = hops_of(headers)
+                self._set_deadline(headers)
             if record.request_bytes >= LARGE_BODY_BYTES:
-                self._parsing = self._parse_large(endpoint, tenant, noted)
+                self._parsing = self._parse_large(endpoint, tenant, headers)
                 gateway.lane.add(self._parsing)
                 return
             parsed = reader.parse(endpoint, self._request.body, tenant)
             if gateway.tokenizing is None:
-                self._begin_dispatch(parsed, noted)
+                self._begin_dispatch(parsed, headers)
             else:
-                self._begin_tokenizing(gateway.tokenizing, parsed, noted)
+                self._begin_tokenizing(gateway.tokenizing, parsed, headers)
         except RouterError as error:
             self.fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
@@ -175,23 +175,23 @@ class RequestExchange:
 
     # Inside.
 
-    def _set_deadline(self, noted: Sequence[Header]) -> None:
+    def _set_deadline(self, headers: Sequence[Header]) -> None:
         gateway = self._gateway
-        self._timeout_s = timeout_s = gateway.reader.timeout_s_of(noted)
+        self._timeout_s = timeout_s = gateway.reader.timeout_s_of(headers)
         if timeout_s:
             left_s = timeout_s - (gateway.now_s() - self._record.received_s)
             self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
 
     def _begin_tokenizing(
-        self, tokenizing: TokenizingPort, parsed: ParsedRequest, noted: Sequence[Header]
+        self, tokenizing: TokenizingPort, parsed: ParsedRequest, headers: Sequence[Header]
     ) -> None:
         def tokenized(parsed: ParsedRequest) -> None:
-            self._go_on(lambda: self._begin_dispatch(parsed, noted))
+            self._go_on(lambda: self._begin_dispatch(parsed, headers))
 
         self._record.parsed = parsed
         found = tokenizing.begin(parsed, self._request.body, tokenized)
         if found is not None:
-            self._begin_dispatch(found, noted)
+            self._begin_dispatch(found, headers)
 
     def _go_on(self, step: Callable[[], None]) -> None:
         """Take the next step of a request that had to wait for some milliseconds, if it has not ended."""
@@ -204,11 +204,11 @@ class RequestExchange:
         except Exception:  # noqa: BLE001 - the top of a request
             self.fail(crashed())
 
-    def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
+    def _begin_dispatch(self, parsed: ParsedRequest, headers: Sequence[Header]) -> None:
         """Dispatch the parsed request for the first time, within its tenant's limits."""
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
         record.parsed = parsed
-        record.flow = gateway.reader.flow_of(parsed, tenant, noted)
+        record.flow = gateway.reader.flow_of(parsed, tenant, headers)
         self._dispatcher = dispatcher = Dispatcher(gateway, record, parsed, self, self._timeout_s)
         limiter = gateway.limiter
         if limiter is None or tenant.limits.unlimited:
@@ -228,15 +228,15 @@ class RequestExchange:
         if charge.granted or charge.refusal is not None:
             admitted(charge)
 
-    def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
+    def _parse_large(self, endpoint: Endpoint, tenant: Tenant, headers: Sequence[Header]) -> Steps:
         """Do the rest of `begin` in steps; `finish` closes this if the request ends meanwhile."""
         try:
             parsed = yield from self._gateway.reader.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
             if self._gateway.tokenizing is None:
-                self._begin_dispatch(parsed, noted)
+                self._begin_dispatch(parsed, headers)
             else:
-                self._begin_tokenizing(self._gateway.tokenizing, parsed, noted)
+                self._begin_tokenizing(self._gateway.tokenizing, parsed, headers)
         except RouterError as error:
             self._parsing = None
             self.fail(error)

@@ -149,10 +149,10 @@ class PromptHasher:
         """
         view = memoryview(raw)
         digest = xxhash.xxh3_128_digest(view, self._seed)
-        known = self._canonical.get(digest)
-        if known is not None:
+        cached = self._canonical.get(digest)
+        if cached is not None:
             self._canonical.move_to_end(digest)
-            return known
+            return cached
         canonical = canonical_json(without(loads(view), CACHE_CONTROL))
         if len(canonical) <= TOOLS_CACHE_BYTES_MAX // 8:
             self._canonical[digest] = canonical

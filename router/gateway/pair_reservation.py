@@ -168,11 +168,11 @@ class PairReservation(msgspec.Struct, eq=False):
 
     def _pulled_from(self, now_us: int) -> None:
         """Publish that pulled KV leaves now, at the real end of the prefill, not at the predicted one."""
-        said, hand_over = self.shipping, HAND_OVERS.get(self.prefill.protocol)
-        if said is None or hand_over is None or hand_over.overlap_ratio:
+        shipping, hand_over = self.shipping, HAND_OVERS.get(self.prefill.protocol)
+        if shipping is None or hand_over is None or hand_over.overlap_ratio:
             return
-        end_us = now_us + said.end_us - said.start_us
-        self.shipping = msgspec.structs.replace(said, at_us=now_us, start_us=now_us, end_us=end_us)
+        end_us = now_us + shipping.end_us - shipping.start_us
+        self.shipping = msgspec.structs.replace(shipping, at_us=now_us, start_us=now_us, end_us=end_us)
         self.gateway.log.publish(self.shipping)
 
     def shipped(self) -> None:
@@ -196,7 +196,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """End all that comes before the answer, which began."""
         self.prefill_over()
         self.shipped()
-        self.gateway.sending.stall_detector.heard(self)
+        self.gateway.sending.stall_detector.answered(self)
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Publish the reservations again if they were dropped; see `RequestExchange.renew`."""
@@ -247,7 +247,7 @@ class PairReservation(msgspec.Struct, eq=False):
         self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
         if prefilled_us:
-            gateway.sending.stall_detector.heard(self)
+            gateway.sending.stall_detector.answered(self)
         else:
             gateway.sending.stall_detector.forget(self)
         gateway.sending.at_workers(-1)
@@ -283,9 +283,9 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.shipping is not None:
             self.gateway.sending.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
 
-    # What is told and learned of it.
+    # Reports and lessons.
 
-    def told(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """Fields of the request's log line."""
         fields: dict[str, object] = {
             "worker_id": self.decode_attempt.worker_id,

@@ -106,9 +106,9 @@ class Placing:
         offload.rules = offload.states.rules = settings.offload
 
     def _watch(self, placement: PlacementSettings) -> None:
-        wanted = placement.shadow_policy, placement.shadow_policy_options, placement.shadow_ratio
-        if wanted != self._shadowed:
-            self._shadowed, self.decider.shadow = wanted, None
+        shadowed = placement.shadow_policy, placement.shadow_policy_options, placement.shadow_ratio
+        if shadowed != self._shadowed:
+            self._shadowed, self.decider.shadow = shadowed, None
             if placement.shadow_policy:
                 self.decider.shadow = Shadow(
                     make_policy(placement.shadow_policy, placement.shadow_policy_options),
@@ -157,9 +157,9 @@ class Placing:
     def waiting(self, classes: tuple[str, ...]) -> list[tuple[str, int, int]]:
         """Return for each class its name, its waiting requests here, and their uncached tokens."""
         sums = dict.fromkeys(classes, (0, 0))
-        for said in self.room.tickets():
-            requests, tokens = sums[class_of(said.flow)]
-            sums[class_of(said.flow)] = requests + 1, tokens + said.uncached_tokens
+        for ticket in self.room.tickets():
+            requests, tokens = sums[class_of(ticket.flow)]
+            sums[class_of(ticket.flow)] = requests + 1, tokens + ticket.uncached_tokens
         return [(name, requests, tokens) for name, (requests, tokens) in sums.items()]
 
     def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
@@ -200,5 +200,5 @@ class Placing:
         (model, bucket), now_us = model_and_bucket(lane), self._log.now_us()
         return registry.pairing(registry.eligible(model, now_us, bucket), model, now_us, bucket)
 
-    def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
-        self._metrics.wait_ended(class_of(said.flow), how.value, wait_s)
+    def _wait_ended(self, ticket: Waiting, how: WaitEnd, wait_s: float) -> None:
+        self._metrics.wait_ended(class_of(ticket.flow), how.value, wait_s)

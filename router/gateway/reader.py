@@ -1,6 +1,6 @@
 """Reads requests: tenant, id, deadline, class, and the identity of the prompt.
 
-    headers ──noted──> tenant, client's id, deadline, flow (`CLASS/TENANT`), whether workers are hidden
+    headers ──relevant──> tenant, client's id, deadline, flow (`CLASS/TENANT`), whether workers are hidden
     body    ──parse──> `ParsedRequest`, in steps if it is large
 
 **Deadline.** ``x-request-timeout`` is seconds (``30``, ``2.5``, ``30s``, ``500ms``) from the last byte of the
@@ -104,13 +104,13 @@ class RequestReader:
 
     # Headers.
 
-    def noted(self, headers: Sequence[Header]) -> Sequence[Header]:
+    def relevant(self, headers: Sequence[Header]) -> Sequence[Header]:
         """Return the headers that the methods below read."""
         return [header for header in headers if header[0] in self._noted]
 
     def judge(self, headers: Sequence[Header]) -> None:
         """Raise `InvalidKey` if a request may not send a body without a key (`router.proxy.JudgeHead`)."""
-        self.door.tenant_of(self.noted(headers))
+        self.door.tenant_of(self.relevant(headers))
 
     def clients_id(self, headers: Sequence[Header]) -> bytes:
         """Return the client's own id of a request; empty if it has none."""

@@ -173,7 +173,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             if self.first_byte_s:
                 fields["ttft_s"] = _microseconds(self.first_byte_s - self.received_s)
         if self.pair is not None:
-            fields |= self.pair.told()
+            fields |= self.pair.log_fields()
         if self.waits_since_s:
             fields["flow"] = self.flow
             fields["wait_s"] = _microseconds(self.wait_s)

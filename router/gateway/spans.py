@@ -50,7 +50,7 @@ class RequestSpans:
 
     def waited(self, since_s: float, until_s: float) -> None:
         """Add a wait for a worker with room."""
-        self._told("queue", self._root, since_s, until_s)
+        self._add("queue", self._root, since_s, until_s)
 
     def sent(self, attempt: Attempt, workers: Mapping[str, str], now_s: float) -> bytes:
         """Begin an attempt at ``workers`` (by attribute); return header lines for them."""
@@ -61,7 +61,7 @@ class RequestSpans:
             "cacheway.uncached_tokens": int(chosen.uncached_tokens),
             "cacheway.estimated_ttft_s": float(chosen.estimated_ttft_s),
         }
-        self._told("decision", self._root, attempt.started_s, now_s, {**predicted, **workers})
+        self._add("decision", self._root, attempt.started_s, now_s, {**predicted, **workers})
         self._attempt = self._tracer.start_span(
             "dispatch", self._context, SpanKind.CLIENT, dict(workers), start_time=self._ns(now_s)
         )
@@ -125,12 +125,12 @@ class RequestSpans:
             return
         begun_s = self._sent_s
         for name, end_s in zip(("prefill", "hand-over"), ends_s, strict=False):
-            self._told(name, attempt, begun_s, end_s)
+            self._add(name, attempt, begun_s, end_s)
             begun_s = end_s
         if len(self._legs_s) != 1:  # a pair that was cut between its legs has not begun to decode
-            self._told("decode", attempt, begun_s, now_s)
+            self._add("decode", attempt, begun_s, now_s)
 
-    def _told(
+    def _add(
         self,
         name: str,
         parent: Span,

@@ -90,7 +90,7 @@ class StallDetector:
         self._now_s = now_s
         self._now_us = now_us
         self._watched: dict[str, _Watched] = {}  # by decode attempt, who waits longest first
-        self._heard_us: dict[int, int] = {}  # by slot of a decode worker
+        self._answered_us: dict[int, int] = {}  # by slot of a decode worker
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -116,13 +116,13 @@ class StallDetector:
         if HAND_OVERS[pair.prefill.protocol].prefills or prefill_s == inf:
             predicted_s += prefill_s
         if not parsed.stream:
-            known = parsed.output_tokens_max is not None and fit.known
-            predicted_s += (parsed.output_tokens_max or 0) * chosen.tpot_s if known else inf
+            bounded = parsed.output_tokens_max is not None and fit.known
+            predicted_s += (parsed.output_tokens_max or 0) * chosen.tpot_s if bounded else inf
         self._wait(pair, predicted_s)
 
-    def heard(self, pair: WatchedPair) -> None:
+    def answered(self, pair: WatchedPair) -> None:
         """Stop waiting: the answer began, or is complete."""
-        self._heard_us[pair.decode.worker.slot] = self._now_us()
+        self._answered_us[pair.decode.worker.slot] = self._now_us()
         self.forget(pair)
 
     def forget(self, pair: WatchedPair) -> None:
@@ -182,7 +182,7 @@ class StallDetector:
             pair.request.fail_leg(leg, WorkerSilent(message, code=f"{leg}_stalled"))
 
     def _decode_progress_us(self, slot: int) -> int:
-        return max(self._fleet.loads.prefilled_us(slot), self._heard_us.get(slot, 0))
+        return max(self._fleet.loads.prefilled_us(slot), self._answered_us.get(slot, 0))
 
     def _limit_s(self, predicted_s: float) -> float:
         return self.rules.stall_factor * predicted_s + self.rules.stall_floor_s

@@ -38,7 +38,7 @@ ANSWER_BYTES_MAX = 1 << 20
 Rank = tuple[int, str]
 """A data-parallel rank, and its id."""
 
-Told = Callable[[Sequence[Rank], UpstreamError | None], None]
+Receive = Callable[[Sequence[Rank], UpstreamError | None], None]
 """Takes the ids, at least one, or the reason for none."""
 
 
@@ -53,7 +53,7 @@ class EngineIds:
         self._refresh_s = refresh_s
         self._engines: OrderedDict[Bootstrap, _Engine] = OrderedDict()
 
-    def ask(self, worker: "LocalWorker", told: Told) -> None:
+    def ask(self, worker: "LocalWorker", receive: Receive) -> None:
         """Report the ids of a worker: before this returns if they are known, and never an error."""
         bootstrap = bootstrap_of(worker)
         engine = self._engines.get(bootstrap)
@@ -64,7 +64,7 @@ class EngineIds:
             if len(self._engines) > ENGINES_MAX:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(bootstrap)
-        engine.ask(told, trusted=worker.pool.open > 0)
+        engine.ask(receive, trusted=worker.pool.open > 0)
 
     def forget(self, worker: "LocalWorker") -> None:
         """Forget ids that may be old: a request failed."""
@@ -92,18 +92,18 @@ class _Engine:
         self._pool.drain()  # a query now and then needs no kept connection
         self._ranks: Sequence[Rank] = ()
         self._heard_s = 0.0
-        self._waiting: list[Told] = []
+        self._waiting: list[Receive] = []
         self._query: UpstreamRequest | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._status = 0
         self._answer = b""
 
-    def ask(self, told: Told, *, trusted: bool) -> None:
+    def ask(self, receive: Receive, *, trusted: bool) -> None:
         age_s = asyncio.get_running_loop().time() - self._heard_s
         if self._ranks and trusted:
-            told(self._ranks, None)
+            receive(self._ranks, None)
         else:
-            self._waiting.append(told)
+            self._waiting.append(receive)
         if self._query is None and (self._waiting or age_s > self._refresh_s):
             self._answer = b""
             self._query = self._pool.send(b"GET", b"/query", b"", b"", (), self)
@@ -131,8 +131,8 @@ class _Engine:
             return
         self._ranks = ranks
         self._heard_s = asyncio.get_running_loop().time()
-        for told in self._over():
-            told(ranks, None)
+        for receive in self._over():
+            receive(ranks, None)
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """See `UpstreamSink`."""
@@ -145,10 +145,10 @@ class _Engine:
         """Report to the waiting requests that there are no ids; those known stay."""
         self._counts["query_failed"] += 1
         error = HandoverFailed(f"The bootstrap server {self._url} {why}.")
-        for told in self._over():
-            told((), error)
+        for receive in self._over():
+            receive((), error)
 
-    def _over(self) -> Sequence[Told]:
+    def _over(self) -> Sequence[Receive]:
         query, self._query = self._query, None
         if query is not None:
             query.abort()

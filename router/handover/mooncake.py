@@ -37,7 +37,7 @@ class MooncakeHandover(VllmHandover):
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
         legs = _TransferExchange(sink, self._engines, pair)
-        self._engines.ask(pair.prefill, legs.known)
+        self._engines.ask(pair.prefill, legs.identified)
         return legs
 
 
@@ -62,7 +62,7 @@ class _TransferExchange(PairExchange):
         self._engines.forget(self._prefill_worker)
         super().prefill_failed(error)
 
-    def known(self, ranks: Sequence[Rank], error: UpstreamError | None) -> None:
+    def identified(self, ranks: Sequence[Rank], error: UpstreamError | None) -> None:
         """Send both legs with the prefill engine's ids, or fail without them."""
         pair, self._pair = self._pair, None
         if self.course is Course.OVER or pair is None:

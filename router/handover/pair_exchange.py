@@ -136,7 +136,7 @@ class PairExchange:
     def prefill_refused(self) -> PairSink | None:
         """Return the sink for the prefill leg's error; None if the client has a better answer already."""
         if self.course is Course.HELD:  # both say that they failed: the first one did
-            self._pronounce()
+            self._release_held()
         if self.course >= Course.ANSWERING:
             self._end_prefill()
             return None
@@ -155,7 +155,7 @@ class PairExchange:
         """Go on: the prefill leg has answered well."""
         self._forget_prefill()
         if self.course is Course.HELD:
-            self._pronounce()
+            self._release_held()
         elif self.course < Course.ANSWERING and _ABORTED.search(self.usage):
             self.fail_leg(Leg.PREFILL, HandoverFailed("The prefill engine aborted its leg."))
         elif self.course is not Course.OVER:
@@ -213,10 +213,10 @@ class PairExchange:
             self._held.append(self.upstream_end)
             return
         if self._head is not None:
-            said = self._opening
+            opened = self._opening
             self._begin(self._head)
-            if said:
-                self._sink.upstream_data(said)
+            if opened:
+                self._sink.upstream_data(opened)
         self._answering = None
         self._over().upstream_end()
 
@@ -301,22 +301,22 @@ class PairExchange:
         lost = leg is Leg.DECODE and self.course is Course.PREFILLED
         self.fail_leg(leg, TransferFailed(message) if lost else HandoverFailed(message))
 
-    def _hold(self, say: Callable[[], None]) -> None:
+    def _hold(self, report: Callable[[], None]) -> None:
         if self._prefill is None:
-            say()
+            report()
         else:
             self.course = NEXT_COURSE[self.course][CourseStep.HOLD]
-            self._held = [say]
-            self._verdict = asyncio.get_running_loop().call_later(self.verdict_s, self._pronounce)
+            self._held = [report]
+            self._verdict = asyncio.get_running_loop().call_later(self.verdict_s, self._release_held)
 
-    def _pronounce(self) -> None:
+    def _release_held(self) -> None:
         """Report all that was held back: the prefill leg did not break off."""
         held = self._held
         self.course = NEXT_COURSE[self.course][CourseStep.SPEAK]
         self._let_go()
-        for say in held:
+        for report in held:
             if self.course is not Course.OVER:
-                say()
+                report()
 
     def _let_go(self) -> None:
         self._held = []

@@ -154,13 +154,13 @@ class Abort(SilentSink):
     __slots__ = ("_request", "_timer")
 
     def __init__(self, pool: WorkerPool, lines: bytes, rid: str, wait_s: float = ABORT_S) -> None:
-        kept = [
+        headers = [
             line for line in lines.splitlines(keepends=True) if not line.lower().startswith(b"content-type:")
         ]
-        kept.append(b"content-type: application/json\r\n")
+        headers.append(b"content-type: application/json\r\n")
         body = msgspec.json.encode({"rid": rid})
         self._request: UpstreamRequest = pool.send(
-            b"POST", b"/abort_request", b"", b"".join(kept), (body,), self
+            b"POST", b"/abort_request", b"", b"".join(headers), (body,), self
         )
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._request.abort)
 

@@ -59,10 +59,10 @@ def test_one_that_would_wait_gets_no_ticket() -> None:
 def test_without_anybody_it_ends_in_what_a_client_would_be_told() -> None:
     rehearsed = rehearse(Bench(workers=0).gateway, parsed_text((1,)), ANONYMOUS)
     assert isinstance(rehearsed.outcome, NoWorker)
-    assert rehearsed.weighed is None
+    assert rehearsed.scored is None
 
 
 def test_what_has_no_prompt_is_placed_like_any_other() -> None:
     rehearsed = rehearse(Bench(workers=1).gateway, parsed_text((), paths=(), prompt_bytes=0), ANONYMOUS)
     assert isinstance(rehearsed.outcome, Decision)
-    assert rehearsed.weighed is not None
+    assert rehearsed.scored is not None
