@@ -81,12 +81,8 @@ class Candidate(
 class DecodeCandidate(msgspec.Struct, frozen=True, gc=False, rename={"worker_id": "worker"}):
     """One worker that might decode the chosen one's prefill.
 
-    Attributes:
-        rank: From 1.
-        cost: In the unit of the decode policy; +inf is not considered.
-        room_s: Until it has room for the KV.
-        transfer_s: Exposed transfer of the KV.
-        tpot_s: Time of a token there.
+    ``cost`` is in the unit of the decode policy; +inf is not considered. ``room_s`` is the time until it has
+    room for the KV, ``transfer_s`` exposed.
     """
 
     worker_id: str

@@ -76,9 +76,8 @@ class Retries(Protocol):
 class WorkerAttempt(msgspec.Struct, eq=False):
     """Passes a worker's answer on (`router.proxy.UpstreamSink`).
 
-    Attributes:
-        upstream: The request on its way; None until it is sent.
-        events: Holds back incomplete events of an event stream.
+    ``upstream`` is None until the request is sent; ``events`` holds back incomplete events of an event
+    stream.
     """
 
     gateway: Gateway

@@ -56,11 +56,8 @@ class Sender(Protocol):
 class Dispatcher(msgspec.Struct, eq=False):
     """Takes one request to a worker.
 
-    Attributes:
-        timeout_s: The client's own; 0 without one.
-        tried: Slots of workers that failed it.
-        ticket_id: While it waits; otherwise empty.
-        pause_timer: Ends the pause before the next attempt.
+    ``timeout_s`` is the client's own, or 0; ``tried`` has slots of workers that failed the request;
+    ``ticket_id`` is empty unless it waits.
     """
 
     gateway: Gateway

@@ -56,10 +56,9 @@ class Forwarding:
 
 
 def hops_of(headers: Sequence[Header]) -> int:
-    """Return how many gateways a request has passed; of several headers the greatest number counts.
+    """Return the number of gateways that a request has passed, the greatest of several headers.
 
-    Raises:
-        ClientError: The header is no number, or more than `HOPS_MAX` (508).
+    Raises `ClientError` if a header is no number, or beyond `HOPS_MAX` (508).
     """
     hops = 0
     for name, value in headers:

@@ -142,10 +142,8 @@ class PromptHasher:
     def canonical(self, raw: msgspec.Raw) -> bytes:
         """Return canonical JSON of a field, cached by the hash of the client's bytes.
 
-        Agents send the same tools with every turn: hashing 28 KB costs 1 µs, canonicalising it 100.
-
-        Raises:
-            ValueError: It is not JSON after all (bytes that are not UTF-8).
+        Agents send the same tools with every turn: hashing 28 KB costs 1 µs, canonicalising it 100. Raises
+        `ValueError` if it is not JSON after all (bytes that are not UTF-8).
         """
         view = memoryview(raw)
         digest = xxhash.xxh3_128_digest(view, self._seed)

@@ -62,9 +62,8 @@ class PairReservation(msgspec.Struct, eq=False):
         shipping: Published of the link; None without one.
         offload: The choice of the prefill's site; None if there was no choice.
         too_late: Called if the KV is late on the link; None if that does not matter.
-        request: On its way; None until it is sent.
         prefill_s: Duration of the prefill leg by its own answer; 0 until then.
-        end: As known so far; without a report the request is no longer wanted.
+        end: As known so far; `CLIENT_LEFT` until something else is reported.
     """
 
     gateway: Gateway
@@ -125,11 +124,7 @@ class PairReservation(msgspec.Struct, eq=False):
         return b"" if self.request is None else self.request.usage
 
     def make(self) -> None:
-        """Reserve all three at once. Once published, `release` ends them whatever is raised here.
-
-        Raises:
-            OpRefused: One of them cannot be published: nothing is reserved.
-        """
+        """Reserve all three, for `release` to end them; after `OpRefused` nothing is reserved."""
         gateway, attempt, shipping = self.gateway, self.attempt, self.shipping
         if shipping is None:
             gateway.log.publish(self.placed, self.decode_placed)

@@ -127,11 +127,8 @@ class Identifier:
     def parse(self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS) -> ParsedRequest:
         """Parse a body and identify its prompts.
 
-        Text of another tenant's namespace is never matched, nor token ids of another salt.
-
-        Raises:
-            ClientError: With code ``invalid_json``, ``not_an_object``, ``missing_model`` or
-                ``invalid_value``.
+        Text of another tenant's namespace is never matched, nor token ids of another salt. Raises
+        `ClientError` with code ``invalid_json``, ``not_an_object``, ``missing_model`` or ``invalid_value``.
         """
         try:
             fields = decode(endpoint, body, handover_allowed=self.handover_allowed)
@@ -156,9 +153,8 @@ class Identifier:
     ) -> tuple[bytes, ...]:
         """Return the values that must be equal before blocks may be compared.
 
-        Raises:
-            ClientError: It names no model where one is needed.
-            ValueError: A field is not JSON after all.
+        Raises `ClientError` without a model where one is needed, `ValueError` if a field is not JSON after
+        all.
         """
         if not fields.model and endpoint.needs_model:
             raise ClientError("The request names no model.", code="missing_model", param="model")

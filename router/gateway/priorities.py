@@ -60,11 +60,7 @@ class Priorities:
         self._sign = 1 if low_first else -1
 
     def named(self, header: bytes) -> str:
-        """The class that the header names.
-
-        Raises:
-            ClientError: If it names none, and is no number.
-        """
+        """Return the class that the header names; `ClientError` if it names none, and is no number."""
         value = header.decode("latin-1").strip().lower()
         if value in self.names:
             return value

@@ -120,12 +120,10 @@ class RequestRecord(msgspec.Struct, eq=False):
         return b"" if self.bill is None else self.bill.limiter.lines(self.bill.charge)
 
     def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
-        """Count and log.
+        """Count and log; ``error`` is told to the client, if it was ours.
 
-        Args:
-            outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
-            status: HTTP status that the client saw or would have seen.
-            error: Told to the client, if it was ours.
+        ``outcome`` is ``completed``, ``worker_error``, ``client_left`` or the code of the error, ``status``
+        the HTTP status that the client saw or would have seen.
         """
         gateway = self.gateway
         duration_s = gateway.now_s() - self.received_s

@@ -20,12 +20,9 @@ from router.metric_families import UPSTREAM_ERRORS
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """One attempt in the log.
+    """One attempt in the log: reserved from `make`, ``released`` from `release` on.
 
-    Attributes:
-        placed: The operation that reserves.
-        prefilled: The end of the prefill is published.
-        released: Nothing is reserved: before `make`, and after `release`.
+    ``prefilled`` once the end of its prefill is published.
     """
 
     gateway: Gateway

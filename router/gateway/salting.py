@@ -46,11 +46,7 @@ def salt_field(endpoint: Endpoint) -> str:
 
 
 def salt_in_place(endpoint: Endpoint, name: str, written: memoryview, tenant: Tenant) -> bytes | None:
-    """Return the JSON in place of a client's own salt ``written``; None if it may stay.
-
-    Raises:
-        ValueError: It is not JSON.
-    """
+    """Return the JSON in place of a client's own salt ``written`` in JSON; None if it may stay."""
     own = loads(written)
     empty = tenant.salt if name == salt_field(endpoint) else ""
     if isinstance(own, list) and own:

@@ -77,8 +77,7 @@ class Sending:
     def admit(self, refusal: RouterError | None = None) -> None:
         """Check the limits of concurrent requests for one that has just begun; raise the refusal of its body.
 
-        Raises:
-            RequestRejected: No more files are open, or too many requests are sent and none may wait.
+        Raises `RequestRejected` if no more files are open, or too many requests are sent and none may wait.
         """
         if refusal is not None:
             raise refusal

@@ -65,7 +65,6 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         lines: Header lines for the workers, our id of the request among them.
         body: A JSON object, in flat pieces that are never changed.
-        request_id: For the log.
         resend: A leg that met a stale connection is sent once more.
     """
 
