@@ -62,7 +62,7 @@ class RoleSwitch:
 
 @dataclass(frozen=True, slots=True)
 class EngineDialect:
-    """One kind of engine.
+    """A kind of engine.
 
     Attributes:
         metrics_prefix: Of the names of its metrics.

@@ -179,7 +179,7 @@ async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any])
         return Switched.LATER, message
     if reply.get("safe_to_restore") is False or any(words in message for words in BROKEN):
         return Switched.BROKEN, message
-    # It does not know the way, was not started for it, or is not itself for the moment.
+    # It does not know the route, was not started for it, or is failing for the moment.
     return Switched.LATER if answer.is_server_error else Switched.REFUSED, message
 
 

@@ -23,7 +23,7 @@ ANY_HOST = frozenset(("*", "0.0.0.0", "[::]", "::"))  # noqa: S104 - what engine
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One publisher at a ``tcp://HOST:PORT`` or ``ipc://PATH``, whose messages begin with a topic.
+    """A publisher at a ``tcp://HOST:PORT`` or ``ipc://PATH``, whose messages begin with a topic.
 
     Old batches can be asked for at ``replay``. The gateway ``listens`` there if the engine connects.
     """

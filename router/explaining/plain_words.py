@@ -30,7 +30,7 @@ class Candidate(
     gc=False,
     rename={"worker_id": "worker", "service_s": "prefill_s", "work_s": "x_s", "later_s": "later_requests_s"},
 ):
-    """One worker that might take the request; times in seconds. ``POST /explain`` has the new names.
+    """A worker that might take the request; times in seconds. ``POST /explain`` has the new names.
 
     Attributes:
         rank: In the order of the policy, from 1; the other side of a link comes behind the chosen one.
@@ -79,7 +79,7 @@ class Candidate(
 
 
 class DecodeCandidate(msgspec.Struct, frozen=True, gc=False, rename={"worker_id": "worker"}):
-    """One worker that might decode the chosen one's prefill.
+    """A worker that might decode the chosen one's prefill.
 
     ``cost`` is in the unit of the decode policy; +inf is not considered. ``room_s`` is the time until it has
     room for the KV, ``transfer_s`` exposed.

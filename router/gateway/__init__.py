@@ -1,4 +1,4 @@
-"""One request: parse, identify, wait, dispatch, learn from the answer."""
+"""A request: parse, identify, wait, dispatch, learn from the answer."""
 
 from router.gateway.exchange import starting
 from router.gateway.gateway import Gateway, Plugins

@@ -1,4 +1,4 @@
-"""One attempt of a request at its worker, or at the two that share it: its reservation and its answer.
+"""An attempt of a request at its worker, or at the two that share it: its reservation and its answer.
 
     sent ──head──> held back ──first body byte──> passed on ──> end
              └ 4xx, 5xx ──redispatched?──┐              └──fails──> the stream ends with its error
@@ -111,7 +111,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         if status >= 400 and self.retries.redispatched(self, answered_error(status), status):
             return
         self.head = AnswerHead(status, lines, length)
-        # What has a length, or is packed, cannot take an error event.
+        # An answer with a length, or packed, cannot take an error event.
         if length is None and b"content-type: text/event-stream" in lines.lower() and _PACKED not in lines:
             self.events = WholeEvents()
 
@@ -152,7 +152,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         else:
             self._send_head(data)
         if record.first_byte_s and len(data) != self.head.length:
-            # It is sent to nobody any more, and a long answer must not keep a long prompt.
+            # No other worker will get it, and a long answer must not keep a long prompt.
             self.owner.prompt_is_sent()
             self.reservation.prefill_ended()
 
@@ -179,11 +179,11 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         else:
             if record.pair is not None:
                 record.pair.refused(status)
-            reservation.release(abandoned=True)  # an error is no sign that anything was computed
+            reservation.release(abandoned=True)  # an error does not show that anything was computed
         self.owner.finish("completed" if status < 400 else "worker_error", status)
         self.client.finish()
         if status < 400:
-            # Last: whatever it makes of it, the request is counted out.
+            # Last, so that the request is counted out whatever is raised here.
             record.answered(status, now_us, self.parsed, reservation.attempt)
 
     def upstream_failed(self, error: UpstreamError) -> None:
@@ -204,7 +204,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
 
 class PairAttempt(WorkerAttempt, eq=False, kw_only=True):
-    """One attempt at two workers that share a request (`router.handover.PairSink`)."""
+    """An attempt at two workers that share a request (`router.handover.PairSink`)."""
 
     pair: PairReservation
 

@@ -218,7 +218,7 @@ _IN_ROOT_OR_IDS = frozenset(
 BESIDE_IDS = {
     kind: tuple(name for name in names if name not in _IN_ROOT_OR_IDS) for kind, names in SCOPE_FIELDS.items()
 }
-"""Those of them that add to an engine's prompt beside token ids, by body."""
+"""Scope fields that add to an engine's prompt beside token ids, by body."""
 
 _scope_of = {kind: attrgetter(*names) for kind, names in SCOPE_FIELDS.items() if names}
 _NO_SCOPE = {kind: (ABSENT,) * len(names) for kind, names in SCOPE_FIELDS.items()}

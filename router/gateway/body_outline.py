@@ -122,12 +122,12 @@ class BodyOutline:
         """Find the long values. If the body is not JSON, neither is the skeleton."""
         body, long = self._body, self._sizes.long_value_bytes_min
         opened: list[int] = []  # the quote that opened the string we are in
-        closed = position = 0  # where the string before ended, and how far we are
+        closed = position = 0  # end of the string before, and progress
         while position < len(body):
             quotes, position = self._quotes(position)
             edges = np.concatenate((np.array([closed, *opened], np.intp), quotes))  # closed, opened, ...
             lengths = np.diff(edges)
-            lengths[: len(opened)] = 0  # that gap was looked at with the slice before
+            lengths[: len(opened)] = 0  # checked with the slice before
             for index in np.flatnonzero(lengths > long).tolist():
                 start, end = int(edges[index]), int(edges[index + 1])
                 if index % 2 == 0:
@@ -179,7 +179,7 @@ class BodyOutline:
             runs = backslashes[np.diff(backslashes, prepend=-2) > 1]
             escaped[escaped] = (behind - runs[np.searchsorted(runs, behind) - 1]) % 2 == 1
             if ends_in_one and (len(values) - runs[-1]) % 2 and end < len(self._body):
-                end -= 1  # it escapes what the next slice begins with
+                end -= 1  # it escapes the next slice's first byte
         return quotes[~escaped] + start, end
 
     def _cut_arrays(self, start: int, end: int) -> Steps:
@@ -215,7 +215,7 @@ class BodyOutline:
             moved += long_value.end - long_value.start - len(_placeholder(index, long_value))
         return position + moved
 
-    # What was cut out
+    # Long values.
 
     @property
     def has_arrays(self) -> bool:

@@ -101,7 +101,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             self.ticket_id = ""
             self.record.waited()
 
-    # From the waiting room (`policies.RequestQueue`).
+    # From the queue (`policies.RequestQueue`).
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
         """Choose a worker, and find out whether it is this request's turn there."""
@@ -155,7 +155,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         avoided = reservation.avoided
         others = self._others(avoided, now_us)
         if not others and record.pair is not None and isinstance(error, TransferFailed):
-            avoided = [record.pair.prefill.worker.slot]  # it may be the other side, too
+            avoided = [record.pair.prefill.worker.slot]  # the other side may serve it, too
             others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         broke_off = status is None and error.asked and not isinstance(error, WorkerSilent | HandoverFailed)

@@ -80,7 +80,7 @@ def removal(text: bytes, taken: Iterable[Member]) -> list[Edit]:
             spans[-1][1] = end
         else:
             spans.append([member.begin, end])
-    if spans and text[_skip(text, spans[-1][1])] == ord("}"):  # the last one: the comma is in front of it
+    if spans and text[_skip(text, spans[-1][1])] == ord("}"):  # the last member: its comma is before it
         before = text[: spans[-1][0]].rstrip()
         spans[-1][0] = len(before) - before.endswith(b",")
     return [(start, end, b"") for start, end in spans]

@@ -1,4 +1,4 @@
-"""One client request, from its last byte to the last byte of its answer.
+"""A client request, from its last byte to the last byte of its answer.
 
     begin ──parse──> dispatch ──send──> `WorkerAttempt` ──first body byte──> answering ──> done
       │               ^ │ ^                    │ failed, budget left             │

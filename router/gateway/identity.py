@@ -86,7 +86,7 @@ class PromptHasher:
                 try:
                     path = chain_token_ids(prompt, root, self.block_tokens)
                     tail = array("I", prompt[len(path) // HASH_BYTES * self.block_tokens :]).tobytes()
-                except (OverflowError, TypeError):  # no engine has such a token: it will say so
+                except (OverflowError, TypeError):  # no engine has such a token; it will refuse it
                     path, tail = b"", canonical_json(prompt)
             else:
                 root = self.root((b"chat" if isinstance(prompt, bytes) else b"text", *scope))

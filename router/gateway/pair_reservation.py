@@ -151,7 +151,7 @@ class PairReservation(msgspec.Struct, eq=False):
             return
         self.phase = NEXT_OF_PAIR[self.phase][PairStep.PREFILL]
         gateway, attempt = self.gateway, self.attempt
-        if self.usage:  # else the decode leg's answer said it
+        if self.usage:  # otherwise the decode leg's answer ended it
             self.prefill_s = gateway.now_s() - attempt.started_s
         if self.shipping is not None:
             gateway.sending.link_watch.prefilled(self.shipping.request_id)

@@ -172,7 +172,7 @@ class Identifier:
             raw = getattr(fields, name)
             if raw is not ABSENT and (canonical := self.hasher.canonical(raw)) not in _EMPTY:
                 more += (name.encode(), digest(canonical))
-                if name == "extra_key" and not tenant.salt:  # it is hashed with the name
+                if name == "extra_key" and not tenant.salt:  # the key is hashed with the tenant's name
                     more.append(tenant.name.encode())
         return (*scope, *more)
 

@@ -22,7 +22,7 @@ STAYS_MAX = 100
 """Newest requests of a worker in the mean of `RecentDecisions.stay_s`."""
 
 TEXT_CHARS_MAX = 200
-"""Of names and messages."""
+"""Longest stored name or message."""
 
 
 class RecentDecision(msgspec.Struct, frozen=True, gc=False):

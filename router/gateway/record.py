@@ -49,7 +49,7 @@ class Bill(NamedTuple):
 
 
 class RequestRecord(msgspec.Struct, eq=False):
-    """One request, without the prompt's text.
+    """A request, without the prompt's text.
 
     Attributes:
         received_s: Monotonic seconds when the request was complete.
@@ -135,7 +135,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             self.bytes_sent,
             self.tenant.name if self.tenant.configured else "",
         )
-        if outcome != "completed":  # else when the engine's counts are known
+        if outcome != "completed":  # otherwise once the engine's counts are known
             detail = "" if error is None else error.message
             self._close(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
         reports, rules = gateway.reports, gateway.reports.rules

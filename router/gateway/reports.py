@@ -21,7 +21,7 @@ WINDOW_S = 60
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """One request refused at log time ``at_us``; ``flow`` is ``CLASS/TENANT``, or empty if not known yet."""
+    """A request refused at log time ``at_us``; ``flow`` is ``CLASS/TENANT``, or empty if not known yet."""
 
     at_us: int
     code: str

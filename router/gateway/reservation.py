@@ -20,7 +20,7 @@ from router.metric_families import UPSTREAM_ERRORS
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """One attempt in the log: reserved from `make`, ``released`` from `release` on.
+    """An attempt in the log: reserved from `make`, ``released`` from `release` on.
 
     ``prefilled`` once the end of its prefill is published.
     """

@@ -115,7 +115,7 @@ class RequestSpans:
                 root.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
         if failed:
             root.set_attribute("error.type", outcome)
-        if status >= 500:  # a server's span: what the client did wrong, or did not wait for, is no error
+        if status >= 500:  # in a server's span, a client's mistake or departure is no error
             root.set_status(StatusCode.ERROR, outcome)
         root.end(self._ns(now_s))
 
@@ -127,7 +127,7 @@ class RequestSpans:
         for name, end_s in zip(("prefill", "hand-over"), ends_s, strict=False):
             self._add(name, attempt, begun_s, end_s)
             begun_s = end_s
-        if len(self._legs_s) != 1:  # a pair that was cut between its legs has not begun to decode
+        if len(self._legs_s) != 1:  # a pair that ended between its legs has not begun to decode
             self._add("decode", attempt, begun_s, now_s)
 
     def _add(

@@ -89,7 +89,7 @@ class StallDetector:
         self._loop = loop
         self._now_s = now_s
         self._now_us = now_us
-        self._watched: dict[str, _Watched] = {}  # by decode attempt, who waits longest first
+        self._watched: dict[str, _Watched] = {}  # by decode attempt, the longest wait first
         self._answered_us: dict[int, int] = {}  # by slot of a decode worker
         self._timer: asyncio.TimerHandle | None = None
 
@@ -97,7 +97,7 @@ class StallDetector:
         """Return the number of legs that are waited for."""
         return len(self._watched)
 
-    # What reservations tell.
+    # From reservations.
 
     def prefilling(self, pair: WatchedPair) -> None:
         """Wait for the prefill leg of a request that was sent."""
@@ -111,7 +111,7 @@ class StallDetector:
         prefill_s = self._prefill_s(pair)
         predicted_s = chosen.queue_s + _transfer_s(pair)
         running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)
-        if running:  # its engine may have no room before one of them has ended
+        if running:  # its engine may have no room before one of them ends
             predicted_s += fit.decode_s / running
         if HAND_OVERS[pair.prefill.protocol].prefills or prefill_s == inf:
             predicted_s += prefill_s
@@ -151,7 +151,7 @@ class StallDetector:
             if waits_s >= watched.limit_s:
                 late.append(watched)
         for watched in late:
-            if not watched.pair.released:  # since one before it was given up
+            if not watched.pair.released:  # by the give-up of an earlier leg
                 self._judge(watched, now_s, now_us)
         if self._watched and self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)

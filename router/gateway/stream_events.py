@@ -26,8 +26,8 @@ _ANY_DATA = re.compile(rb"^data:", re.MULTILINE)
 
 _LAST = rb"(?:message_stop|response\.(?:completed|incomplete|failed))"
 _LAST_EVENT = re.compile(
-    rb"^event: ?" + _LAST + rb"\r?\n(?s:.*)\n\r?\n\Z"  # its whole data, too
-    rb'|"type": ?"' + _LAST + rb'"\}\r?\n\r?\n\Z',  # of one that is longer than what is kept
+    rb"^event: ?" + _LAST + rb"\r?\n(?s:.*)\n\r?\n\Z"  # with its whole data
+    rb'|"type": ?"' + _LAST + rb'"\}\r?\n\r?\n\Z',  # the end of a longer one
     re.MULTILINE,
 )
 _DONE = re.compile(rb"^data: ?\[DONE\]\s*\Z", re.MULTILINE)

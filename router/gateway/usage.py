@@ -148,7 +148,7 @@ def _counts_at(data: bytes, start: int) -> _Counts:
 
 
 def _odd_counts_at(data: bytes, start: int) -> _Counts:
-    # Only numbers are read from it, so how its strings are decoded does not matter.
+    # Only numbers are read from it, so any decoding of its strings will do.
     try:
         value, _ = _decode_any(data[start : start + TAIL_BYTES_MAX].decode("latin-1"))
     except (ValueError, RecursionError):
@@ -180,7 +180,7 @@ def _usage_of(counts: _Counts, completion_tokens: int | None) -> Usage | None:
     if cached_tokens is None:
         cached_tokens = counts.cached_tokens
     if cached_tokens is None:
-        # Anthropic counts what was read from and written to the cache beside the input tokens.
+        # Anthropic counts tokens read from and written to the cache apart from the input tokens.
         cached_tokens = counts.cache_read_input_tokens
         prompt_tokens += (cached_tokens or 0) + (counts.cache_creation_input_tokens or 0)
     # A prompt has a token: engines send 0 in events that come before they counted.

@@ -15,7 +15,7 @@ Comments, which keep connections open, are never held.
 import re
 
 HELD_BYTES_MAX = 64 * 1024
-"""Of one stream, within one event."""
+"""Longest begin of an event that is held, per stream."""
 
 BLANK = b"\n\n"
 

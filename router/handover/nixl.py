@@ -54,7 +54,7 @@ class NixlHandover(VllmHandover):
 
 
 class _PullExchange(PairExchange):
-    """One leg after the other."""
+    """Legs sent one after the other."""
 
     __slots__ = ("_counts", "_parts", "_size", "_unsent")
 

@@ -45,7 +45,7 @@ VERDICT_S = 0.02
 all its partners together, but they are not read in the same turn."""
 
 ANSWER_TAIL_BYTES = 16 << 10
-"""Of a prefill leg's answer, for its counts; engines write them at the end."""
+"""Bytes of a prefill leg's answer, for its counts; engines write them at the end."""
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
 """Sent with status 200 for a request that another client aborted, like an operator before new weights are
@@ -99,15 +99,15 @@ class PairExchange:
         self._prefill_worker = prefill_worker
         self._sink = sink
         self._prefill: UpstreamRequest | None = None
-        self._answering: UpstreamRequest | None = None  # whose answer the sink gets
+        self._answering: UpstreamRequest | None = None  # its answer goes to the sink
         self._head: tuple[int, bytes, int | None] | None = None
         self._opening = b""  # held back with the head
         self._paused = False  # by the client
         self._linger: asyncio.TimerHandle | None = None
-        self._held: list[Callable[[], None]] = []  # what the decode engine says since its error
+        self._held: list[Callable[[], None]] = []  # the decode engine's events since its error
         self._verdict: asyncio.TimerHandle | None = None
 
-    # The client's side (`router.proxy.UpstreamRequest`): only who answers is slowed down.
+    # The client's side (`router.proxy.UpstreamRequest`): only the answering leg is slowed down.
 
     def pause(self) -> None:
         """Stop reading the answer."""
@@ -135,7 +135,7 @@ class PairExchange:
 
     def prefill_refused(self) -> PairSink | None:
         """Return the sink for the prefill leg's error; None if the client has a better answer already."""
-        if self.course is Course.HELD:  # both say that they failed: the first one did
+        if self.course is Course.HELD:  # both failed: the first to report did
             self._release_held()
         if self.course >= Course.ANSWERING:
             self._end_prefill()
@@ -228,7 +228,7 @@ class PairExchange:
         self._answering = None
         self.fail_leg(Leg.DECODE, error)
 
-    # What protocols differ in.
+    # For protocols to override.
 
     def prefilled(self, sink: PairSink) -> None:
         """Handle the good answer of the prefill leg."""
@@ -237,7 +237,7 @@ class PairExchange:
     def ended(self, leg: Leg) -> None:
         """Help to end a leg whose connection was closed."""
 
-    # For them.
+    # For protocols to call.
 
     def begin(
         self, pair: Pair, prefill: Sequence[Piece], decode: Sequence[Piece], lines: bytes = b""

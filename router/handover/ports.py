@@ -60,7 +60,7 @@ class RequestFacts(Protocol):
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
-    """One request with its two workers.
+    """A request with its two workers.
 
     Attributes:
         lines: Header lines for the workers, our id of the request among them.

@@ -59,7 +59,7 @@ _FIELDS = Fields(
     "rid",
     "routed_dp_rank",
     "disagg_prefill_dp_rank",
-    # What a client could lead its request astray with.
+    # With these a client could misdirect its request.
     "data_parallel_rank",
     "bootstrap_pair_key",
     "decode_tp_size",
