@@ -300,7 +300,7 @@ def _check_null(decode: Callable[[bytes], object], text: bytes, within: str) -> 
         decode(text)
     except msgspec.ValidationError as error:
         name = str(error).partition(" - at `$.")[2].rstrip("`")
-        if name:  # else it is no object
+        if name:  # otherwise it is no object
             raise ClientError(
                 f"{within}{name} is for this gateway to say to its engines; leave it out. An operator may "
                 "allow it to clients (fleet.allow_client_kv_transfer).",

@@ -85,7 +85,6 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     stream: bool
     output_tokens_max: int | None
     n: int
-    include_usage: bool
     priority: int
     tenant: str
     session: str
@@ -227,9 +226,8 @@ class Identifier:
         return stream
 
     def _tools(self, raw: msgspec.Raw) -> list[bytes]:
-        if raw is ABSENT or (canonical := self.hasher.canonical(raw)) in _EMPTY:
-            return []
-        return [TOOLS, canonical]
+        canonical = self.hasher.canonical(raw)
+        return [] if canonical in _EMPTY else [TOOLS, canonical]
 
 
 def parsed_request(
@@ -250,14 +248,12 @@ def parsed_request(
     priority = fields.priority or 0
     if not -WHOLE_MAX <= priority <= WHOLE_MAX:
         raise _too_many("priority", WHOLE_MAX)
-    options = fields.stream_options
     return ParsedRequest(
         endpoint,
         model,
         bool(fields.stream),
         output_tokens_max,
         n,
-        options is not None and bool(options.include_usage),
         priority,
         tenant.name,
         session,
@@ -307,20 +303,17 @@ def _split(prompt: Any) -> Sequence[Prompt]:
 
 def _check_names(**names: str | None) -> None:
     for param, name in names.items():
-        if name and (len(name) > NAME_CHARS_MAX or not _can_be_written(name)):
+        sound = len(name or "") <= NAME_CHARS_MAX
+        try:
+            (name or "").encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            sound = False
+        if not sound:
             raise ClientError(
                 f"{param} must have at most {NAME_CHARS_MAX} characters, all of them valid Unicode.",
                 code="invalid_value",
                 param=param,
             )
-
-
-def _can_be_written(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _too_many(param: str, most: int) -> ClientError:

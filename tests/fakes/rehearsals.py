@@ -50,7 +50,6 @@ def parsed_text(blocks: tuple[int, ...], more_bytes: int = 500, **changes: Any) 
         "stream": True,
         "output_tokens_max": None,
         "n": 1,
-        "include_usage": False,
         "priority": 0,
         "tenant": "",
         "session": "",

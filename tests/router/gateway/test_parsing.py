@@ -89,7 +89,7 @@ def test_everything_a_decision_needs_is_found_in_a_chat() -> None:
     parsed = parse(Endpoint.CHAT, CHAT, tenant=Tenant("acme"))
 
     assert parsed.endpoint is Endpoint.CHAT
-    assert (parsed.model, parsed.stream, parsed.include_usage) == ("m", True, True)
+    assert (parsed.model, parsed.stream) == ("m", True)
     assert (parsed.output_tokens_max, parsed.n, parsed.priority) == (7, 2, -3)
     assert (parsed.tenant, parsed.session, parsed.lora) == ("acme", "session-1", "adapter")
     assert len(parsed.paths) == 1
@@ -100,12 +100,7 @@ def test_everything_a_decision_needs_is_found_in_a_chat() -> None:
 def test_what_is_absent_has_a_default() -> None:
     parsed = parse(Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
 
-    assert (parsed.stream, parsed.output_tokens_max, parsed.n, parsed.include_usage) == (
-        False,
-        None,
-        1,
-        False,
-    )
+    assert (parsed.stream, parsed.output_tokens_max, parsed.n) == (False, None, 1)
     assert (parsed.priority, parsed.tenant, parsed.session, parsed.lora) == (0, "", "", None)
     assert parsed.paths == (b"",)
 
