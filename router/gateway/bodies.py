@@ -37,7 +37,7 @@ TokenIdsOrTexts = str | list[str | int | list[int]]
 
 
 class StreamOptions(msgspec.Struct, gc=False):
-    """``stream_options``."""
+    """``stream_options``; its type is checked."""
 
     include_usage: bool | None = None
 
@@ -187,12 +187,10 @@ _DECODERS = {kind: msgspec.json.Decoder(kind) for kind in set(_TYPES.values())}
 _SCALARS = frozenset(Scalars.__struct_fields__) - {*HandoverFields.__struct_fields__, "rid", "request_id"}
 
 
-def _raw_fields(kind: type[Scalars]) -> tuple[str, ...]:
-    fields = msgspec.structs.fields(kind)
-    return tuple(field.name for field in fields if field.type is msgspec.Raw)
-
-
-_RAW = {kind: _raw_fields(kind) for kind in _DECODERS}
+_RAW = {
+    kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.type is msgspec.Raw)
+    for kind in _DECODERS
+}
 
 _NO_SCOPE_FIELDS = ("tools", "functions", "rid", "request_id")
 
