@@ -200,18 +200,8 @@ SCOPE_FIELDS = {
 """Fields that separate identities, by body."""
 
 _IN_ROOT_OR_IDS = frozenset(
-    (
-        *(
-            "add_special_tokens",
-            "chat_template",
-            "chat_template_kwargs",
-            "documents",
-            "extra_key",
-            "lora_path",
-        ),
-        *("output_config", "reasoning", "reasoning_effort"),
-    )
-)
+    ("add_special_tokens", "chat_template", "chat_template_kwargs", "documents", "extra_key", "lora_path")
+) | {"output_config", "reasoning", "reasoning_effort"}
 
 BESIDE_IDS = {
     kind: tuple(name for name in names if name not in _IN_ROOT_OR_IDS) for kind, names in SCOPE_FIELDS.items()

@@ -318,7 +318,10 @@ class BodyOutline:
         return len(head + end) if end and len(written + end) <= DATA_HEAD_MAX else 0
 
     def token_ids(self, prompt: str) -> Iterator[bytes] | None:
-        """Return the packed token ids of a prompt in pieces, maybe `Unusual` ones; None if it is text."""
+        """Return the packed token ids of a prompt in pieces; None if it is text.
+
+        Iteration raises `Unusual` if they are no token ids.
+        """
         long_value = self._long_value(prompt)
         return self._token_ids(long_value) if long_value is not None and long_value.is_array else None
 

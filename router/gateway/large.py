@@ -79,8 +79,9 @@ def parse_in_steps(
                 ids_root = identifier.ids_root(endpoint, fields, tenant)
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place)
-        known = ids_root if identifier.finds_roots else None
-        request = parsed_request(endpoint, fields, tenant, identity, edits, known)
+        if not identifier.finds_roots:
+            ids_root = None
+        request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root)
         outline.refuse(request.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:

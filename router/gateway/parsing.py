@@ -142,8 +142,9 @@ class Identifier:
                     ids_root = self.ids_root(endpoint, fields, tenant)
                 identity = self.hasher.identify(scope, prompts, ids_root)
             edits = edits_of(endpoint, fields, body, tenant)
-            known = ids_root if self.finds_roots else None
-            return parsed_request(endpoint, fields, tenant, identity, edits, known)
+            if not self.finds_roots:
+                ids_root = None
+            return parsed_request(endpoint, fields, tenant, identity, edits, ids_root)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
 

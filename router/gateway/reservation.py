@@ -20,7 +20,7 @@ from router.metric_families import UPSTREAM_ERRORS
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """An attempt in the log: reserved from `make`, ``released`` from `release` on.
+    """An attempt in the log, ``released`` before `make` and after `release`.
 
     ``prefilled`` once the end of its prefill is published.
     """
@@ -39,7 +39,7 @@ class Reservation(msgspec.Struct, eq=False):
         return [self.local.worker.slot]
 
     def make(self) -> None:
-        """Reserve, for `release` to end it whatever is raised; after `OpRefused` nothing is reserved."""
+        """Reserve; raise `OpRefused` if it cannot be published. Once it is, `release` must follow."""
         gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
         chosen = attempt.chosen
         gateway.log.publish(self.placed)

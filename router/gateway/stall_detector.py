@@ -62,7 +62,7 @@ class WatchedPair(Protocol):
 
 
 class _Watched(msgspec.Struct, eq=False):
-    """A leg that is waited for, first seen as the oldest prefill of its worker at ``oldest_s``, or 0."""
+    """A leg that is waited for; ``oldest_s``: first seen as the oldest prefill of its worker, or 0."""
 
     pair: WatchedPair
     since_s: float
