@@ -124,7 +124,7 @@ class PairReservation(msgspec.Struct, eq=False):
         return b"" if self.request is None else self.request.usage
 
     def make(self) -> None:
-        """Reserve all three at once; raise `OpRefused` if that fails. Once they are, `release` must follow."""
+        """Reserve all three; raise `OpRefused` if that fails. Once they are, `release` must follow."""
         gateway, attempt, shipping = self.gateway, self.attempt, self.shipping
         if shipping is None:
             gateway.log.publish(self.placed, self.decode_placed)
