@@ -19,7 +19,7 @@ from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT, Phase, Step
+from router.gateway.phase import NEXT, Phase
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
@@ -197,7 +197,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
     def _send_head(self, body: bytes) -> None:
         record, head = self.record, self.head
-        record.phase = NEXT[record.phase][Step.ANSWER]
+        record.phase = NEXT[record.phase][Phase.ANSWERING]
         if record.attempts > 1 and head.status < 400:
             self.retries.answers_well()
         self.client.send_head(head.status, head.lines + record.lines(), length=head.length, body=body)

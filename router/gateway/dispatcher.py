@@ -30,7 +30,7 @@ from router.gateway.blame import Blame, Failure
 from router.gateway.choosing import choose, splitting, untried
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT, Step
+from router.gateway.phase import NEXT, Phase
 from router.gateway.record import RequestRecord
 from router.metric_families import REDISPATCHES, REQUESTS_AT_FAULT
 
@@ -127,7 +127,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         record = self.record
         self.ticket_id = ""
         record.waited()
-        record.phase = NEXT[record.phase][Step.FAIL]
+        record.phase = NEXT[record.phase][Phase.BETWEEN]
         self.sender.fail(error_of(refusal))
 
     # Inside.
@@ -139,7 +139,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         if full is not None:
             raise error_of(full)
         self.ticket_id = queued.waiting.request_id
-        record.phase = NEXT[record.phase][Step.QUEUE]
+        record.phase = NEXT[record.phase][Phase.QUEUED]
         record.waits_since_s = gateway.now_s()
 
     def redispatched(self, attempt: WorkerAttempt, error: UpstreamError, status: int | None) -> bool:
@@ -249,7 +249,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         record = self.record
         attempt.abort()
         attempt.reservation.release(abandoned=True)
-        record.phase = NEXT[record.phase][Step.FAIL]
+        record.phase = NEXT[record.phase][Phase.BETWEEN]
         self.sender.left()
         self.tried += avoided
         if record.spans is not None:

@@ -34,7 +34,7 @@ from router.gateway.gateway import Gateway, TokenizingPort
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT, Phase, Step
+from router.gateway.phase import NEXT, Phase
 from router.gateway.reader import ENDPOINTS
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
@@ -251,7 +251,7 @@ class RequestExchange:
         gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
         chosen = decision.attempt
         local = gateway.registry.at_slot(chosen.chosen.slot)
-        record.phase = NEXT[record.phase][Step.SEND]
+        record.phase = NEXT[record.phase][Phase.SENT]
         record.attempts += 1
         record.attempt = chosen
         record.pair = None
@@ -381,7 +381,7 @@ class RequestExchange:
     def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count the request out, release everything, and report."""
         record = self._record
-        before, record.phase = record.phase, NEXT[record.phase][Step.END]
+        before, record.phase = record.phase, NEXT[record.phase][Phase.DONE]
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         if self._parsing is not None:

@@ -36,7 +36,7 @@ from router.gateway.answer import answered_error
 from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT_OF_PAIR, PairPhase, PairStep
+from router.gateway.phase import NEXT_OF_PAIR, PairPhase
 from router.handover import Leg, PairedRequest
 from router.metric_families import HANDOVERS, LEG_FAILURES, LINK_KV_BYTES, UPSTREAM_ERRORS
 
@@ -130,7 +130,7 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.log.publish(self.placed, self.decode_placed)
         else:
             gateway.log.publish(self.placed, self.decode_placed, shipping)
-        self.phase = NEXT_OF_PAIR[self.phase][PairStep.MAKE]
+        self.phase = NEXT_OF_PAIR[self.phase][PairPhase.PREFILLING]
         gateway.sending.at_workers(1)
         circuits, prefill = gateway.registry.circuits, self.prefill
         circuits.dispatched(prefill, attempt.placed_us)
@@ -149,7 +149,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """Free the prefill worker: its leg ended well."""
         if self.phase is not PairPhase.PREFILLING:
             return
-        self.phase = NEXT_OF_PAIR[self.phase][PairStep.PREFILL]
+        self.phase = NEXT_OF_PAIR[self.phase][PairPhase.SHIPPING]
         gateway, attempt = self.gateway, self.attempt
         if self.usage:  # otherwise the decode leg's answer ended it
             self.prefill_s = gateway.now_s() - attempt.started_s
@@ -174,7 +174,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """Free the link: the KV is at the decode worker, which decodes."""
         if self.phase is not PairPhase.SHIPPING:
             return
-        self.phase = NEXT_OF_PAIR[self.phase][PairStep.SHIP]
+        self.phase = NEXT_OF_PAIR[self.phase][PairPhase.DECODING]
         gateway, attempt = self.gateway, self.decode_attempt
         now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits
@@ -236,7 +236,7 @@ class PairReservation(msgspec.Struct, eq=False):
         before = self.phase
         if before is PairPhase.UNMADE or before is PairPhase.RELEASED:
             return
-        self.phase = NEXT_OF_PAIR[before][PairStep.RELEASE]
+        self.phase = NEXT_OF_PAIR[before][PairPhase.RELEASED]
         arrived = before is PairPhase.DECODING
         prefilled = arrived or before is PairPhase.SHIPPING
         self.too_late = None

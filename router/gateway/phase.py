@@ -7,7 +7,7 @@
 
     UNMADE ──> PREFILLING ──> SHIPPING ──> DECODING      of a pair; from each but the first: RELEASED
 
-A step that a state does not know is a mistake of ours, and raises `KeyError`.
+Any other way is a mistake of ours, and raises `KeyError`.
 """
 
 from enum import IntEnum
@@ -30,24 +30,18 @@ class Phase(IntEnum):
     """Counted out; the client has its answer or has left."""
 
 
-class Step(IntEnum):
-    """Event of a request."""
-
-    QUEUE = 0
-    SEND = 1
-    FAIL = 2
-    ANSWER = 3
-    END = 4
-
-
-NEXT: dict[Phase, dict[Step, Phase]] = {
-    Phase.READING: {Step.QUEUE: Phase.QUEUED, Step.SEND: Phase.SENT, Step.END: Phase.DONE},
-    Phase.QUEUED: {Step.SEND: Phase.SENT, Step.FAIL: Phase.BETWEEN, Step.END: Phase.DONE},
-    Phase.SENT: {Step.FAIL: Phase.BETWEEN, Step.ANSWER: Phase.ANSWERING, Step.END: Phase.DONE},
-    Phase.BETWEEN: {Step.QUEUE: Phase.QUEUED, Step.SEND: Phase.SENT, Step.END: Phase.DONE},
-    Phase.ANSWERING: {Step.END: Phase.DONE},
-    Phase.DONE: {},
+_WAYS = {
+    Phase.READING: (Phase.QUEUED, Phase.SENT, Phase.DONE),
+    Phase.QUEUED: (Phase.SENT, Phase.BETWEEN, Phase.DONE),
+    Phase.SENT: (Phase.BETWEEN, Phase.ANSWERING, Phase.DONE),
+    Phase.BETWEEN: (Phase.QUEUED, Phase.SENT, Phase.DONE),
+    Phase.ANSWERING: (Phase.DONE,),
+    Phase.DONE: (),
 }
+NEXT: dict[Phase, dict[Phase, Phase]] = {
+    before: {after: after for after in ways} for before, ways in _WAYS.items()
+}
+"""``NEXT[before][after]`` is ``after``, where a way leads there."""
 
 
 class PairPhase(IntEnum):
@@ -64,19 +58,13 @@ class PairPhase(IntEnum):
     RELEASED = 4
 
 
-class PairStep(IntEnum):
-    """Event of a pair of reservations."""
-
-    MAKE = 0
-    PREFILL = 1
-    SHIP = 2
-    RELEASE = 3
-
-
-NEXT_OF_PAIR: dict[PairPhase, dict[PairStep, PairPhase]] = {
-    PairPhase.UNMADE: {PairStep.MAKE: PairPhase.PREFILLING},
-    PairPhase.PREFILLING: {PairStep.PREFILL: PairPhase.SHIPPING, PairStep.RELEASE: PairPhase.RELEASED},
-    PairPhase.SHIPPING: {PairStep.SHIP: PairPhase.DECODING, PairStep.RELEASE: PairPhase.RELEASED},
-    PairPhase.DECODING: {PairStep.RELEASE: PairPhase.RELEASED},
-    PairPhase.RELEASED: {},
+_PAIR_WAYS = {
+    PairPhase.UNMADE: (PairPhase.PREFILLING,),
+    PairPhase.PREFILLING: (PairPhase.SHIPPING, PairPhase.RELEASED),
+    PairPhase.SHIPPING: (PairPhase.DECODING, PairPhase.RELEASED),
+    PairPhase.DECODING: (PairPhase.RELEASED,),
+    PairPhase.RELEASED: (),
+}
+NEXT_OF_PAIR: dict[PairPhase, dict[PairPhase, PairPhase]] = {
+    before: {after: after for after in ways} for before, ways in _PAIR_WAYS.items()
 }

@@ -5,7 +5,7 @@
     HELD    ├─────────┴───────────┴──────> DECODE_REFUSED
             └────────────────────────────> PREFILL_REFUSED
 
-A step that a state does not know is a mistake of ours, and raises `KeyError`.
+Any other way is a mistake of ours, and raises `KeyError`.
 """
 
 from enum import IntEnum
@@ -32,41 +32,17 @@ class Course(IntEnum):
     """The sink hears nothing more. A prefill leg may still be answering."""
 
 
-class CourseStep(IntEnum):
-    """Event of a request with two legs."""
-
-    HOLD = 0
-    SPEAK = 1
-    PREFILL = 2
-    SHIP = 3
-    ANSWER = 4
-    DECODE_REFUSE = 5
-    PREFILL_REFUSE = 6
-    END = 7
-
-
-NEXT_COURSE: dict[Course, dict[CourseStep, Course]] = {
-    Course.SENT: {
-        CourseStep.HOLD: Course.HELD,
-        CourseStep.PREFILL: Course.PREFILLED,
-        CourseStep.DECODE_REFUSE: Course.DECODE_REFUSED,
-        CourseStep.PREFILL_REFUSE: Course.PREFILL_REFUSED,
-        CourseStep.END: Course.OVER,
-    },
-    Course.HELD: {CourseStep.SPEAK: Course.SENT, CourseStep.END: Course.OVER},
-    Course.PREFILLED: {
-        CourseStep.SHIP: Course.SHIPPED,
-        CourseStep.DECODE_REFUSE: Course.DECODE_REFUSED,
-        CourseStep.END: Course.OVER,
-    },
-    Course.SHIPPED: {
-        CourseStep.ANSWER: Course.ANSWERING,
-        CourseStep.DECODE_REFUSE: Course.DECODE_REFUSED,
-        CourseStep.END: Course.OVER,
-    },
-    Course.ANSWERING: {CourseStep.END: Course.OVER},
-    Course.DECODE_REFUSED: {CourseStep.END: Course.OVER},
-    Course.PREFILL_REFUSED: {CourseStep.END: Course.OVER},
-    Course.OVER: {CourseStep.END: Course.OVER},
+_WAYS = {
+    Course.SENT: (Course.HELD, Course.PREFILLED, Course.DECODE_REFUSED, Course.PREFILL_REFUSED, Course.OVER),
+    Course.HELD: (Course.SENT, Course.OVER),
+    Course.PREFILLED: (Course.SHIPPED, Course.DECODE_REFUSED, Course.OVER),
+    Course.SHIPPED: (Course.ANSWERING, Course.DECODE_REFUSED, Course.OVER),
+    Course.ANSWERING: (Course.OVER,),
+    Course.DECODE_REFUSED: (Course.OVER,),
+    Course.PREFILL_REFUSED: (Course.OVER,),
+    Course.OVER: (Course.OVER,),
 }
-"""To end again changes nothing."""
+NEXT_COURSE: dict[Course, dict[Course, Course]] = {
+    before: {after: after for after in ways} for before, ways in _WAYS.items()
+}
+"""``NEXT_COURSE[before][after]`` is ``after``, where a way leads there. To end again changes nothing."""

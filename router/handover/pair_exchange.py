@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from router.errors import HandoverFailed, StreamBroken, TransferFailed, UpstreamError
-from router.handover.course import NEXT_COURSE, Course, CourseStep
+from router.handover.course import NEXT_COURSE, Course
 from router.handover.fields import Piece
 from router.handover.openings import Opening, opening
 from router.handover.ports import Leg, Pair, PairSink
@@ -143,7 +143,7 @@ class PairExchange:
         prefill, self._prefill = self._prefill, None
         self._end_answering(Leg.DECODE)
         self.leg = Leg.PREFILL
-        self.course = NEXT_COURSE[self.course][CourseStep.PREFILL_REFUSE]
+        self.course = NEXT_COURSE[self.course][Course.PREFILL_REFUSED]
         self._answer_with(prefill)
         return self._sink
 
@@ -273,20 +273,20 @@ class PairExchange:
 
     def _say_prefilled(self, sink: PairSink) -> None:
         if self.course is Course.SENT:
-            self.course = NEXT_COURSE[self.course][CourseStep.PREFILL]
+            self.course = NEXT_COURSE[self.course][Course.PREFILLED]
             sink.prefill_ended()
 
     def _say_shipped(self, sink: PairSink) -> None:
         self._say_prefilled(sink)
         if self.course is Course.PREFILLED:
-            self.course = NEXT_COURSE[self.course][CourseStep.SHIP]
+            self.course = NEXT_COURSE[self.course][Course.SHIPPED]
             sink.shipped()
 
     # Inside.
 
     def _over(self) -> PairSink:
         sink, self._sink = self._sink, _SILENT
-        self.course = NEXT_COURSE[self.course][CourseStep.END]
+        self.course = NEXT_COURSE[self.course][Course.OVER]
         return sink
 
     def _blamed(self) -> Leg:
@@ -305,14 +305,14 @@ class PairExchange:
         if self._prefill is None:
             report()
         else:
-            self.course = NEXT_COURSE[self.course][CourseStep.HOLD]
+            self.course = NEXT_COURSE[self.course][Course.HELD]
             self._held = [report]
             self._verdict = asyncio.get_running_loop().call_later(self.verdict_s, self._release_held)
 
     def _release_held(self) -> None:
         """Report all that was held back: the prefill leg did not break off."""
         held = self._held
-        self.course = NEXT_COURSE[self.course][CourseStep.SPEAK]
+        self.course = NEXT_COURSE[self.course][Course.SENT]
         self._let_go()
         for report in held:
             if self.course is not Course.OVER:
@@ -326,7 +326,7 @@ class PairExchange:
 
     def _pass_error(self, status: int, lines: bytes, length: int | None) -> None:
         self.leg = self._blamed() if status >= 500 else Leg.DECODE
-        self.course = NEXT_COURSE[self.course][CourseStep.DECODE_REFUSE]
+        self.course = NEXT_COURSE[self.course][Course.DECODE_REFUSED]
         self._end_prefill()
         self._sink.upstream_head(status, lines, length)
 
@@ -343,7 +343,7 @@ class PairExchange:
             self._linger = asyncio.get_running_loop().call_later(self.linger_s, self._end_prefill)
         sink = self._sink
         self._say_shipped(sink)
-        self.course = NEXT_COURSE[self.course][CourseStep.ANSWER]
+        self.course = NEXT_COURSE[self.course][Course.ANSWERING]
         sink.upstream_head(*head)
 
     def _forget_prefill(self) -> None:

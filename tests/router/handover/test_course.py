@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.handover.course import NEXT_COURSE, Course, CourseStep
+from router.handover.course import NEXT_COURSE, Course
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
@@ -16,14 +16,14 @@ def test_every_state_is_in_the_table_and_can_be_reached() -> None:
 
 @pytest.mark.parametrize("course", Course)
 def test_it_can_end_at_any_time_and_nothing_follows(course: Course) -> None:
-    assert NEXT_COURSE[course][CourseStep.END] is Course.OVER
-    assert set(NEXT_COURSE[Course.OVER]) == {CourseStep.END}
+    assert NEXT_COURSE[course][Course.OVER] is Course.OVER
+    assert set(NEXT_COURSE[Course.OVER]) == {Course.OVER}
 
 
 def test_once_the_sink_has_heard_something_the_course_can_only_end() -> None:
-    heard = [course for course in Course if set(NEXT_COURSE[course]) == {CourseStep.END}]
+    heard = [course for course in Course if set(NEXT_COURSE[course]) == {Course.OVER}]
     assert heard == [course for course in Course if course >= Course.ANSWERING]
 
 
 def test_an_answer_begins_when_the_kv_is_there_only() -> None:
-    assert [course for course in Course if CourseStep.ANSWER in NEXT_COURSE[course]] == [Course.SHIPPED]
+    assert [course for course in Course if Course.ANSWERING in NEXT_COURSE[course]] == [Course.SHIPPED]
