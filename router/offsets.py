@@ -18,7 +18,9 @@ Edit = tuple[int, int, bytes]
 
 def offset(field: Buffer, text: Buffer) -> int:
     """Return the begin of a field in the text that it is a view of, in bytes; the text must still be held."""
-    return _address(field) - _address(text)
+    start = _address(field) - _address(text)
+    assert 0 <= start <= memoryview(text).nbytes
+    return start
 
 
 def edited(body: bytes | memoryview, edits: Sequence[Edit]) -> tuple[bytes | memoryview, ...]:

@@ -1,6 +1,7 @@
 """Places of raw fields in what they were decoded from."""
 
 import msgspec
+import pytest
 
 from router.offsets import offset
 
@@ -18,3 +19,12 @@ def test_a_field_is_found_where_it_is_and_not_where_the_same_bytes_are() -> None
 def test_a_field_of_a_view_is_counted_from_the_view() -> None:
     view = memoryview(b'\xef\xbb\xbf{"salt":7}')[3:]
     assert offset(msgspec.json.decode(view, type=Found).salt, view) == 8
+
+
+def test_a_field_of_another_text_has_no_place() -> None:
+    """It would lie before the text, or behind it."""
+    one, other = b'{"salt":"s"}', b'{"salt":"t"}'
+    fields = [msgspec.json.decode(text, type=Found).salt for text in (one, other)]
+    with pytest.raises(AssertionError):
+        for field in fields:
+            offset(field, one)
