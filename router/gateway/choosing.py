@@ -113,7 +113,7 @@ def splitting(
 
 
 def _keeping_apart(registry: Registry, slots: Slots, endpoint: Endpoint) -> Slots:
-    """Leave out engines that overlook a tenant's salt; refuse, lest it shares a cache unknowingly."""
+    """Leave out engines that overlook a tenant's salt; `ClientError` if all do, lest it shares a cache."""
     engines = OVERLOOKED_BY.get(endpoint)
     if engines is None:
         return slots

@@ -73,7 +73,6 @@ class RecentDecisions:
         self.next_number: Callable[[], int] = itertools.count(1).__next__
         """Number of the decision that is added next."""
         self.add: Callable[[RecentDecision], None] = self._ring.append
-        """Keep one."""
 
     @property
     def cursor(self) -> int:

@@ -260,7 +260,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
 
     def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:
-        """Settle the real tokens: 0 of a worker's failure; if the client ends it, prompt and pieces."""
+        """Settle the tokens really used; a client that ends its request used the prompt and its pieces."""
         (limiter, charge), attempt = bill, self.attempt
         if attempt is None:
             limiter.withdraw(charge)
