@@ -36,7 +36,7 @@ from math import inf
 import msgspec
 
 from policies.declared import setting
-from policies.state.link_states import LinkState, LinkStateRules, LinkStates
+from policies.state.link_states import LinkSignals, LinkState, LinkStateRules, LinkStates
 from policies.state.links import Links, Quote
 
 UTILISATION_MAX = 0.95
@@ -189,27 +189,25 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
         return self.uncached_local
 
 
-class _Side(msgspec.Struct, frozen=True, gc=False):
-    """A remote offer with its link."""
+class RemoteSide(msgspec.Struct, frozen=True, gc=False):
+    """A remote offer, priced with its link. ``quote`` is None if the link is not configured."""
 
     offer: Offer
     quote: Quote | None
-    state: LinkState
-    utilisation: float
+    signals: LinkSignals
     link_s: float
     price_s: float
     others_s: float
 
 
 class Offload:
-    """The rule, and what it remembers: the states of links, and which queues surge.
+    """The rule, the states of links and which queues surge.
+
+    `sides` and `judge` are queries. `observe` is the step from which the next request is judged.
 
     Args:
-        links: What is reserved and measured.
-        rules: See there.
-
-    Attributes:
-        rules: As given; others take their place, here and in `states`, when settings change.
+        links: Reservations and measurements.
+        rules: The settings; others take their place, here and in `states`, when settings change.
     """
 
     def __init__(self, links: Links, rules: OffloadRules = OffloadRules()) -> None:
@@ -220,17 +218,20 @@ class Offload:
         """By link: 1 while the local queue surges, -1 while the remote one does."""
 
     def rehearsing(self) -> "Offload":
-        """One that judges as this one would now, and remembers nothing for it."""
+        """Return a copy, whose observations change the copy alone."""
         other = Offload(self._links, self.rules)
         other.states, other._surges = self.states.rehearsing(), dict(self._surges)
         return other
 
+    def sides(self, remotes: Sequence[Offer], now_us: int) -> list[RemoteSide]:
+        """Price the offers of other sites with their links, at this log time."""
+        return [self._side(offer, now_us) for offer in remotes]
+
     def judge(
         self,
         local: Offer | None,
-        remotes: Sequence[Offer],
+        sides: Sequence[RemoteSide],
         threshold_tokens: float | None,
-        now_us: int,
         *,
         fixed: bool = False,
         failed: bool = False,
@@ -238,21 +239,19 @@ class Offload:
         """Decide where a request is prefilled.
 
         Args:
-            local: What can be done where no link is crossed; None if nobody prefills there.
-            remotes: What other sites can do; not empty.
+            local: The offer where no link is crossed; None if nobody prefills there.
+            sides: The offers of other sites; not empty.
             threshold_tokens: t; None while there is none.
-            now_us: Log time.
-            fixed: Whether t was set by hand, and so decides; else it rations a link that is scarce.
-            failed: Whether a prefill in another site has failed it already.
+            fixed: True if t was set by hand, and so decides; else it rations a link that is scarce.
+            failed: True if a prefill in another site has failed the request already.
         """
-        by_site = [self._side(offer, now_us) for offer in remotes]
-        side = min(by_site, key=_rank)
-        offer, state, quote = side.offer, side.state, side.quote
+        side = min(sides, key=_rank)
+        offer, state, quote = side.offer, side.signals.state, side.quote
         if local is None:
             weighed = offer.kv_bytes is not None
             reason = OffloadReason.NO_LOCAL if weighed else OffloadReason.UNKNOWN_KV
             return _verdict(local, side, threshold_tokens, reason, remote=weighed)
-        surge = self._surge(offer.link, local.backlog_s - offer.backlog_s)
+        surge = self._surge(local, offer)
         if offer.kv_bytes is None:
             remote, reason = False, OffloadReason.UNKNOWN_KV
         elif state is LinkState.DOWN or quote is None:
@@ -268,21 +267,29 @@ class Offload:
                 remote, reason = False, OffloadReason.LINK_FULL
         return _verdict(local, side, threshold_tokens, reason, remote=remote)
 
+    def observe(self, local: Offer | None, sides: Sequence[RemoteSide], verdict: OffloadVerdict) -> None:
+        """Go on from what a verdict was judged by: the signals of all links, the surge at the verdict's."""
+        for side in sides:
+            offer = side.offer
+            self.states.observe(offer.link, side.signals)
+            if local is not None and offer.link == verdict.link and offer.link in self._links.rules:
+                self._surges[offer.link] = self._surge(local, offer)
+
     def _by_seconds(
-        self, local: Offer, side: _Side, threshold_tokens: float | None, surge: int
+        self, local: Offer, side: RemoteSide, threshold_tokens: float | None, surge: int
     ) -> tuple[bool, OffloadReason]:
         """Where it should go if the link lets it: where it is sooner; a scarce link is for long ones."""
         if not self._sooner(local, side):
             return False, OffloadReason.SOONER_LOCAL
         short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
         queue_s = side.offer.backlog_s
-        scarce = side.state is LinkState.SCARCE or queue_s > max(CALM_S, local.backlog_s)
+        scarce = side.signals.state is LinkState.SCARCE or queue_s > max(CALM_S, local.backlog_s)
         if short and scarce and surge <= 0:
             return False, OffloadReason.BELOW_THRESHOLD
         return True, OffloadReason.SOONER_REMOTE
 
     def _by_threshold(
-        self, local: Offer, side: _Side, threshold_tokens: float | None, surge: int
+        self, local: Offer, side: RemoteSide, threshold_tokens: float | None, surge: int
     ) -> tuple[bool, OffloadReason]:
         """The same by the paper."""
         assert threshold_tokens is not None
@@ -292,62 +299,62 @@ class Offload:
             if surge > 0 and sooner:
                 return True, OffloadReason.LOCAL_BUSY
             return False, OffloadReason.BELOW_THRESHOLD
-        if offer.uncached_tokens <= threshold_tokens and side.state is LinkState.ABUNDANT:
+        if offer.uncached_tokens <= threshold_tokens and side.signals.state is LinkState.ABUNDANT:
             return sooner, OffloadReason.CACHED_THERE if sooner else OffloadReason.SOONER_LOCAL
         if surge < 0 and not sooner:
             return False, OffloadReason.REMOTE_BUSY
         return True, OffloadReason.ABOVE_THRESHOLD
 
-    def _sooner(self, local: Offer, side: _Side) -> bool:
+    def _sooner(self, local: Offer, side: RemoteSide) -> bool:
         """Whether remote is cheaper by the margin."""
         local_s = local.ttft_s + local.others_s
         return side.price_s + max(MARGIN_S, MARGIN_RATIO * local_s) < local_s
 
-    def _gets_through(self, local: Offer, side: _Side, quote: Quote) -> bool:
+    def _gets_through(self, local: Offer, side: RemoteSide, quote: Quote) -> bool:
         """Whether the link takes it now and fast, or at least sooner than it were done locally."""
         wait_s_max = self.rules.wait_s_max
         if quote.fits and side.link_s <= wait_s_max:
             return True
         return quote.wait_s <= wait_s_max and self._sooner(local, side)
 
-    def _surge(self, link: str, longer_s: float) -> int:
-        """Which queue surges, by how much longer the local one is than that behind a link."""
-        rules, surge = self.rules, self._surges.get(link, 0)
+    def _surge(self, local: Offer, offer: Offer) -> int:
+        """1 if the local queue surges against that of an offer, -1 if the offer's does, else 0."""
+        rules, surge = self.rules, self._surges.get(offer.link, 0)
+        longer_s = local.backlog_s - offer.backlog_s
         if rules.surges and abs(longer_s) > rules.wait_s_max:
-            surge = 1 if longer_s > 0 else -1
-        elif longer_s * surge < CALM_S:
-            surge = 0
-        if link in self._links.rules:
-            self._surges[link] = surge
-        return surge
+            return 1 if longer_s > 0 else -1
+        return 0 if longer_s * surge < CALM_S else surge
 
-    def _side(self, offer: Offer, now_us: int) -> _Side:
-        """What a remote offer is with its link."""
+    def _side(self, offer: Offer, now_us: int) -> RemoteSide:
         links, link = self._links, offer.link
         overlapped_s = offer.overlap_ratio * offer.service_s
         ready_s = offer.ready_s + offer.service_s - overlapped_s
         quote = links.quote(link, offer.kv_bytes or 0.0, overlapped_s, ready_s, now_us, offer.ready_bytes)
         wait_s = quote.wait_s if quote is not None else 0.0
-        state = self.states.state(link, max(wait_s, offer.backlog_s), now_us)
-        utilisation = self.states.utilisation(link, now_us)
+        signals = self.states.signals(link, max(wait_s, offer.backlog_s), now_us)
         if quote is None:
-            return _Side(offer, None, state, utilisation, 0.0, inf, 0.0)
+            return RemoteSide(offer, None, signals, 0.0, inf, 0.0)
         link_s = wait_s + quote.exposed_s + links.rtt_s(link)
         others_s = offer.others_s
         if offer.kv_bytes:
-            full = min(utilisation, UTILISATION_MAX)
+            full = min(signals.utilisation, UTILISATION_MAX)
             alone_s = offer.kv_bytes / links.cap_bytes_per_s(link, now_us)
             others_s += full / (1.0 - full) * (wait_s + alone_s / 2.0)
-        return _Side(offer, quote, state, utilisation, link_s, offer.ttft_s + link_s + others_s, others_s)
+        return RemoteSide(offer, quote, signals, link_s, offer.ttft_s + link_s + others_s, others_s)
 
 
-def _rank(side: _Side) -> tuple[bool, bool, float, str]:
+def _rank(side: RemoteSide) -> tuple[bool, bool, float, str]:
     """The least is the best site to go to."""
-    return side.offer.kv_bytes is None, side.state is LinkState.DOWN, side.price_s, side.offer.link
+    return side.offer.kv_bytes is None, side.signals.state is LinkState.DOWN, side.price_s, side.offer.link
 
 
 def _verdict(
-    local: Offer | None, side: _Side, threshold_tokens: float | None, reason: OffloadReason, *, remote: bool
+    local: Offer | None,
+    side: RemoteSide,
+    threshold_tokens: float | None,
+    reason: OffloadReason,
+    *,
+    remote: bool,
 ) -> OffloadVerdict:
     offer, quote = side.offer, side.quote
     return OffloadVerdict(
@@ -361,8 +368,8 @@ def _verdict(
         side.link_s,
         -1.0 if local is None else local.ttft_s,
         offer.ttft_s + side.link_s,
-        side.utilisation,
-        side.state,
+        side.signals.utilisation,
+        side.signals.state,
         offer.link,
         0.0 if local is None else local.others_s,
         side.others_s,

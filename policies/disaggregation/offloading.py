@@ -154,7 +154,7 @@ class Offloading:
             line_of: What waits for a side: of a link, its choice there and how many work there.
             failed: Whether a worker has failed it before.
         """
-        fleet, now_us, view = self._fleet, candidates.now_us, decode_view.request
+        fleet, view = self._fleet, decode_view.request
         local_offer = local = None
         if len(by_site.local):
             local = self._placed(view, candidates, by_site.local, policy, bucket)
@@ -171,9 +171,9 @@ class Offloading:
         if not offers:
             return local or Placing(candidates, place(view, None, policy))
         fixed = self.offload.rules.threshold_tokens > 0
-        verdict = self.offload.judge(
-            local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
-        )
+        sides = self.offload.sides(offers, candidates.now_us)
+        verdict = self.offload.judge(local_offer, sides, self.threshold_tokens, fixed=fixed, failed=failed)
+        self.offload.observe(local_offer, sides, verdict)
         if verdict.remote:
             remote = next(
                 each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link

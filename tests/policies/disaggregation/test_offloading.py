@@ -195,7 +195,8 @@ def test_what_is_read_when_the_prefill_is_over_reserves_the_link_from_then() -> 
 def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None:
     """NIXL's KV would need all of the link from when the prefill is over; until 1.5 s later it is taken."""
     setup = Setup("prefill", "prefill:far", "decode", protocol="nixl")
-    setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
+    states = setup.offloading.offload.states
+    states.observe(LINK, states.signals(LINK, 0.0, NOW_US))
     setup.full(3.0)
     queued = setup.decide()
     assert isinstance(queued, Queued)
@@ -244,7 +245,8 @@ def test_the_room_of_a_link_is_left_unused_from_when_it_is_left_to_a_request_wit
 
 def test_who_never_waits_goes_at_once_and_reserves_what_is_there_then() -> None:
     setup = Setup("prefill", "prefill:far", "decode", protocol="nixl", queue=False)
-    setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
+    states = setup.offloading.offload.states
+    states.observe(LINK, states.signals(LINK, 0.0, NOW_US))
     setup.full(3.0)
     decision = setup.place()
     assert decision.attempt.worker_id == "w1"
