@@ -47,7 +47,7 @@ from policies.disaggregation.role_plan import (
     plan_roles,
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
-from policies.dispatch.decision import Decider, Decision, DecisionRules, Queued
+from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
 from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
@@ -200,7 +200,9 @@ __all__ = [
     "Comparison",
     "Curve",
     "Decider",
+    "DeciderParts",
     "Decision",
+    "DecisionInput",
     "DecisionRules",
     "DecodeFit",
     "DecodeFitted",

@@ -37,7 +37,9 @@ from policies import (
     Admission,
     Attempt,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     DecodeSelector,
     EarlyRejection,
@@ -197,7 +199,7 @@ class Replica:
         self.link_watch = LinkWatch(self.fleet, op_log)
         self.offloading = Offloading(self.fleet, Offload(self.fleet.links, rules.offload), replica=name)
         self._decider = PairDecider(
-            self.fleet,
+            DeciderParts(self.fleet, self._feedback, name, map(f"{name}-{{:x}}".format, count()).__next__),
             DecisionRules(
                 rules.policy,
                 rules.fleet.block_tokens,
@@ -205,9 +207,6 @@ class Replica:
                 rules.expected_output_tokens,
                 order if rules.queue else None,
             ),
-            self._feedback,
-            replica=name,
-            next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
             decode_selector=decode_selector,
             offloading=self.offloading,
         )
@@ -260,14 +259,16 @@ class Replica:
         entry = QueueEntry(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(
-            request.parsed,
-            self._rules.profile,
-            slots,
-            now_us,
-            now_s,
-            entry,
-            bucket,
-            self._pairing_of(lane),
+            DecisionInput(
+                request.parsed,
+                self._rules.profile,
+                slots,
+                now_us,
+                now_s,
+                entry,
+                bucket,
+                self._pairing_of(lane),
+            )
         )
 
     def reserve(self, parsed: RequestFacts, decision: Decision) -> Dispatch:

@@ -15,6 +15,7 @@ lines (`loadtest.simulator.replica`).
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -24,6 +25,7 @@ from policies.dispatch.feedback import Attempt, Feedback
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.fleet import FleetState
+from policies.fleet.pairing import Pairing
 from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
@@ -102,41 +104,64 @@ class DecisionRules(msgspec.Struct, frozen=True):
     prefill_policy: Policy | None = None
 
 
-class Decider:
-    """Decides for one replica where each worker serves requests alone; `PairDecider` knows the others, too.
+class DecisionInput(msgspec.Struct, frozen=True, gc=False):
+    """One request to decide, and the workers that may take it.
 
-    Args:
+    Attributes:
+        parsed: The request.
+        profile: Attention of its model: the part of a match that it can reuse.
+        slots: Workers that may take it; not empty.
+        now_us: Log time.
+        now_s: Monotonic seconds, at which it will have been sent.
+        entry: Its place in the queue; None if it never waits.
+        bucket: Its length bucket, see `Decider.bucket_of`.
+        pairing: The workers that need a partner; None if none does.
+    """
+
+    parsed: RequestFacts
+    profile: AttentionProfile
+    slots: Slots
+    now_us: int
+    now_s: float
+    entry: QueueEntry | None = None
+    bucket: int = ANY_BUCKET
+    pairing: Pairing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeciderParts:
+    """The parts of a replica that its decisions rest on.
+
+    Attributes:
         fleet: The workers, their caches and loads.
-        rules: How it decides.
-        feedback: Knows the bytes of a token.
+        feedback: Bytes per token, learned.
         replica: Name of this replica.
         next_attempt_id: Makes ids that are unique in the log.
         limits: Token limits that some workers of a model have and others exceed, ascending; None: all are
             alike.
-
-    Attributes:
-        rules: As given, or the latest.
-        policy: Theirs.
-        placed_count: Requests placed so far.
-        shadow: Is told how each request was weighed when it came; None: nothing is told.
     """
 
-    def __init__(
-        self,
-        fleet: FleetState,
-        rules: DecisionRules,
-        feedback: Feedback,
-        *,
-        replica: str,
-        next_attempt_id: Callable[[], str],
-        limits: Callable[[str | None], Sequence[int]] | None = None,
-    ) -> None:
-        self._fleet = fleet
-        self._limits = limits
-        self._feedback = feedback
-        self._replica = replica
-        self._next_attempt_id = next_attempt_id
-        self._turns = Turns(fleet, replica, next_attempt_id)
+    fleet: FleetState
+    feedback: Feedback
+    replica: str
+    next_attempt_id: Callable[[], str]
+    limits: Callable[[str | None], Sequence[int]] | None = None
+
+
+class Decider:
+    """Decides for one replica where each worker serves requests alone; `PairDecider` knows the others, too.
+
+    Attributes:
+        rules: The rules in use.
+        policy: Their policy.
+        placed_count: Requests placed so far.
+        shadow: Observer of how each request was weighed when it came; None for none.
+    """
+
+    def __init__(self, parts: DeciderParts, rules: DecisionRules) -> None:
+        self._parts = parts
+        self._fleet = parts.fleet
+        self._turns = Turns(parts.fleet, parts.replica, parts.next_attempt_id)
         self.use(rules)
         self.placed_count = 0
         self.shadow: ShadowObserver | None = None
@@ -159,7 +184,7 @@ class Decider:
         buckets = self._fleet.buckets
         limits: Sequence[int] = ()
         if buckets.lengths is None:
-            limits = self._limits(parsed.model) if self._limits is not None else ()
+            limits = self._parts.limits(parsed.model) if self._parts.limits is not None else ()
             if not limits:
                 return ANY_BUCKET
         tokens, output_tokens = self.expected_tokens(parsed)
@@ -175,35 +200,17 @@ class Decider:
 
     def expected_tokens(self, parsed: RequestFacts) -> tuple[float, float]:
         """Tokens that are expected of all prompts of a request, and of each answer."""
-        bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
+        bytes_per_token = self._parts.feedback.bytes_per_token(parsed.model or "")
         output_tokens, most = self._expected_output_tokens, parsed.output_tokens_max
         return (
             parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token,
             output_tokens if most is None else min(output_tokens, most),
         )
 
-    def decide(
-        self,
-        parsed: RequestFacts,
-        profile: AttentionProfile,
-        slots: Slots,
-        now_us: int,
-        now_s: float,
-        entry: QueueEntry | None = None,
-        bucket: int = ANY_BUCKET,
-    ) -> Decision | Queued | Shed:
-        """Choose a worker, and say whether it is the request's turn there.
-
-        Args:
-            parsed: The request.
-            profile: Attention of its model: which part of a match it can reuse.
-            slots: Who may take it, not empty.
-            now_us: Log time.
-            now_s: Monotonic seconds, at which it will have been sent.
-            entry: What it brings along if it may have to wait; None: it never does.
-            bucket: As `bucket_of` says.
-        """
-        view, candidates = self._seen(parsed, profile, slots, now_us, entry, bucket)
+    def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
+        """Choose a worker, and say whether it is the request's turn there."""
+        parsed, entry, bucket = asked.parsed, asked.entry, asked.bucket
+        view, candidates = self._seen(asked)
         policy = self.policy
         chosen = place(view, candidates, policy)
         if self.shadow is not None and arrives(entry):
@@ -216,31 +223,23 @@ class Decider:
         if entry is not None and order is not None:
             turn = self._turns.turn(order, entry, parsed.paths, view, candidates, chosen, policy)
             if order.rejection is not None and not entry.again:
-                miss = order.rejection.judge(outlook_of(entry, view, candidates, chosen, turn), now_us)
+                miss = order.rejection.judge(outlook_of(entry, view, candidates, chosen, turn), asked.now_us)
                 if miss is not None:
                     return miss.shed
             if isinstance(turn, Waiting):
                 return Queued(turn, parsed.paths[0], round(chosen.safe_tokens / candidates.tokens_per_block))
             chosen = turn
-        return self._decision(parsed, profile, view, candidates, chosen, entry, now_s)
+        return self._decision(asked, view, candidates, chosen)
 
-    def _seen(
-        self,
-        parsed: RequestFacts,
-        profile: AttentionProfile,
-        slots: Slots,
-        now_us: int,
-        entry: QueueEntry | None,
-        bucket: int,
-    ) -> tuple[RequestView, Candidates]:
+    def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         """Views of the request and of the workers that may take it."""
         fleet, order, queue = self._fleet, self._order, None
-        bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
-        prompt_tokens = parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token
+        parsed, entry, slots = asked.parsed, asked.entry, asked.slots
+        prompt_tokens, output_tokens = self.expected_tokens(parsed)
         prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
-        output_tokens, most = self._expected_output_tokens, parsed.output_tokens_max
-        if most is not None:
-            output_tokens = min(output_tokens, most)
+        tokens_per_block = self._block_tokens
+        if not parsed.prompt_token_ids:
+            tokens_per_block = self._block_bytes / self._parts.feedback.bytes_per_token(parsed.model or "")
         if entry is not None and order is not None:
             tickets = fleet.tickets
             queue = QueueView(
@@ -255,11 +254,11 @@ class Decider:
         candidates = fleet.candidates(
             slots,
             parsed.paths,
-            profile,
+            asked.profile,
             prompt_tokens,
-            self._block_tokens if parsed.prompt_token_ids else self._block_bytes / bytes_per_token,
-            now_us,
-            bucket,
+            tokens_per_block,
+            asked.now_us,
+            asked.bucket,
             queue,
         )
         view = RequestView(
@@ -272,28 +271,22 @@ class Decider:
         return view, candidates
 
     def _decision(
-        self,
-        parsed: RequestFacts,
-        profile: AttentionProfile,
-        view: RequestView,
-        candidates: Candidates,
-        chosen: Chosen,
-        entry: QueueEntry | None,
-        now_s: float,
+        self, asked: DecisionInput, view: RequestView, candidates: Candidates, chosen: Chosen
     ) -> Decision:
         """Count the request as placed, and return what the answer is judged by and what the log must hear."""
         self.placed_count += 1
-        fleet, slot, now_us, windowed = self._fleet, chosen.slot, candidates.now_us, profile.needs_ends
+        parsed, entry, windowed = asked.parsed, asked.entry, asked.profile.needs_ends
+        fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
         tokens_per_block = candidates.tokens_per_block
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
         attempt = Attempt(
-            entry.ticket_id if entry is not None and entry.ticket_id else self._next_attempt_id(),
+            entry.ticket_id if entry is not None and entry.ticket_id else self._parts.next_attempt_id(),
             fleet.at_slot(slot).worker_id,
             chosen,
             now_us,
             min(fleet.loads.oldest_prefill_us(slot), now_us) if chosen.safe_tokens else 0,
             tokens_per_block,
-            now_s,
+            asked.now_s,
             windowed,
             fleet.tree.used_us(slot, parsed.paths[0], safe_blocks)
             if safe_blocks >= TELLING_BLOCKS and not windowed
@@ -303,7 +296,7 @@ class Decider:
             attempt.request_id,
             now_us,
             attempt.worker_id,
-            self._replica,
+            self._parts.replica,
             whole(chosen.service_s * 1e6, DURATION_US_MAX),
             chosen.uncached_tokens,
             whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),

@@ -18,7 +18,8 @@ that waits on one side may go to an idle worker of another, if that is sooner. A
 or left to another request that goes first, waits for the link.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -27,23 +28,29 @@ from msgspec.structs import replace
 from policies.disaggregation.decode_selection import DecodePartner, DecodeSelector, DecodeView
 from policies.disaggregation.offload import Offload, OffloadVerdict
 from policies.disaggregation.offloading import NO_LINE, Line, Offloading, Placing
-from policies.dispatch.decision import Decider, Decision, DecisionRules, Queued, arrives, outlook_of
+from policies.dispatch.decision import (
+    Decider,
+    DeciderParts,
+    Decision,
+    DecisionInput,
+    DecisionRules,
+    Queued,
+    arrives,
+    outlook_of,
+)
 from policies.dispatch.early_rejection import Outlook
-from policies.dispatch.feedback import Attempt, Feedback
+from policies.dispatch.feedback import Attempt
 from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder
 from policies.fleet.admission import Admission, AdmissionRules
-from policies.fleet.fleet import FleetState
-from policies.fleet.pairing import Pairing
 from policies.observing.shadow import ScoredRequest, ShadowObserver
-from policies.pricing.views import Candidates, Chosen, Shed, Slots
+from policies.pricing.views import Candidates, Chosen, Shed
 from policies.scoring import Policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
-from policies.state.buckets import ANY_BUCKET
 from policies.state.ops import Placed, Waiting
 from policies.state.queue_view import without
-from radix import WHOLE_MAX, AttentionProfile, whole
+from radix import WHOLE_MAX, whole
 
 
 class PairDecider(Decider):
@@ -60,22 +67,18 @@ class PairDecider(Decider):
 
     def __init__(
         self,
-        fleet: FleetState,
+        parts: DeciderParts,
         rules: DecisionRules,
-        feedback: Feedback,
-        *,
-        replica: str,
-        next_attempt_id: Callable[[], str],
         decode_selector: DecodeSelector | None = None,
         offloading: Offloading | None = None,
-        limits: Callable[[str | None], Sequence[int]] | None = None,
     ) -> None:
-        super().__init__(
-            fleet, rules, feedback, replica=replica, next_attempt_id=next_attempt_id, limits=limits
-        )
+        super().__init__(parts, rules)
+        fleet = parts.fleet
         admission = rules.order.admission if rules.order else Admission(AdmissionRules(), fleet)
-        self._decode_selector = decode_selector or DecodeSelector(fleet, admission, feedback.learn_decodes)
-        self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
+        self._decode_selector = decode_selector or DecodeSelector(
+            fleet, admission, parts.feedback.learn_decodes
+        )
+        self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=parts.replica)
 
     def use(self, rules: DecisionRules) -> None:
         """Decide by these from now on."""
@@ -91,43 +94,27 @@ class PairDecider(Decider):
         """
         rules = self.rules if policy is None else replace(self.rules, policy=policy, prefill_policy=None)
         other = PairDecider(
-            self._fleet,
+            dataclasses.replace(self._parts, next_attempt_id=str),
             rules,
-            self._feedback,
-            replica=self._replica,
-            next_attempt_id=str,
-            decode_selector=self._decode_selector,
-            offloading=self.offloading.rehearsing(),
-            limits=self._limits,
+            self._decode_selector,
+            self.offloading.rehearsing(),
         )
         other.shadow, other.placed_count = witness, self.placed_count
         return other
 
-    def decide(
-        self,
-        parsed: RequestFacts,
-        profile: AttentionProfile,
-        slots: Slots,
-        now_us: int,
-        now_s: float,
-        entry: QueueEntry | None = None,
-        bucket: int = ANY_BUCKET,
-        pairing: Pairing | None = None,
-    ) -> Decision | Queued | Shed:
-        """Choose a worker, or a prefill and a decode worker, and say whether it is the request's turn there.
-
-        ``pairing`` says which of the workers need a partner; None: none does. For the rest see `Decider`.
-        """
+    def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
+        """Choose a worker, or a pair of them, and say whether it is the request's turn there."""
+        pairing, parsed, entry = asked.pairing, asked.parsed, asked.entry
         if pairing is None:
-            return super().decide(parsed, profile, slots, now_us, now_s, entry, bucket)
-        view, candidates = self._seen(parsed, profile, slots, now_us, entry, bucket)
+            return super().decide(asked)
+        view, candidates = self._seen(asked)
         decode_view = self._decode_selector.decode_view(
             pairing, view, self._fleet.rules.kv_of(parsed.model), candidates
         )
         line_of = partial(self._line, entry)
         failed = entry is not None and entry.again
         weighed, decode_view = self._placed(
-            parsed.model or "", candidates, decode_view, bucket, line_of, failed=failed
+            parsed.model or "", candidates, decode_view, asked.bucket, line_of, failed=failed
         )
         if self.shadow is not None and arrives(entry):
             self.shadow.weighed(weighed)
@@ -143,7 +130,9 @@ class PairDecider(Decider):
             if order.rejection is not None and not entry.again:
                 outlook = outlook_of(entry, view, weighed.candidates, chosen, turn)
                 goes = turn if isinstance(turn, Chosen) else chosen
-                miss = order.rejection.judge(_with_decode(outlook, decode_view, goes.transfer_s), now_us)
+                miss = order.rejection.judge(
+                    _with_decode(outlook, decode_view, goes.transfer_s), asked.now_us
+                )
                 if miss is not None:
                     return miss.shed
             if isinstance(turn, Waiting):
@@ -157,7 +146,7 @@ class PairDecider(Decider):
             partner = decode_view.partner(chosen)
             if partner is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-        decision = self._decision(parsed, profile, view, candidates, chosen, entry, now_s)
+        decision = self._decision(asked, view, candidates, chosen)
         return self._shared(decision, decode_view, partner, verdict, crosses=weighed.by_site is not None)
 
     def _placed(
@@ -350,7 +339,7 @@ class PairDecider(Decider):
             transfer_s=partner.transfer_s,
             tpot_s=partner.tpot_s,
         )
-        request_id = self._next_attempt_id()
+        request_id = self._parts.next_attempt_id()
         worker_id = self._fleet.at_slot(partner.slot).worker_id
         return Decision(
             replace(attempt, request_id=request_id, worker_id=worker_id, chosen=decode, guard_us=0),

@@ -8,7 +8,7 @@ There is no await between looking at the fleet and reserving, so nothing changes
 
 from collections.abc import Sequence
 
-from policies import Decision, PairDecider, Queued, QueueEntry, Shed, lane_of
+from policies import Decision, DecisionInput, PairDecider, Queued, QueueEntry, Shed, lane_of
 from router.gateway.gateway import Gateway
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.parsing import ParsedRequest
@@ -63,4 +63,4 @@ def choose(
             record.arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
         )
     profile = gateway.placing.profile_of(parsed.model)
-    return decider.decide(parsed, profile, slots, now_us, now_s, entry, bucket, pairing)
+    return decider.decide(DecisionInput(parsed, profile, slots, now_us, now_s, entry, bucket, pairing))

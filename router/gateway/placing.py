@@ -14,6 +14,7 @@ from policies import (
     GRACE_LAGS,
     GRACE_S,
     Admission,
+    DeciderParts,
     DecisionRules,
     DecodeSelector,
     EarlyRejection,
@@ -85,14 +86,10 @@ class Placing:
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
         self.decider = PairDecider(
-            fleet,
+            DeciderParts(fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits),
             self._rules(settings),
-            self.feedback,
-            replica=log.replica,
-            next_attempt_id=self.next_attempt_id,
             decode_selector=self._decode_selector,
             offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
-            limits=registry.limits,
         )
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
         self._profiles = {

@@ -15,7 +15,9 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     Feedback,
     Finished,
@@ -95,11 +97,13 @@ class Setup:
         self.offloading = Offloading(fleet, Offload(fleet.links, rules), replica="r1")
         order = QueueOrder(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
         self.decider = PairDecider(
-            fleet,
+            DeciderParts(
+                fleet,
+                Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
+                "r1",
+                map("a{}".format, count()).__next__,
+            ),
             DecisionRules(make_policy("min_ttft"), 256, 1024, 100, order=order if queue else None),
-            Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
-            replica="r1",
-            next_attempt_id=map("a{}".format, count()).__next__,
             offloading=self.offloading,
         )
 
@@ -108,7 +112,7 @@ class Setup:
     ) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            parsed, FULL_ATTENTION, self.slots, now_us, 5.0, entry, pairing=self.pairing
+            DecisionInput(parsed, FULL_ATTENTION, self.slots, now_us, 5.0, entry, pairing=self.pairing)
         )
 
     def place(self, entry: QueueEntry | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
