@@ -53,7 +53,7 @@ from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
 from policies.dispatch.pair_decision import PairDecider
 from policies.dispatch.prospects import Prospect, prospect
-from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
+from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
 from policies.dispatch.request_queue import (
@@ -100,7 +100,7 @@ from policies.scoring import POLICIES, Policy, make_policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
-from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
+from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthBuckets, LengthClass
 from policies.state.clock import LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
 from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
@@ -152,6 +152,7 @@ from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Tri
 __all__ = [
     "ALONE",
     "ANY_BUCKET",
+    "ANY_LENGTH",
     "AUDIT_KEPT",
     "BOOTSTRAP_HOST_LABEL",
     "BOOTSTRAP_PORT_LABEL",
@@ -234,6 +235,7 @@ __all__ = [
     "Lanes",
     "Left",
     "LengthBuckets",
+    "LengthClass",
     "LengthDemand",
     "LinkMeasured",
     "LinkRules",
@@ -330,7 +332,6 @@ __all__ = [
     "WorkerGone",
     "WorkerPut",
     "admitted",
-    "beyond",
     "cheapest_row",
     "choose_encoder",
     "class_of",
@@ -343,7 +344,6 @@ __all__ = [
     "encode_op",
     "encode_ops",
     "encode_sound_ops",
-    "exceeded_tokens",
     "kv_bytes_per_s",
     "lane_by",
     "lane_of",
@@ -351,7 +351,7 @@ __all__ = [
     "link_name",
     "live_lengths",
     "make_policy",
-    "model_and_bucket",
+    "model_and_length",
     "place",
     "plan_roles",
     "priced",

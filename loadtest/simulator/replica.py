@@ -50,6 +50,7 @@ from policies import (
     FleetRules,
     FleetState,
     Lanes,
+    LengthClass,
     LinkWatch,
     LogClock,
     Offload,
@@ -76,7 +77,7 @@ from policies import (
     Worker,
     WorkerPut,
     lane_of,
-    model_and_bucket,
+    model_and_length,
     plan_roles,
     role_demand,
 )
@@ -214,7 +215,7 @@ class Replica:
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
         self._slots = NO_SLOTS
         self._partners: tuple[Partners, ...] = ()
-        self._fitting: dict[int, tuple[NDArray[np.intp], Pairing | None]] = {}
+        self._fitting: dict[LengthClass, tuple[NDArray[np.intp], Pairing | None]] = {}
         self._revision = -1
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
@@ -254,8 +255,8 @@ class Replica:
 
     def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Queued | Shed:
         """Choose a worker, and see whether it is a request's turn there."""
-        bucket = self._decider.bucket_of(request.parsed)
-        lane = lane_of(MODEL, bucket)
+        length = self._decider.length_of(request.parsed)
+        lane = lane_of(MODEL, length)
         entry = QueueEntry(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(
@@ -266,7 +267,7 @@ class Replica:
                 now_us,
                 now_s,
                 entry,
-                bucket,
+                length.bucket,
                 self._pairing_of(lane),
             )
         )
@@ -303,13 +304,13 @@ class Replica:
         if fleet.revision != self._revision:
             self._revision = fleet.revision
             self._fitting.clear()
-        _, bucket = model_and_bucket(lane)
-        known = self._fitting.get(bucket)
+        _, length = model_and_length(lane)
+        known = self._fitting.get(length)
         if known is None:
             slots = fleet.buckets.fitting(
-                self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens
+                self._slots, length, lambda slot: fleet.at_slot(slot).capacity_tokens
             )
-            known = self._fitting[bucket] = slots, self._pairing(slots)
+            known = self._fitting[length] = slots, self._pairing(slots)
         return known
 
     def _pairing(self, slots: NDArray[np.intp]) -> Pairing | None:

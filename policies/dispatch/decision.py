@@ -30,7 +30,7 @@ from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
 from policies.scoring.placement import place
-from policies.state.buckets import ANY_BUCKET, beyond
+from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
 from policies.state.ops import Placed, Shipping, Waiting
 from policies.state.queue_view import QueueView
 from radix import DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
@@ -114,7 +114,7 @@ class DecisionInput(msgspec.Struct, frozen=True, gc=False):
         now_us: Log time.
         now_s: Monotonic seconds, at which it will have been sent.
         entry: Its place in the queue; None if it never waits.
-        bucket: Its length bucket, see `Decider.bucket_of`.
+        bucket: Number of its length bucket, see `Decider.length_of`.
         pairing: The workers that need a partner; None if none does.
     """
 
@@ -175,8 +175,8 @@ class Decider:
         self._block_bytes = rules.block_bytes
         self._expected_output_tokens = float(rules.expected_output_tokens)
 
-    def bucket_of(self, parsed: RequestFacts) -> int:
-        """Number of the length bucket of a request (`policies.BucketMembers.of_length`).
+    def length_of(self, parsed: RequestFacts) -> LengthClass:
+        """Length class of a request.
 
         Its length is its prompt and expected output; of a batch, the longest prompt. Without buckets, what
         engines can hold counts (`policies.state.buckets`): the prompt and the answer that the client allows.
@@ -186,17 +186,17 @@ class Decider:
         if buckets.lengths is None:
             limits = self._parts.limits(parsed.model) if self._parts.limits is not None else ()
             if not limits:
-                return ANY_BUCKET
+                return ANY_LENGTH
         tokens, output_tokens = self.expected_tokens(parsed)
         if len(parsed.paths) > 1:
             sizes = [len(path) for path in parsed.paths]
             tokens *= max(sizes) / max(sum(sizes), 1)
         if not limits:
-            return buckets.of_length(tokens + output_tokens)
+            return LengthClass(buckets.of_length(tokens + output_tokens))
         if not parsed.prompt_token_ids:
             tokens *= DOUBT
         exceeded = bisect_left(limits, tokens + (parsed.output_tokens_max or 1))
-        return beyond(limits[exceeded - 1]) if exceeded else ANY_BUCKET
+        return LengthClass(exceeds_tokens=limits[exceeded - 1]) if exceeded else ANY_LENGTH
 
     def expected_tokens(self, parsed: RequestFacts) -> tuple[float, float]:
         """Tokens that are expected of all prompts of a request, and of each answer."""

@@ -14,7 +14,6 @@ room to decode (`policies.DecodeSelector`). Only those for which this is so are 
 (`Lanes.open`).
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_not
 from typing import NamedTuple
@@ -24,14 +23,16 @@ import numpy as np
 from policies.disaggregation.decode_selection import DecodeSelector
 from policies.fleet.pairing import Pairing
 from policies.pricing.views import Slots
-from policies.state.buckets import ANY_BUCKET
+from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
+from radix import parsed_whole
 
 NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 
 
-def lane_of(model: str | None, bucket: int = ANY_BUCKET) -> str:
-    """The name of a lane; without a bucket's number while lengths do not matter, below 0 if limits do."""
-    return f"{model or ''}|{'' if bucket == ANY_BUCKET else bucket}"
+def lane_of(model: str | None, length: LengthClass = ANY_LENGTH) -> str:
+    """Name of a lane, as it is in the log: the limit that its requests exceed is a number below -1."""
+    number = ANY_BUCKET - length.exceeds_tokens if length.exceeds_tokens else length.bucket
+    return f"{model or ''}|{'' if number == ANY_BUCKET else number}"
 
 
 def lane_by(lane: str, link: str) -> str:
@@ -39,14 +40,17 @@ def lane_by(lane: str, link: str) -> str:
     return f"{lane}@{link.translate(_SAFE)}"
 
 
-def model_and_bucket(lane: str) -> tuple[str | None, int]:
-    """What a lane was named after; a model's name may hold anything. What is no number is no bucket."""
+def model_and_length(lane: str) -> tuple[str | None, LengthClass]:
+    """Model and length class that a lane is named after; other text than a number is any length."""
     model, _, tail = lane.rpartition("|")
-    bucket = tail.partition("@")[0]
-    return model or None, int(bucket) if _NUMBER.fullmatch(bucket) else ANY_BUCKET
+    text = tail.partition("@")[0]
+    number = parsed_whole(text.removeprefix("-"))
+    if number is None:
+        return model or None, ANY_LENGTH
+    if text.startswith("-"):
+        return model or None, LengthClass(exceeds_tokens=max(number + ANY_BUCKET, 0))
+    return model or None, LengthClass(number)
 
-
-_NUMBER = re.compile("-?[0-9]{1,18}")
 
 _SAFE = str.maketrans("|", "/")
 """Names of sites are free text."""

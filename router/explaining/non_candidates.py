@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from policies import Circuit, exceeded_tokens
+from policies import Circuit
 from router.explaining.rehearsal import Rehearsed
 from router.fleet import Health, LocalWorker
 from router.gateway.gateway import Gateway
@@ -65,7 +65,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
         candidates: Slots of those that the policy priced.
     """
     registry, parsed, now_us = gateway.registry, rehearsed.parsed, rehearsed.now_us
-    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.bucket).tolist())
+    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.length).tolist())
     weighed = rehearsed.weighed
     weighed_slots = frozenset(weighed.everyone.slots.tolist()) if weighed is not None else frozenset()
     for local in registry.all():
@@ -115,11 +115,11 @@ def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
     """Why a worker that is well does not begin requests of this kind."""
     role = local.worker.role
     if role == "prefill":
-        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.bucket))
+        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.length))
         return Absence.NO_PARTNER, missing or "no decode worker for it may be asked now"
     if role == "decode":
         return Absence.DECODES_ONLY, "it ends what prefill workers begin"
-    if exceeded_tokens(rehearsed.bucket):
+    if rehearsed.length.exceeds_tokens:
         return Absence.TOO_LONG, f"its engine takes {local.longest_tokens(rehearsed.parsed.model)} tokens"
     return Absence.TOO_LONG, "it cannot hold the requests of this length bucket"
 

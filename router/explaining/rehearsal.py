@@ -12,7 +12,7 @@ Not asked are the limits of its tenant (a look would be a charge) and how full t
 
 import msgspec
 
-from policies import Decision, Policy, Queued, ScoredRequest, Shed
+from policies import Decision, LengthClass, Policy, Queued, ScoredRequest, Shed
 from router.errors import RouterError
 from router.gateway.choosing import choose
 from router.gateway.gateway import Gateway
@@ -29,7 +29,7 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         parsed: The request.
         tenant: Whose it is.
-        bucket: Its length bucket.
+        length: Its length class.
         now_us: Log time of the decision.
         outcome: Placed, held back, shed, or refused with an error.
         weighed: How it was weighed; None if nobody could take it.
@@ -37,7 +37,7 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
 
     parsed: ParsedRequest
     tenant: Tenant
-    bucket: int
+    length: LengthClass
     now_us: int
     outcome: Outcome
     weighed: ScoredRequest | None
@@ -86,4 +86,4 @@ def rehearse(
         outcome = error
     if notes.kept is not None:
         now_us = notes.kept.candidates.now_us
-    return Rehearsed(parsed, tenant, decider.bucket_of(parsed), now_us, outcome, notes.kept)
+    return Rehearsed(parsed, tenant, decider.length_of(parsed), now_us, outcome, notes.kept)

@@ -220,9 +220,9 @@ class Dispatcher(msgspec.Struct, eq=False):
     def _others(self, avoided: Sequence[int], now_us: int) -> bool:
         """Whether somebody else may serve it than those who were tried, and these."""
         gateway, parsed = self.gateway, self.parsed
-        bucket = gateway.placing.decider.bucket_of(parsed)
-        eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
-        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
+        length = gateway.placing.decider.length_of(parsed)
+        eligible = gateway.registry.eligible(parsed.model, now_us, length)
+        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, length)
         if pairing is not None:
             try:
                 eligible, pairing = splitting(eligible, pairing, gateway.handovers, parsed)

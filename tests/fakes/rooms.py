@@ -56,7 +56,7 @@ from policies import (
     encode_op,
     lane_of,
     make_policy,
-    model_and_bucket,
+    model_and_length,
 )
 
 TOKENS_PER_S = 15_000
@@ -244,7 +244,7 @@ class Replica:
             self._revision = self.fleet.revision
         slots = self._slots.get(lane)
         if slots is None:
-            model, _ = model_and_bucket(lane)
+            model, _ = model_and_length(lane)
             slots = self._slots[lane] = np.array(
                 sorted(
                     worker.slot

@@ -10,7 +10,7 @@ import pytest
 from fakes.gateway import FakeShared
 
 from policies import (
-    ANY_BUCKET,
+    ANY_LENGTH,
     FULL_ATTENTION,
     SLO_UNREACHABLE,
     Admission,
@@ -26,6 +26,7 @@ from policies import (
     Feedback,
     FirstToken,
     Lanes,
+    LengthClass,
     OpLog,
     Placed,
     Policy,
@@ -35,7 +36,6 @@ from policies import (
     ServiceLevel,
     Shed,
     WorkerPut,
-    beyond,
     make_policy,
 )
 from radix import AttentionProfile
@@ -43,6 +43,10 @@ from radix import AttentionProfile
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
+
+
+def beyond(tokens: int) -> LengthClass:
+    return LengthClass(exceeds_tokens=tokens)
 
 
 class Setup:
@@ -67,7 +71,7 @@ class Setup:
 
     def decide(self, profile: AttentionProfile = FULL_ATTENTION, **changes: Any) -> Decision:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        bucket = self.decider.bucket_of(parsed)
+        bucket = self.decider.length_of(parsed).bucket
         decided = self.decider.decide(
             DecisionInput(parsed, profile, np.arange(2), NOW_US + 1, 5.0, bucket=bucket)
         )
@@ -91,26 +95,29 @@ def test_a_decision_says_the_same_to_the_log_and_to_its_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "bucket"),
+    ("changes", "length"),
     [
-        ({"prompt_bytes": 0, "prompt_token_ids": 999}, ANY_BUCKET),  # and one of the answer
+        ({"prompt_bytes": 0, "prompt_token_ids": 999}, ANY_LENGTH),  # and one of the answer
         ({"prompt_bytes": 0, "prompt_token_ids": 1000}, beyond(1000)),
-        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 100}, ANY_BUCKET),
-        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 101}, beyond(1000)),
+        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 100}, ANY_LENGTH),
+        (
+            {"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 101},
+            beyond(1000),
+        ),
         ({"prompt_bytes": 0, "prompt_token_ids": 10_000}, beyond(4000)),
-        ({"prompt_bytes": 3000}, ANY_BUCKET),  # 750 tokens, if it is like the others
+        ({"prompt_bytes": 3000}, ANY_LENGTH),  # 750 tokens, if it is like the others
         ({"prompt_bytes": 3300}, beyond(1000)),  # 825, and 1,031 if it is not
-        ({"prompt_bytes": 0, "prompt_token_ids": 1800, "paths": (PATH, PATH)}, ANY_BUCKET),  # 900 each
+        ({"prompt_bytes": 0, "prompt_token_ids": 1800, "paths": (PATH, PATH)}, ANY_LENGTH),  # 900 each
     ],
 )
 def test_a_prompt_that_some_engines_would_refuse_is_for_the_others(
-    changes: dict[str, Any], bucket: int
+    changes: dict[str, Any], length: LengthClass
 ) -> None:
     """Some hold 1,000 tokens, some 4,000, some more."""
     setup = Setup(limits=lambda model: (1000, 4000) if model == "m" else ())
-    assert setup.decider.bucket_of(msgspec.structs.replace(TEXT, **changes)) == bucket
+    assert setup.decider.length_of(msgspec.structs.replace(TEXT, **changes)) == length
     other = msgspec.structs.replace(TEXT, model="other", prompt_token_ids=10**6)
-    assert setup.decider.bucket_of(other) == ANY_BUCKET
+    assert setup.decider.length_of(other) == ANY_LENGTH
 
 
 def test_nothing_is_reserved_by_deciding() -> None:
@@ -326,8 +333,8 @@ def labelled() -> Setup:
 def test_the_bucket_is_that_of_one_prompt_and_its_answer(changes: Any, bucket: int) -> None:
     """Of a batch the longest prompt counts, and of several answers one: none sees the tokens of another."""
     parsed = msgspec.structs.replace(TEXT, **changes)
-    assert labelled().decider.bucket_of(parsed) == bucket
-    assert Setup().decider.bucket_of(parsed) == ANY_BUCKET
+    assert labelled().decider.length_of(parsed) == LengthClass(bucket)
+    assert Setup().decider.length_of(parsed) == ANY_LENGTH
 
 
 def test_a_request_begins_in_its_bucket_although_all_are_idle() -> None:
