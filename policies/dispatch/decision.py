@@ -161,7 +161,6 @@ class Decider:
     def __init__(self, parts: DeciderParts, rules: DecisionRules) -> None:
         self._parts = parts
         self._fleet = parts.fleet
-        self._turns = Turns(parts.fleet, parts.replica, parts.next_attempt_id)
         self.use(rules)
         self.placed_count = 0
         self.shadow: ShadowObserver | None = None
@@ -170,7 +169,10 @@ class Decider:
         """Decide by these from now on."""
         self.rules = rules
         self.policy = rules.policy
-        self._order = rules.order
+        self._turns: Turns | None = None
+        if rules.order is not None:
+            parts = self._parts
+            self._turns = Turns(rules.order, parts.fleet, parts.replica, parts.next_attempt_id)
         self._block_tokens = float(rules.block_tokens)
         self._block_bytes = rules.block_bytes
         self._expected_output_tokens = float(rules.expected_output_tokens)
@@ -219,9 +221,9 @@ class Decider:
             )
         if isinstance(chosen, Shed):
             return chosen
-        order = self._order
-        if entry is not None and order is not None:
-            turn = self._turns.turn(order, entry, parsed.paths, view, candidates, chosen, policy)
+        turns = self._turns
+        if entry is not None and turns is not None:
+            order, turn = turns.order, turns.turn(entry, parsed.paths, view, candidates, chosen, policy)
             if order.rejection is not None and not entry.again:
                 miss = order.rejection.judge(outlook_of(entry, view, candidates, chosen, turn), asked.now_us)
                 if miss is not None:
@@ -233,15 +235,15 @@ class Decider:
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         """Views of the request and of the workers that may take it."""
-        fleet, order, queue = self._fleet, self._order, None
+        fleet, turns, queue = self._fleet, self._turns, None
         parsed, entry, slots = asked.parsed, asked.entry, asked.slots
         prompt_tokens, output_tokens = self.expected_tokens(parsed)
         prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
         tokens_per_block = self._block_tokens
         if not parsed.prompt_token_ids:
             tokens_per_block = self._block_bytes / self._parts.feedback.bytes_per_token(parsed.model or "")
-        if entry is not None and order is not None:
-            tickets = fleet.tickets
+        if entry is not None and turns is not None:
+            order, tickets = turns.order, fleet.tickets
             queue = QueueView(
                 tickets if tickets.count else None,
                 entry.lane,

@@ -42,7 +42,7 @@ from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt
 from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
-from policies.dispatch.turns import QueueEntry, QueueOrder
+from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.admission import Admission, AdmissionRules
 from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, Shed
@@ -118,21 +118,20 @@ class PairDecider(Decider):
         )
         if self.shadow is not None and arrives(entry):
             self.shadow.weighed(weighed)
-        chosen, verdict, order = weighed.first, weighed.verdict, self._order
+        chosen, verdict, turns = weighed.first, weighed.verdict, self._turns
         if isinstance(chosen, Shed):
             return chosen
-        if entry is not None and order is not None:
+        if entry is not None and turns is not None:
             if verdict is not None:
                 entry = replace(entry, lane=lane_by(entry.lane, verdict.way))
             turn, chosen, decode_view, verdict = self._asked(
-                order, entry, parsed, weighed, chosen, decode_view, line_of
+                turns, entry, parsed, weighed, chosen, decode_view, line_of
             )
-            if order.rejection is not None and not entry.again:
+            rejection = turns.order.rejection
+            if rejection is not None and not entry.again:
                 outlook = outlook_of(entry, view, weighed.candidates, chosen, turn)
                 goes = turn if isinstance(turn, Chosen) else chosen
-                miss = order.rejection.judge(
-                    _with_decode(outlook, decode_view, goes.transfer_s), asked.now_us
-                )
+                miss = rejection.judge(_with_decode(outlook, decode_view, goes.transfer_s), asked.now_us)
                 if miss is not None:
                     return miss.shed
             if isinstance(turn, Waiting):
@@ -194,7 +193,7 @@ class PairDecider(Decider):
 
     def _asked(
         self,
-        order: QueueOrder,
+        turns: Turns,
         entry: QueueEntry,
         parsed: RequestFacts,
         weighed: ScoredRequest,
@@ -210,20 +209,20 @@ class PairDecider(Decider):
             was no choice.
         """
         candidates, policy, verdict, slot = weighed.candidates, weighed.policy, weighed.verdict, chosen.slot
-        ask = partial(self._turns.turn, order, entry, parsed.paths, weighed.view)
+        ask = partial(turns.turn, entry, parsed.paths, weighed.view)
         decodable = decode_view.has_room(slot)
         full_link = "" if decodable else decode_view.full_link(slot)
         turn = ask(candidates, chosen, policy, decodable=decodable, full_link=full_link)
         if weighed.by_site is None:
             return turn, chosen, decode_view, verdict
         if isinstance(turn, Waiting) and verdict is not None:
-            helped = self._helped(order, entry, weighed, verdict, chosen, decode_view, line_of)
+            helped = self._helped(turns.order, entry, weighed, verdict, chosen, decode_view, line_of)
             if helped is not None and isinstance(helped.chosen, Chosen):
                 candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
         if isinstance(turn, Chosen):
             now_us = candidates.now_us
             link = self.offloading.full_link(decode_view, turn, now_us)
-            link = link or self._leave_link(order, entry, decode_view, turn, now_us)
+            link = link or self._leave_link(turns.order, entry, decode_view, turn, now_us)
             if link:
                 chosen, decode_view = turn, decode_view.without_room_on(link)
                 turn = ask(candidates, chosen, policy, decodable=False, full_link=link)
@@ -276,10 +275,10 @@ class PairDecider(Decider):
 
     def _line(self, entry: QueueEntry | None, link: str, chosen: Chosen, workers: int) -> Line:
         """The queue of one side of a link, before a request and behind it."""
-        tickets, order = self._fleet.tickets, self._order
-        if entry is None or order is None or not tickets.count:
+        tickets, turns = self._fleet.tickets, self._turns
+        if entry is None or turns is None or not tickets.count:
             return NO_LINE
-        key_us = _key_us(order, entry, chosen)
+        key_us = _key_us(turns.order, entry, chosen)
         lane = lane_by(entry.lane, link)
         total = tickets.lane_totals().get(lane)
         if total is None:

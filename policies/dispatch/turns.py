@@ -79,19 +79,22 @@ class Turns:
     """Decides whose turn it is, for one replica.
 
     Args:
+        order: How requests take turns.
         fleet: The workers, and the tickets of all replicas.
         replica: Name of this replica.
         next_attempt_id: Makes ids that are unique in the log.
     """
 
-    def __init__(self, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]) -> None:
+    def __init__(
+        self, order: QueueOrder, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]
+    ) -> None:
+        self.order = order
         self._fleet = fleet
         self._replica = replica
         self._next_attempt_id = next_attempt_id
 
     def turn(
         self,
-        order: QueueOrder,
         entry: QueueEntry,
         paths: tuple[bytes, ...],
         view: RequestView,
@@ -105,7 +108,6 @@ class Turns:
         """Return the chosen worker if it is the request's turn there, else the ticket under which it waits.
 
         Args:
-            order: How requests take turns.
             entry: What the request brings along.
             paths: Packed block hashes of each prompt.
             view: The request.
@@ -115,17 +117,17 @@ class Turns:
             decodable: False if no decode worker has room for what the chosen worker would prefill.
             full_link: The link that has no room for its KV; empty if none is in the way.
         """
-        now_us, slot, tickets = candidates.now_us, chosen.slot, self._fleet.tickets
+        order, now_us, slot, tickets = self.order, candidates.now_us, chosen.slot, self._fleet.tickets
         follows = bool(
             chosen.safe_tokens and self._fleet.loads.prefill_requests.item(slot) and len(paths) == 1
-        ) and self._follows(order, paths[0], chosen, candidates)
+        ) and self._follows(paths[0], chosen, candidates)
         has_room = not follows and order.admission.has_room(slot, now_us) and decodable
         if has_room and not tickets.count:
             return chosen
         ahead = prospect(candidates, view.prompt_tokens, slot, policy.price)
         service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
         key_us = min(entry.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
-        if has_room and (entry.turn == slot or not self._overtakes(order, entry, slot, key_us, now_us)):
+        if has_room and (entry.turn == slot or not self._overtakes(entry, slot, key_us, now_us)):
             return chosen
         offered = entry.turn >= 0 and entry.turn != slot
         ticket = tickets.get(entry.ticket_id) if entry.ticket_id else None
@@ -147,10 +149,10 @@ class Turns:
             full_link,
         )
 
-    def _follows(self, order: QueueOrder, path: bytes, chosen: Chosen, candidates: Candidates) -> bool:
+    def _follows(self, path: bytes, chosen: Chosen, candidates: Candidates) -> bool:
         """True if the request had better wait for the first token of another one on its worker."""
         slot, tokens_per_block = chosen.slot, candidates.tokens_per_block
-        step_tokens = order.step_tokens(slot)
+        step_tokens = self.order.step_tokens(slot)
         if not step_tokens:
             return False
         blocks = repeated_blocks(
@@ -166,9 +168,9 @@ class Turns:
             blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
         )
 
-    def _overtakes(self, order: QueueOrder, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
+    def _overtakes(self, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
         """True if a request with a lesser key waits for the room that a worker has."""
-        tickets, lanes = self._fleet.tickets, order.lanes.of(slot)
+        tickets, lanes = self._fleet.tickets, self.order.lanes.of(slot)
         if not entry.ticket_id:
             return tickets.ahead_of(slot, lanes, key_us, now_us, flow=entry.flow)
         best = tickets.best(slot, lanes, now_us)

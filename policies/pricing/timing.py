@@ -112,8 +112,7 @@ def assemble(
     math: Arithmetic[Number],
     prices: Prices[Number],
     prompt_tokens: float,
-    cached: Number,
-    pooled: Number | None,
+    match: tuple[Number, Number | None],
     backlog_s: Number,
     *,
     queue: QueueView | None,
@@ -126,8 +125,7 @@ def assemble(
         math: Of `Number`.
         prices: Of the worker.
         prompt_tokens: Of the request.
-        cached: Its window-safe match.
-        pooled: The same with what its pool holds; None if nothing is to be had there.
+        match: Its window-safe match, and the same with its pool; None if the pool adds nothing.
         backlog_s: V: prefill reserved there and not done.
         queue: The waiting queue; None if requests do not wait in the gateway.
         waiting: Its answers; None if nobody waits.
@@ -135,6 +133,7 @@ def assemble(
             split.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
+    cached, pooled = match
     uncached = prompt_tokens - cached
     # `service_s`, written out: four workers would be four calls more for each request.
     prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)

@@ -330,8 +330,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             COLUMNS,
             slow.prices,
             prompt_tokens,
-            own,
-            pooled,
+            (own, pooled),
             self.backlog_s,
             queue=queue,
             waiting=None
@@ -361,8 +360,10 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                     NUMBERS,
                     worker,
                     prompt_tokens,
-                    cached if cached < tokens_max else tokens_max,
-                    pooled if pooled is None or pooled < tokens_max else tokens_max,
+                    (
+                        cached if cached < tokens_max else tokens_max,
+                        pooled if pooled is None or pooled < tokens_max else tokens_max,
+                    ),
                     backlog_at_s(worker.slot, now_us),
                     queue=queue,
                     waiting=waiting,
