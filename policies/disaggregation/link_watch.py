@@ -1,34 +1,34 @@
-"""Watches what crosses links, and tells all replicas how the links are: goodput, loss, round trip.
+"""Watches transfers over links, and publishes how the links are: goodput, loss, round trip.
 
-What the legs of this replica's requests report is all there is to see (`router.gateway.pair_reservation`):
+Only the legs of this replica's requests are seen (`router.gateway.pair_reservation`):
 
     begun ── prefilled ── arrived     in time: the link carries what was planned on it; late: it does not
       └──────────┴─────── failed      a leg failed while the KV was under way
-      └──────────┴─────── dropped     the client left, or a leg refused: that says nothing of the link
+      └──────────┴─────── dropped     the client left, or a leg refused: no evidence on the link
 
-**Goodput.** Nobody sees what a link could carry, only how long a transfer took that was planned to take T
-beside others, all together at a rate R. If it took longer, for lack of bandwidth, the link carries R·T/took:
-TCP flows of equal weight all lose the same share. A transfer that does not arrive says the same while it goes
-on, so a link that dies is noticed before anything fails. What is late depends on what can be seen:
+**Goodput.** A transfer was planned to take T beside others, all together at a rate R. If it took longer, the
+link carries R·T/took: TCP flows of equal weight all lose the same share. A transfer that has not arrived is
+evidence already, so a dying link is noticed before anything fails. The threshold of late depends on what can
+be seen:
 
     NIXL                sent between the answer of the prefill leg and the first byte of the decode leg
     SGLang, Mooncake    sent beside the prefill, whose own end is not seen: only what is very late is the
                         link's fault, since predictions of prefills err
 
-What is measured continues from what the log said last, whoever said it, so one average is made of what all
-replicas see. It grows old: `policies.state.links` lets the capacity grow back.
+An observation continues from the newest `LinkMeasured` of any replica, so the replicas share one average. It
+ages: `policies.state.links` lets the capacity grow back.
 
-**Loss** is the share of failed transfers, likewise averaged. Failures at one worker count once in a while,
-since it may be the worker. Two of different workers make a link down (`policies.state.link_states`), a probe
-that arrives makes it up.
+**Loss** is the averaged share of failed transfers. Failures at one worker count once in `FAILURE_US`, since
+it may be the worker. Two of different workers make a link down (`policies.state.link_states`), a probe that
+arrives makes it up.
 
-**Given up.** A transfer that is late may never arrive: nobody hears of a link that dies. Whoever waits for it
-is told so (`Patience`) once it is later than it may be by as long as a prefill on this side takes. That
-costs at most twice what would have been best. While the link is known to be down, nobody waits longer.
+**Given up.** A late transfer may never arrive. A request that waits for it is told (`Patience`) once it is
+later than allowed by as long as a prefill on this side takes: that costs at most twice the best. While the
+link is known to be down, no request waits longer.
 
-**Round trip** is the time in which health checks connect to workers of another site, the least of the latest.
+**Round trip** is the least of the latest times in which health checks connect to workers of another site.
 
-Who owns it calls `LinkWatch.look` every `LOOK_S`. If nobody does, links count as configured.
+The owner calls `LinkWatch.look` every `LOOK_S`; otherwise links count as configured.
 """
 
 from collections import deque
@@ -46,50 +46,45 @@ from policies.state.op_log import OpLog
 from policies.state.ops import LinkMeasured, Shipping
 
 LOOK_S = 0.25
-"""Between two looks at what is late: half of what makes it so."""
+"""Seconds between looks at late transfers: half of the shortest delay that counts as late."""
 
 SHARE = 0.5
-"""Of one observation of goodput in the average: a link that lost nine tenths shows it after two."""
+"""Weight of one observation of goodput in the average: a link that lost nine tenths shows it after two."""
 
 LOSS_SHARE = 0.3
-"""Of one outcome in the average: one failure is not yet half, two in a row are more."""
+"""Weight of one outcome in the average: one failure is not yet half, two in a row are more."""
 
 LOSS_MIN = 0.001
-"""Less is none: a mean never gets to zero by itself."""
+"""A smaller loss is none: a mean never reaches zero by itself."""
 
 FAILURE_US = 5_000_000
-"""In so long failures at one worker count once."""
+"""Failures at one worker within this time count once."""
 
 PLANNED_S_MIN = 0.05
-"""Shorter transfers say nothing of goodput: a decode step, and a round trip, are as long."""
+"""Shorter transfers are no evidence of goodput: a decode step, and a round trip, are as long."""
 
 CHANGE_MIN = 0.05
-"""Relative change worth telling."""
+"""Relative change of capacity that is worth publishing."""
 
 TRIPS_KEPT = 8
-"""Times to connect, of each site, of which the least is the round trip."""
+"""Latest times to connect to each site, of which the least is the round trip."""
 
 TRIP_CHANGE_MIN, TRIP_CHANGE_S_MIN = 0.25, 0.001
-"""Changes of a round trip worth telling."""
+"""Changes of a round trip that are worth publishing: relative, and in seconds."""
 
 
 class LinkTurn(NamedTuple):
-    """A link went down, or is up again.
-
-    Attributes:
-        link: Which.
-        down: True if its transfers fail, and one now and then tries it.
-    """
+    """A link went down (its transfers fail, and one now and then tries it), or is up again."""
 
     link: str
     down: bool
 
 
 class Patience(msgspec.Struct, frozen=True, gc=False):
-    """How long somebody waits for a transfer.
+    """Bounds of the wait for a transfer.
 
     Attributes:
-        remote_s: Time to the first token that was predicted.
+        remote_s: Predicted time to the first token.
         local_s: The same without the transfer; +inf if there is no other way.
         give_up: Called when it is too late, and again when it is twice as late.
     """
@@ -103,13 +98,9 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
     """KV of one request that crosses a link.
 
     Attributes:
-        said: What was reserved.
-        prefill_id: Its prefill attempt.
-        slot: Of its prefill worker.
-        overlapped: Whether it is sent beside the prefill.
-        began_us: Log time at which sending could begin; 0 while it is not known.
-        judged_us: Up to when it is known to be late.
-        patience: Of who waits for it; None if nothing can be done.
+        overlapped: True if it is sent beside the prefill.
+        began_us: Log time at which sending could begin; 0 if unknown.
+        judged_us: Log time up to which its lateness has been observed.
         again_us: Log time before which it is not given up again.
     """
 
@@ -124,7 +115,7 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
 
     @property
     def planned_s(self) -> float:
-        """How long it should take."""
+        """Seconds that it should take."""
         return (self.said.end_us - self.said.start_us) / 1e6
 
     @property

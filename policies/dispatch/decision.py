@@ -1,16 +1,12 @@
-"""One decision: from a request and the workers that may take it to the operations that the log must hear.
+"""One decision: from a request and the workers that may take it to the operations that the log must carry.
 
-    RequestFacts, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
-                                                     │           └─────────> Hold (Waiting)
-                                                     └──> Shed
+    DecisionInput ──> views of request and workers ──> place ──> whose turn? ──> Decision (attempt, Placed)
+                                                         │           └─────────> Queued (Waiting)
+                                                         └──> Shed
 
-Here each worker serves requests alone. Where a prefill worker and a decode worker share them,
-`policies.dispatch.pair_decision` takes the same steps, and some in between. Whose turn it is says
-`policies.dispatch.turns`; a request that would miss its service level is rejected whatever its turn
-(`policies.dispatch.early_rejection`).
-
-Nothing is sent, published or awaited here, and no clock is read. So the simulator decides with the very same
-lines (`loadtest.simulator.replica`).
+Here each worker serves requests alone; `policies.dispatch.pair_decision` decides for pairs. Nothing is sent,
+published or awaited, and no clock is read, so the simulator decides by the same lines
+(`loadtest.simulator.replica`).
 """
 
 from bisect import bisect_left
@@ -36,27 +32,23 @@ from policies.state.queue_view import QueueView
 from radix import DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
 
 DOUBT = 1.25
-"""A prompt of bytes may have so many times the tokens that are expected, where its engine would refuse it.
+"""Factor by which a prompt of bytes may have more tokens than expected, where an engine would refuse it.
 [guess] Bytes per token are learned per model, and differ more between text and code than within either."""
 
 NO_PROMPT = (b"",)
-"""Paths of a request without a prompt: it is an arrival all the same (`policies.state.ops.Placed`)."""
+"""Paths of a request without a prompt: it counts as an arrival (`policies.state.ops.Placed`)."""
 
 
 TELLING_BLOCKS = 8
-"""Shorter matches tell nothing of a capacity (`policies.estimates.capacities`): an application's start is
-never evicted, or too few blocks to tell an eviction from rounding."""
+"""Shorter matches show nothing of a capacity (`policies.estimates.capacities`): an application's start is
+never evicted, or has too few blocks to tell an eviction from rounding."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A worker was chosen, or a prefill worker and a decode worker.
+    """A worker was chosen, or a pair, whose ``decode`` half is a decision under an id of its own.
 
-    Attributes:
-        attempt: What the answer must be judged by.
-        placed: What the log must hear, before anybody else decides.
-        decode: The same of the decode worker, under an id of its own; None if one worker does all.
-        shipping: What the log must hear of the KV that will cross a link; None if none does.
-        offload: Why the prefill is in this site or in another; None if there was no choice.
+    ``placed`` and ``shipping``, the reservation of a link for the KV, must be published before the next
+    decision.
     """
 
     attempt: Attempt
@@ -67,14 +59,13 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):
-    """It is not the request's turn: it waits here.
+    """The request waits here, under the id of the attempt that will end the wait.
 
     Attributes:
-        waiting: What the log must hear of it; under the id of the attempt that will end the wait.
         path: Packed block hashes of its (first) prompt.
-        safe_blocks: How much of that the chosen worker has.
-        waits_for_decode: Whether no decode worker has room that could end what the chosen worker begins.
-        waits_for_link: Whether it waits until a link has room for its KV.
+        safe_blocks: Window-safe match of that on the chosen worker.
+        waits_for_decode: True if only the room of a decode worker is lacking.
+        waits_for_link: True if the room of a link is lacking.
     """
 
     waiting: Waiting
@@ -85,15 +76,14 @@ class Queued(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRules(msgspec.Struct, frozen=True):
-    """By what one replica decides.
+    """Rules of one replica's decisions.
 
     Attributes:
-        policy: How workers are priced.
         block_tokens: Block size of token ids.
         block_bytes: Block size of text.
-        expected_output_tokens: Of a request that states no limit.
-        order: How requests take turns; None: nobody ever waits.
-        prefill_policy: How workers are priced where some of them only prefill; None: as everywhere.
+        expected_output_tokens: Expected answer of a request without a limit, in tokens.
+        order: None: no request ever waits.
+        prefill_policy: Policy where some workers only prefill; None: ``policy``.
     """
 
     policy: Policy
@@ -105,17 +95,10 @@ class DecisionRules(msgspec.Struct, frozen=True):
 
 
 class DecisionInput(msgspec.Struct, frozen=True, gc=False):
-    """One request to decide, and the workers that may take it.
+    """One request to decide, and the workers that may take it (not empty), at a log time.
 
-    Attributes:
-        parsed: The request.
-        profile: Attention of its model: the part of a match that it can reuse.
-        slots: Workers that may take it; not empty.
-        now_us: Log time.
-        now_s: Monotonic seconds, at which it will have been sent.
-        entry: Its place in the queue; None if it never waits.
-        bucket: Number of its length bucket, see `Decider.length_of`.
-        pairing: The workers that need a partner; None if none does.
+    ``now_s`` is the monotonic time at which it will have been sent. Without an ``entry`` it never waits;
+    without a ``pairing`` no worker needs a partner.
     """
 
     parsed: RequestFacts
@@ -130,15 +113,10 @@ class DecisionInput(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class DeciderParts:
-    """The parts of a replica that its decisions rest on.
+    """Parts of a replica that its decisions rest on.
 
-    Attributes:
-        fleet: The workers, their caches and loads.
-        feedback: Bytes per token, learned.
-        replica: Name of this replica.
-        next_attempt_id: Makes ids that are unique in the log.
-        limits: Token limits that some workers of a model have and others exceed, ascending; None: all are
-            alike.
+    ``next_attempt_id`` makes ids that are unique in the log. ``limits`` gives the ascending token limits that
+    some workers of a model have and others exceed; None: all are alike.
     """
 
     fleet: FleetState
@@ -149,14 +127,7 @@ class DeciderParts:
 
 
 class Decider:
-    """Decides for one replica where each worker serves requests alone; `PairDecider` knows the others, too.
-
-    Attributes:
-        rules: The rules in use.
-        policy: Their policy.
-        placed_count: Requests placed so far.
-        shadow: Observer of how each request was weighed when it came; None for none.
-    """
+    """Decides for one replica where each worker serves requests alone; ``shadow`` observes new requests."""
 
     def __init__(self, parts: DeciderParts, rules: DecisionRules) -> None:
         self._parts = parts
@@ -166,7 +137,7 @@ class Decider:
         self.shadow: ShadowObserver | None = None
 
     def use(self, rules: DecisionRules) -> None:
-        """Decide by these from now on."""
+        """Take over other rules."""
         self.rules = rules
         self.policy = rules.policy
         self._turns: Turns | None = None
@@ -180,8 +151,9 @@ class Decider:
     def length_of(self, parsed: RequestFacts) -> LengthClass:
         """Length class of a request.
 
-        Its length is its prompt and expected output; of a batch, the longest prompt. Without buckets, what
-        engines can hold counts (`policies.state.buckets`): the prompt and the answer that the client allows.
+        Its length is prompt plus expected output; of a batch, the longest prompt. Without buckets the limits
+        of the engines count (`policies.state.buckets`), against the prompt plus the answer that the client
+        allows.
         """
         buckets = self._fleet.buckets
         limits: Sequence[int] = ()
@@ -201,7 +173,7 @@ class Decider:
         return LengthClass(exceeds_tokens=limits[exceeded - 1]) if exceeded else ANY_LENGTH
 
     def expected_tokens(self, parsed: RequestFacts) -> tuple[float, float]:
-        """Tokens that are expected of all prompts of a request, and of each answer."""
+        """Expected tokens of all prompts of a request, and of each answer."""
         bytes_per_token = self._parts.feedback.bytes_per_token(parsed.model or "")
         output_tokens, most = self._expected_output_tokens, parsed.output_tokens_max
         return (
@@ -234,7 +206,7 @@ class Decider:
         return self._decision(asked, view, candidates, chosen)
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
-        """Views of the request and of the workers that may take it."""
+        """-"""
         fleet, turns, queue = self._fleet, self._turns, None
         parsed, entry, slots = asked.parsed, asked.entry, asked.slots
         prompt_tokens, output_tokens = self.expected_tokens(parsed)
@@ -275,7 +247,7 @@ class Decider:
     def _decision(
         self, asked: DecisionInput, view: RequestView, candidates: Candidates, chosen: Chosen
     ) -> Decision:
-        """Count the request as placed, and return what the answer is judged by and what the log must hear."""
+        """Count the request as placed and make the operation for the log."""
         self.placed_count += 1
         parsed, entry, windowed = asked.parsed, asked.entry, asked.profile.needs_ends
         fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
@@ -314,14 +286,14 @@ class Decider:
 
 
 def arrives(entry: QueueEntry | None) -> bool:
-    """True if a request has just come: it neither waits nor was dispatched before."""
+    """True if a request is new: it neither waits nor was dispatched before."""
     return entry is None or not (entry.ticket_id or entry.again)
 
 
 def outlook_of(
     entry: QueueEntry, view: RequestView, candidates: Candidates, chosen: Chosen, turn: Chosen | Waiting
 ) -> Outlook:
-    """What a request can expect where it goes now, or waits for the chosen worker."""
+    """Outlook of a request where it goes now, or at the chosen worker that it waits for."""
     key_us = 0
     if isinstance(turn, Chosen):
         chosen = turn

@@ -6,16 +6,11 @@
                                                        │ `Offloading`     └─> Queued
                                                        └──> Shed
 
-The steps between are those of `policies.dispatch.decision`. Requests whose workers need no partner are
-decided there.
-
-A prefill worker has room if a decode worker that may end the request has, too
-(`policies.disaggregation.decode_selection`). A request that waits for that waits for any worker of its lane:
-which one prefills it is decided then.
-
-Where KV crosses links, a lane has a part for each side of them (`policies.dispatch.queue_lanes`). A request
-that waits on one side may go to an idle worker of another, if that is sooner. A request whose link is full,
-or left to another request that goes first, waits for the link.
+A prefill worker has room only if a decode worker that may end the request has room, too
+(`policies.disaggregation.decode_selection`). A request that lacks only that waits for any worker of its lane.
+Where KV crosses links, a lane has a part for each side (`policies.dispatch.queue_lanes`). A request waiting
+on one side may go to an idle worker of another, if that is sooner. A request whose link is full, or left to
+another request that goes first, waits for the link.
 """
 
 import dataclasses
@@ -54,16 +49,7 @@ from radix import WHOLE_MAX, whole
 
 
 class PairDecider(Decider):
-    """Decides for one replica, of requests that two workers share, too; see `Decider`.
-
-    Args:
-        decode_selector: Finds decode workers; None: one by the same rules.
-        offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
-
-    Attributes:
-        prefill_policy: How workers are priced where some of them only prefill.
-        offloading: As given.
-    """
+    """Decides for one replica, also of requests that two workers share; default parts use the same rules."""
 
     def __init__(
         self,
@@ -81,17 +67,12 @@ class PairDecider(Decider):
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=parts.replica)
 
     def use(self, rules: DecisionRules) -> None:
-        """Decide by these from now on."""
+        """Take over other rules."""
         super().use(rules)
         self.prefill_policy = rules.prefill_policy or rules.policy
 
     def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "PairDecider":
-        """One that decides as this one would now, but counts and remembers for itself alone.
-
-        Args:
-            witness: Is told how a request was weighed.
-            policy: Of which it decides instead; None: as this one.
-        """
+        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
         rules = self.rules if policy is None else replace(self.rules, policy=policy, prefill_policy=None)
         other = PairDecider(
             dataclasses.replace(self._parts, next_attempt_id=str),
@@ -204,9 +185,8 @@ class PairDecider(Decider):
         """Ask whose turn it is, where another side may help and a link may be full.
 
         Returns:
-            Where the request goes, or the ticket under which it waits; the worker that this is about; the
-            view of decode workers, without a link that is full; and why that side of a link, None if there
-            was no choice.
+            The worker it goes to, or its ticket; the worker that this is about; the view of decode workers,
+            without a full link; the verdict on the side, None if there was no choice.
         """
         candidates, policy, verdict, slot = weighed.candidates, weighed.policy, weighed.verdict, chosen.slot
         ask = partial(turns.turn, entry, parsed.paths, weighed.view)
@@ -260,9 +240,9 @@ class PairDecider(Decider):
     def _leave_link(
         self, order: QueueOrder, entry: QueueEntry, decode_view: DecodeView, chosen: Chosen, now_us: int
     ) -> str:
-        """Leave the room of a link to a request with a lesser key, and return the link; empty if none waits.
+        """Return the link whose room is left to a request with a lesser key; empty if none waits.
 
-        All replicas hear that a link has room in the same moment, and see the same order.
+        All replicas see at the same moment that a link has room, and apply the same order.
         """
         link = decode_view.link(chosen.slot)
         best = self._fleet.tickets.first_for_link(link) if link else None
@@ -274,7 +254,7 @@ class PairDecider(Decider):
         return "" if self.offloading.left_unused(link, best, now_us) else link
 
     def _line(self, entry: QueueEntry | None, link: str, chosen: Chosen, workers: int) -> Line:
-        """The queue of one side of a link, before a request and behind it."""
+        """Queue of one side of a link, before a request and behind it."""
         tickets, turns = self._fleet.tickets, self._turns
         if entry is None or turns is None or not tickets.count:
             return NO_LINE
@@ -299,7 +279,7 @@ class PairDecider(Decider):
         *,
         crosses: bool,
     ) -> Decision:
-        """The decision with its decode half and what crosses a link, if ``crosses`` says that some KV may."""
+        """Add the decode half, and the shipping if ``crosses``: if some candidate's KV crosses a link."""
         attempt, chosen, now_us = decision.attempt, decision.attempt.chosen, decision.placed.at_us
         home_tokens = chosen.uncached_tokens
         if verdict is not None:
@@ -318,13 +298,7 @@ class PairDecider(Decider):
         return Decision(attempt, placed, decode, shipping, verdict)
 
     def _decode_half(self, attempt: Attempt, placed: Placed, partner: DecodePartner) -> Decision:
-        """The decision on the worker that ends a request.
-
-        Args:
-            attempt: How it was placed on the worker that begins it.
-            placed: The same for the log.
-            partner: The worker that ends it.
-        """
+        """Decision on the worker that ends a request which ``attempt`` and ``placed`` begin."""
         chosen, cached_tokens = attempt.chosen, round(partner.cached_tokens)
         decode = Chosen(
             partner.slot,
@@ -362,6 +336,6 @@ def _key_us(order: QueueOrder, entry: QueueEntry, chosen: Chosen) -> int:
 
 
 def _with_decode(outlook: Outlook, decode_view: DecodeView, transfer_s: float) -> Outlook:
-    """The outlook of a request that another worker may decode."""
+    """Outlook of a request that another worker may decode."""
     decoders, room_s = decode_view.decoders(outlook.slot), decode_view.wait_s(outlook.slot)
     return replace(outlook, decoders=decoders, room_s=room_s, transfer_s=transfer_s)

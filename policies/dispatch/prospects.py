@@ -1,13 +1,9 @@
-"""Outlook of a request that may have to wait.
+"""Outlook of a request that may have to wait: its work x on the chosen worker, and whether it is *affine*.
 
-Two questions of one look at the candidates:
-
-* How much work is it on the chosen worker, ``x`` (`policies.pricing.timing`)? That orders the queue
-  (`policies.state.waiting`).
-* Is it *affine*: is waiting for its worker predicted cheaper, by the price that chose the worker, than
-  starting on any other that stood idle? Then it waits for that worker, and a room elsewhere is nothing to it.
-  A policy that does not count in seconds is taken to compare times to first token. Where there are no other
-  workers, nothing is said of those that may yet come.
+The work orders the queue (`policies.state.waiting`). A request is affine if waiting for its worker is
+predicted cheaper, by the price that chose it, than starting on any other that stood idle: room elsewhere does
+not help it. A policy without seconds is taken to compare times to first token. Without other workers a
+request is not affine, since some may yet come.
 """
 
 from math import inf
@@ -23,26 +19,14 @@ from policies.scoring.min_ttft import min_ttft
 
 
 class Prospect(msgspec.Struct, frozen=True, gc=False):
-    """Answers.
-
-    Attributes:
-        chosen_s: Prefill and exposed transfer on the chosen worker, seconds, >= 0.
-        affine: True if the chosen worker, busy, is better than any other, idle.
-    """
+    """Prefill and exposed transfer on the chosen worker, in seconds >= 0, and affinity to it."""
 
     chosen_s: float
     affine: bool
 
 
 def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Price | None) -> Prospect:
-    """Look at the candidates for a request that may have to wait.
-
-    Args:
-        candidates: Who may take it.
-        prompt_tokens: Its length.
-        slot: Of the candidate that the policy chose.
-        price: Of the policy; None if it does not count in seconds.
-    """
+    """Judge the candidates for a request; ``price`` is None if the policy counts no seconds."""
     price = price or min_ttft
     chosen_s = chosen_cost = others_cost = inf
     if candidates.few:
@@ -60,5 +44,5 @@ def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Pri
 
 
 def _idle(timing: Timing[Number], nothing: Number) -> Timing[Number]:
-    """The same of workers that have nothing to do."""
+    """The same on workers without any work."""
     return msgspec.structs.replace(timing, ready_s=nothing, settled_s=nothing, behind=nothing)

@@ -1,17 +1,13 @@
-"""Lanes of the waiting queue: which workers may take which of the requests that wait.
+"""Lanes of the waiting queue: the workers that may take waiting requests.
 
-A *lane* is a model and a length bucket, ``MODEL|BUCKET``: all requests of one lane may go to the same
-workers. Whoever looks at a worker that has room asks for the lanes that it serves, thousands of times a
-second, and the answer changes only when workers or the waiting models do: so it is kept,
-and `Lanes.follow` looks whether it still holds.
+A *lane* is a model and a length class, ``MODEL|BUCKET``: all requests of a lane may go to the same workers. A
+look at a worker with room asks for the lanes that it serves, thousands of times a second, and the answer
+changes only when workers or the waiting models do: so it is cached, and `Lanes.follow` refreshes it.
 
-Where KV crosses links, what waits is parted by the side on which it will be prefilled, ``MODEL|BUCKET@LINK``:
-the workers of that side serve it, so that short prompts do not stand behind long ones that go elsewhere. A
-worker of another side may take it when it stands idle (`Lanes.beyond`).
-
-In a fleet of prefill and decode workers a worker with room is not enough: what it begins, another must have
-room to decode (`policies.DecodeSelector`). Only those for which this is so are worth looking at
-(`Lanes.open`).
+Where KV crosses links, a lane is split by the side that will prefill, ``MODEL|BUCKET@LINK``: the workers of
+that side serve it, so that short prompts do not stand behind long ones that go elsewhere. An idle worker of
+another side may take a request (`Lanes.beyond`). In a fleet of prefill and decode workers a worker is worth a
+look only if another one has room to decode what it begins (`policies.DecodeSelector`, `Lanes.open`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +32,7 @@ def lane_of(model: str | None, length: LengthClass = ANY_LENGTH) -> str:
 
 
 def lane_by(lane: str, link: str) -> str:
-    """The part of a lane whose KV crosses a link; of an empty one, none."""
+    """Part of a lane whose KV crosses a link; an empty link crosses none."""
     return f"{lane}@{link.translate(_SAFE)}"
 
 
@@ -57,13 +53,7 @@ _SAFE = str.maketrans("|", "/")
 
 
 class _Served(NamedTuple):
-    """Who serves a lane.
-
-    Attributes:
-        slots: Its own workers.
-        pairing: Who of all of them needs a partner.
-        beyond: Those of other sides.
-    """
+    """Own workers of a lane, the pairing of all of them, and the workers of other sides."""
 
     slots: Slots
     pairing: Pairing | None
@@ -71,16 +61,14 @@ class _Served(NamedTuple):
 
 
 class Lanes:
-    """The lanes in which somebody waits, and who serves them.
+    """Lanes in which requests wait, and the workers that serve them.
 
-    Args:
-        slots_of: Who may take the requests of a lane now; the same array as long as that does not change.
-        pairing_of: Who of them needs a partner, None if nobody does; likewise the same object.
-        decode_selector: Knows which partners have room.
+    ``slots_of`` and ``pairing_of`` return the same object until it changes; no pairing means that no worker
+    of a lane needs a partner.
 
     Attributes:
-        slots: Everybody who serves one of them, or may when idle.
-        pairs: Whether anybody of them needs a partner.
+        slots: All workers that serve a lane, or may when idle.
+        pairs: True if one of them needs a partner.
     """
 
     def __init__(
@@ -99,21 +87,21 @@ class Lanes:
         self.pairs = False
 
     def serving(self, lane: str) -> Slots:
-        """Who may take the requests of a lane now."""
+        """Workers that may take the requests of a lane now."""
         return self._served(lane).slots
 
     def of(self, slot: int) -> Sequence[str]:
-        """The lanes that the worker in a slot serves, as of the last `follow`."""
+        """Lanes that the worker in a slot serves, as of the last `follow`."""
         return self._of.get(slot, ())
 
     def beyond(self, slot: int) -> Sequence[str]:
-        """The lanes of other sides that it may help out when it is idle."""
+        """Lanes of other sides that the worker in a slot may help out when it is idle."""
         return self._beyond.get(slot, ())
 
     def open(self, slots: Slots, now_us: int) -> Slots:
-        """Of some who serve a lane, those that need no partner in one of theirs, or of whom one has room.
+        """Return those of some workers that need no partner in one of their lanes, or have one with room.
 
-        A decode worker is one of them while it decodes nothing: it is then as good as any.
+        An idle decode worker needs no partner.
         """
         if not self.pairs or self._decode_selector is None:
             return slots
@@ -128,7 +116,7 @@ class Lanes:
         return slots if open_.all() else slots[open_]
 
     def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
-        """The same of one, and of a request of so many tokens."""
+        """True if `open` would return this one, for a request of so many tokens."""
         if not self.pairs or self._decode_selector is None:
             return True
         pairings = (self._known[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
@@ -138,7 +126,7 @@ class Lanes:
         )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
-        """Whether a decode worker has room for a request of a lane that has so many tokens."""
+        """True if a decode worker has room for a request of a lane that has so many tokens."""
         pairing = self._pairing_of(lane)
         return (
             pairing is not None
@@ -147,15 +135,11 @@ class Lanes:
         )
 
     def knows(self, lane: str) -> bool:
-        """Whether a lane was among those of the last `follow`."""
+        """True if a lane was among those of the last `follow`."""
         return lane in self._known
 
     def follow(self, waiting: Iterable[str]) -> None:
-        """See whether something has changed.
-
-        Args:
-            waiting: The lanes in which somebody waits.
-        """
+        """Refresh the lanes in which requests wait."""
         lanes = {lane: self._served(lane) for lane in waiting}
         known = self._known
         if len(lanes) == len(known) and all(
@@ -188,7 +172,7 @@ class Lanes:
 
 
 def _same(known: _Served, served: _Served) -> bool:
-    """Whether nothing changed: the same arrays, not only equal ones."""
+    """True if nothing changed: the same arrays, not only equal ones."""
     return (
         known.slots is served.slots
         and known.pairing is served.pairing

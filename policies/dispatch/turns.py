@@ -1,7 +1,6 @@
-"""Whose turn it is: whether a request goes to its chosen worker now, or waits.
+"""Turns: a request goes to its chosen worker now, or waits.
 
-A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
-asked next, of requests with a `QueueEntry`:
+A policy chooses as if every worker took everything at once. For requests with a `QueueEntry`:
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
 2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
@@ -9,12 +8,10 @@ asked next, of requests with a `QueueEntry`:
    declined another's room; else for any worker of its lane.
 
 The price of each worker includes the tickets that go first there and those that would be overtaken
-(`policies.state.queue_view`), so the choice is between waiting here and starting there, in one unit. An idle
-worker is chosen where it costs least; work that would lose its cache there waits for its own worker
-(decision 0049). A request that is offered the room of another worker than the one it would choose declines.
-
-A request whose worker is just prefilling what it shares with another one waits for its worker, if it would
-compute that again (`policies.dispatch.followers`).
+(`policies.state.queue_view`), so waiting here and starting there are compared in one unit. Work that would
+lose its cache elsewhere waits for its own worker (decision 0049). A request declines the room of a worker
+that it would not choose. A request whose worker is just prefilling what it shares with another request waits,
+if it would compute that part again (`policies.dispatch.followers`).
 """
 
 from collections.abc import Callable
@@ -34,16 +31,14 @@ from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
 
 
 class QueueEntry(msgspec.Struct, frozen=True, gc=False):
-    """What a request that may have to wait brings along.
+    """Place of a request in the queue.
 
     Attributes:
         arrived_us: Log time of its arrival, however often it has been dispatched since.
-        lane: Who may take it (`policies.dispatch.queue_lanes`).
-        flow: Who is to be treated fairly (`policies.state.fairness`).
-        ticket_id: Under which it waits already; empty if it does not.
-        turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
-        narrowed: Whether some of its lane's workers may not take it (they failed it, or start slowly).
-        again: Whether it was dispatched before: it is not judged by what is promised then.
+        ticket_id: Ticket under which it waits already; empty if it does not.
+        turn: Slot of the worker whose room is offered; -1 if the request asks on its own.
+        narrowed: True if some workers of its lane may not take it (they failed it, or start slowly).
+        again: True if it was dispatched before: promises are not judged again.
     """
 
     arrived_us: int
@@ -56,16 +51,14 @@ class QueueEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueOrder(msgspec.Struct, frozen=True):
-    """How requests take turns.
+    """Order in which requests take turns.
 
     Attributes:
-        admission: Who has room.
-        lanes: Who serves which of those that wait.
-        k: Key of a request: its arrival plus so many times its predicted work (`policies.state.waiting`).
-            0 is first come, first served; a large one is shortest first.
-        step_tokens: Of the worker in a slot: what one step of its engine prefills at most, if others find
-            what a step computes only when it is over; 0 if they find it before.
-        rejection: Who would miss what is promised; None if nothing is.
+        k: Key of a request: its arrival plus k times its predicted work (`policies.state.waiting`). 0 is
+            first come, first served; a large k is shortest first.
+        step_tokens: By slot: most tokens that one step of the engine prefills, if other requests find the
+            result only when the step is over; 0 if they find it before.
+        rejection: Judge of promises; None if nothing is promised.
     """
 
     admission: Admission
@@ -76,14 +69,7 @@ class QueueOrder(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """Decides whose turn it is, for one replica.
-
-    Args:
-        order: How requests take turns.
-        fleet: The workers, and the tickets of all replicas.
-        replica: Name of this replica.
-        next_attempt_id: Makes ids that are unique in the log.
-    """
+    """Decides whose turn it is, for one replica."""
 
     def __init__(
         self, order: QueueOrder, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]
@@ -107,15 +93,8 @@ class Turns:
     ) -> Chosen | Waiting:
         """Return the chosen worker if it is the request's turn there, else the ticket under which it waits.
 
-        Args:
-            entry: What the request brings along.
-            paths: Packed block hashes of each prompt.
-            view: The request.
-            candidates: Who may take it.
-            chosen: The worker that the policy chose.
-            policy: How workers are priced.
-            decodable: False if no decode worker has room for what the chosen worker would prefill.
-            full_link: The link that has no room for its KV; empty if none is in the way.
+        ``decodable`` is False if no decode worker has room for what the chosen worker would prefill;
+        ``full_link`` names the link that has no room for its KV.
         """
         order, now_us, slot, tickets = self.order, candidates.now_us, chosen.slot, self._fleet.tickets
         follows = bool(
