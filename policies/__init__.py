@@ -1,4 +1,4 @@
-"""What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
+"""Decisions: pure, over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
 from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates, SiteMap

@@ -67,7 +67,7 @@ class SiteMap:
         return "" if number == UNREACHABLE else self._sites[number][1]
 
     def by_site(self, slots: Slots) -> CandidatesBySite | None:
-        """Split candidates by site; None if all KV stays in its site. The same array again finds the cached result."""
+        """Split candidates by site, cached by array; None if all KV stays in its site."""
         if not self._links.rules:
             return None
         kept = self._kept.get(id(slots))  # see `policies.fleet.columns`

@@ -49,11 +49,10 @@ DECODE_COST = "decode_cost"
 DECODE_POLICIES = (DECODE_COST, *POLICIES)
 
 TPOT_BASE_S, TPOT_REQUEST_S = 0.01, 0.0002
-"""Seconds of a decode step, and seconds that a request adds, before anything was observed: only order
-matters."""
+"""Seconds of a decode step, and of each request in it, before anything was observed: only order matters."""
 
 SLOPE_MIN = 1e-3
-"""Least share of a step's time that a request adds: else all batches would be alike where none was large yet."""
+"""Least share of a step's time that a request adds: else batches are all alike where none was large yet."""
 
 CONTEXT_TOKENS = 8192.0
 """r: a guess; 0 would count nothing but tokens, and +inf nothing but requests."""
@@ -114,7 +113,7 @@ _NOBODY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: F
 
 
 class DecodeSelector:
-    """Finds decode workers, by a policy (None: `DECODE_COST`) and what was learned of decode by worker class."""
+    """Finds decode workers by a policy (None: `DECODE_COST`) and the fits of decode by worker class."""
 
     def __init__(
         self,
@@ -164,7 +163,7 @@ class DecodeSelector:
         return open_
 
     def without_decode(self, pools: DecodePools, slots: Slots) -> Slots:
-        """Candidates but decode workers, or all if there are no others; the same array again finds it cached."""
+        """Candidates but decode workers, or all if there are no others; cached by array."""
         kept = self._others.get(id(slots))  # see `policies.fleet.columns`
         if kept is None or kept[0] is not slots:
             if len(self._others) >= KEPT_MAX:

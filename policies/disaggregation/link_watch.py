@@ -46,7 +46,7 @@ from policies.state.op_log import OpLog
 from policies.state.ops import LinkMeasured, Shipping
 
 LOOK_S = 0.25
-"""Seconds between looks at late transfers: half of the shortest delay that counts as late."""
+"""Seconds between looks at late transfers."""
 
 SHARE = 0.5
 """Weight of one observation of goodput in the average: a link that lost nine tenths shows it after two."""
@@ -120,10 +120,10 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
 
     @property
     def late_s(self) -> float:
-        """How long it may take before that is the link's fault.
+        """Seconds that it may take before the link is to blame.
 
-        Prefills are predicted to a factor of two once the cost model is fitted; a decode leg says its
-        first byte after a step and a round trip.
+        Prefills are predicted to a factor of two once the cost model is fitted; the first byte of a decode
+        leg takes a step and a round trip more.
         """
         return 4.0 * self.planned_s + 1.0 if self.overlapped else 1.25 * self.planned_s + 0.25
 
@@ -140,12 +140,7 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
 
 
 class LinkWatch:
-    """Watches the links for one replica.
-
-    Args:
-        fleet: The shared state.
-        log: Changes it, for all replicas.
-    """
+    """Watches the links for one replica."""
 
     def __init__(self, fleet: FleetState, log: OpLog) -> None:
         self._fleet = fleet
@@ -169,21 +164,13 @@ class LinkWatch:
         protocol: str,
         patience: Patience | None = None,
     ) -> None:
-        """A request was sent whose KV will cross a link.
-
-        Args:
-            said: What was reserved.
-            prefill_id: Of its prefill attempt.
-            slot: Of its prefill worker.
-            protocol: How that hands over.
-            patience: Of who waits for it.
-        """
+        """A request was sent whose KV will cross a link; ``prefill_id`` is its prefill attempt."""
         hand_over = HAND_OVERS.get(protocol)
         overlapped = hand_over is None or hand_over.overlap_ratio > 0
         self._crossings[said.request_id] = _Crossing(said, prefill_id, slot, overlapped, patience=patience)
 
     def prefilled(self, request_id: str) -> None:
-        """The prefill leg of a request is over; to be said before the log hears it."""
+        """The prefill leg of a request is over; to be called before the log hears it."""
         crossing = self._crossings.get(request_id)
         if crossing is not None:
             self._see_begin(crossing, self._now_us())
@@ -191,7 +178,7 @@ class LinkWatch:
                 crossing.began_us = self._now_us()
 
     def arrived(self, request_id: str) -> None:
-        """The KV of a request has arrived; to be said before the log hears it."""
+        """The KV of a request has arrived; to be called before the log hears it."""
         crossing = self._crossings.pop(request_id, None)
         if crossing is None:
             return
@@ -204,12 +191,7 @@ class LinkWatch:
         self._tell(link, now_us, self._observed(crossing, now_us), loss_ratio)
 
     def failed(self, request_id: str, worker_id: str) -> None:
-        """A leg failed while the KV of a request was under way.
-
-        Args:
-            request_id: Of its attempt on the decode worker.
-            worker_id: The worker of that leg.
-        """
+        """The leg on a worker failed while the KV of a request (its decode attempt) was under way."""
         crossing = self._crossings.pop(request_id, None)
         now_us = self._now_us()
         if crossing is None or now_us < self._failed_us.get(worker_id, now_us - FAILURE_US) + FAILURE_US:
@@ -220,11 +202,11 @@ class LinkWatch:
         self._tell(link, now_us, None, loss_ratio + LOSS_SHARE * (1.0 - loss_ratio))
 
     def dropped(self, request_id: str) -> None:
-        """A request ended before its KV arrived, and nobody knows whether it would have."""
+        """A request ended before its KV arrived: no evidence."""
         self._crossings.pop(request_id, None)
 
     def measured(self, site: str, connect_s: float) -> None:
-        """A connection was made to a worker of a site, within so many seconds."""
+        """A health check connected to a worker of a site within so many seconds."""
         fleet = self._fleet
         link = link_name(site, fleet.rules.site)
         if link not in fleet.links.rules:
@@ -238,7 +220,7 @@ class LinkWatch:
             self._tell(link, self._now_us(), None, fleet.links.loss_ratio(link), min(trips))
 
     def look(self) -> list[LinkTurn]:
-        """See what is late, and forget whose failures are long past.
+        """Publish what is late, and forget failures that are long past.
 
         Returns:
             Links that went down or are up again since the last look, whichever replica found it.
@@ -271,7 +253,7 @@ class LinkWatch:
         return turns
 
     def _give_up(self, now_us: int) -> None:
-        """Tell those who wait for what is too late."""
+        """Tell the requests that wait for transfers that are too late."""
         loss_ratio = self._fleet.links.loss_ratio
         late = [
             crossing
@@ -285,7 +267,7 @@ class LinkWatch:
                 crossing.patience.give_up()
 
     def _see_begin(self, crossing: _Crossing, now_us: int) -> None:
-        """A transfer beside its prefill begins when that does: when it is the oldest of its worker."""
+        """A transfer beside its prefill begins when that is the oldest of its worker."""
         if crossing.began_us or not crossing.overlapped:
             return
         head = self._fleet.loads.head(crossing.slot, now_us)
@@ -293,13 +275,13 @@ class LinkWatch:
             crossing.began_us = now_us - round(head.elapsed_s * 1e6)
 
     def _carried(self, crossing: _Crossing, took_s: float) -> float:
-        """What the link carries if a transfer took so long because of it."""
+        """Rate of the link if a transfer took so long because of it."""
         said, links = crossing.said, self._fleet.links
         own = said.kv_bytes / crossing.planned_s
         return max(links.reserved_bytes_per_s(said.link, self._now_us()), own) * crossing.planned_s / took_s
 
     def _observed(self, crossing: _Crossing, now_us: int) -> float | None:
-        """What the capacity of the link is thought to be now; None if nothing new is known."""
+        """New capacity of the link after a transfer; None if that shows nothing new."""
         links, link = self._fleet.links, crossing.said.link
         took_s = (now_us - crossing.began_us) / 1e6 - links.rtt_s(link)
         if not crossing.began_us or crossing.planned_s < PLANNED_S_MIN or took_s <= 0:
@@ -313,15 +295,7 @@ class LinkWatch:
     def _tell(
         self, link: str, now_us: int, bytes_per_s: float | None, loss_ratio: float, rtt_s: float | None = None
     ) -> None:
-        """Tell all replicas what has changed of a link, if that is worth it.
-
-        Args:
-            link: Which.
-            now_us: Log time.
-            bytes_per_s: Its capacity; None: as it is known.
-            loss_ratio: Share of failed transfers.
-            rtt_s: Its round trip; None: as it is known.
-        """
+        """Publish a change of a link, if it is worth it; None leaves capacity or round trip as known."""
         links = self._fleet.links
         known, rules = links.measurement(link), links.rules.get(link)
         if rules is None:

@@ -1,31 +1,31 @@
-"""Where a request is prefilled: locally, or in another site, from which its KV crosses a link.
+"""Rule for the site of a prefill: locally, or in another site, from which its KV crosses a link.
 
-*Local* is where its KV crosses no link. **Seconds** decide. Both sides are priced as what the request would
-wait, with what that side has cached, plus what others lose by it (theory E1: prices on stages; E2):
+*Local* means that the KV crosses no link. **Seconds** decide: on each side the wait of the request, with that
+side's cache, plus what others lose by it (theory E1: prices on stages; E2):
 
     local    V + x + κ·x·(V + x/2)
     remote   the same there + link + ρ/(1-ρ)·(wait + w/2)      w: seconds of the whole link that it takes
 
-with ρ the smoothed utilisation, and the wait for room on the link as it is planned (`Links.quote`). Remote
-must be sooner by a margin: predictions err, and a link has more ways to fail. A threshold is in this already,
-and it moves: who is long gains most by faster workers, so as their queue grows, the short ones stay first.
+with ρ the smoothed utilisation, and the wait for room on the link as planned (`Links.quote`). Remote must be
+sooner by a margin, since predictions err and links fail. This holds a threshold that moves: long prompts gain
+most by faster workers, so as their queue grows, short ones stay first.
 
-**The slow loop's threshold t** on *uncached* tokens (PrfaaS, arXiv:2604.15039, 3.4.3) rations a link that is
-scarce: whoever would leave no more than t to prefill locally stays, since long prefills gain more for each
-byte. Where there is room it keeps nobody: a request that is sooner there goes there (decision 0047).
+**The slow loop's threshold t** on *uncached* tokens (PrfaaS, arXiv:2604.15039, 3.4.3) rations a scarce link:
+a prompt with no more than t tokens to prefill locally stays, since long prefills gain more for each byte.
+While the link has room, t keeps no request (decision 0047).
 
-**A threshold set by hand** is the rule of the paper, which an operator asked for:
+**A threshold set by hand** is the rule of the paper:
 
     link scarce     the local cache alone counts:      l - l_local <= t ? local : remote
     link abundant   the best cache anywhere counts:    l - max(l_local, l_remote) <= t ? local : remote
 
-In the second case the paper moves the longer prefix here if it is there. Engines of today can do that only
-through a pool that both sites share (`policies.fleet.cache_pools`), and what can be fetched from it is part
-of l_local already. A prefix that is only remote cannot be moved: SGLang's bootstrap and vLLM's connectors
-hand over whole requests, from prefill to decode. Then seconds decide, as when a queue surges on one side.
+The paper moves the longer prefix here in the second case. Engines can do that only through a pool that both
+sites share (`policies.fleet.cache_pools`), and what a pool holds is part of l_local already: SGLang's
+bootstrap and vLLM's connectors hand over whole requests, from prefill to decode. So seconds decide where only
+the remote prefix is long, and when a queue surges on one side.
 
-Nothing crosses a link that is down, and no KV that nobody has weighed. Transfers are paced: one that does not
-fit now waits in the gateway if that is still sooner, and else is prefilled locally.
+Nothing crosses a link that is down, and no KV of unknown size. Transfers are paced: one that does not fit now
+waits in the gateway if that is still sooner, else the prompt is prefilled locally.
 """
 
 from collections.abc import Sequence
@@ -40,11 +40,11 @@ from policies.state.link_states import LinkSignals, LinkState, LinkStateRules, L
 from policies.state.links import Links, Quote
 
 UTILISATION_MAX = 0.95
-"""A link that is fuller costs others no more (as in `policies.fleet.columns`): ρ/(1-ρ) <= 19."""
+"""A fuller link costs others no more (as in `policies.fleet.columns`): ρ/(1-ρ) <= 19."""
 
 
 class OffloadReason(StrEnum):
-    """Why a request is prefilled where it is."""
+    """Reason for the site of a prefill."""
 
     BELOW_THRESHOLD = "below_threshold"
     ABOVE_THRESHOLD = "above_threshold"
@@ -62,19 +62,19 @@ class OffloadReason(StrEnum):
 
 
 MARGIN_RATIO, MARGIN_S = 0.1, 0.02
-"""By this share of the local price, and by so many seconds, remote must be cheaper."""
+"""Margin by which remote must be cheaper: the greater of a share of the local price, and seconds."""
 
 CALM_S = 0.5
-"""A queue surges until it is less than so many seconds longer than that of the other side."""
+"""A surge ends when the queue is less than this longer than that of the other side."""
 
 
 @dataclass(frozen=True)
 class RemoteRules:
-    """Which prompts are prefilled in another site.
+    """Choice of prompts that are prefilled in another site.
 
     Attributes:
-        surges: Whether a queue surges when it is ``wait_s_max`` longer than that of the other side.
-        helps: Whether a worker that stands idle may take what waits for the other side, if that is sooner.
+        surges: A queue surges when it is ``wait_s_max`` longer than that of the other side.
+        helps: An idle worker may take a request that waits for the other side, if that is sooner.
     """
 
     disable_remote_prefill: bool = setting(
@@ -97,24 +97,23 @@ class RemoteRules:
 
 @dataclass(frozen=True)
 class OffloadRules(LinkStateRules, RemoteRules):
-    """What the rule goes by."""
+    """Settings of the rule."""
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """What one side can do for a request: its cheapest worker, and its shortest queue.
+    """Offer of one side for a request: its cheapest worker, and its shortest queue.
 
     Attributes:
-        site: Where.
-        link: What the KV would cross; empty if none.
-        uncached_tokens: That it would prefill.
-        ready_s: V': until it could begin.
+        link: Link that the KV would cross; empty if none.
+        uncached_tokens: Tokens that it would prefill.
+        ready_s: V': seconds until it could begin.
         service_s: s.
-        other_s: What else is in the time to the first token, but for the link.
-        others_s: What others lose.
-        backlog_s: The shortest queue of the side, seconds.
-        overlap_ratio: Share of the prefill during which its KV is on its way.
-        kv_bytes: What would cross; None if nobody knows.
-        ready_bytes: What of it is cached there, and leaves at once.
+        other_s: Rest of the time to the first token, but for the link.
+        others_s: Seconds that others lose.
+        backlog_s: Shortest queue of the side, seconds.
+        overlap_ratio: Share of the prefill during which its KV is sent.
+        kv_bytes: Bytes that would cross; None if unknown.
+        ready_bytes: The part of them that is cached there, and leaves at once.
     """
 
     site: str
@@ -139,23 +138,20 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
     """A decision that explains itself.
 
     Attributes:
-        remote: Whether it is prefilled in another site.
-        site: Where it is prefilled.
-        reason: Why.
+        site: Site of the prefill.
         threshold_tokens: t; 0 without one.
-        uncached_local: Tokens to prefill locally; -1 if nobody can.
+        uncached_local: Tokens to prefill locally; -1 if no worker can.
         uncached_remote: In the other site.
-        kv_bytes: That would cross; -1 if nobody knows.
-        link_s: What the link would add to the time to the first token: wait, exposed transfer, round trip.
-        local_s: Predicted time to the first token, locally; -1 if nobody can.
+        kv_bytes: Bytes that would cross; -1 if unknown.
+        link_s: Seconds that the link would add to the time to the first token: wait, exposed transfer, round
+            trip.
+        local_s: Predicted time to the first token, locally; -1 if no worker can.
         remote_s: In the other site.
         utilisation: Of the link, smoothed.
-        state: Of the link.
-        link: Which.
-        local_others_s: What others would lose locally.
+        local_others_s: Seconds that others would lose locally.
         remote_others_s: In the other site and on the link.
-        wait_s: What of ``link_s`` is the wait for room on it.
-        above_cap: Whether more of its KV would leave in a second than may: it goes alone.
+        wait_s: The part of ``link_s`` that is the wait for room.
+        above_cap: True if more of its KV would leave in a second than may: it goes alone.
     """
 
     remote: bool
@@ -178,12 +174,12 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def way(self) -> str:
-        """The link that its KV crosses; empty for none."""
+        """Link that its KV crosses; empty for none."""
         return self.link if self.remote else ""
 
     @property
     def judged_tokens(self) -> int:
-        """Uncached tokens that t is compared with: with an abundant link, by the best cache anywhere."""
+        """Uncached tokens that t is compared with: over an abundant link, behind the best cache anywhere."""
         if self.state is LinkState.ABUNDANT:
             return min(self.uncached_local, self.uncached_remote)
         return self.uncached_local
@@ -278,7 +274,7 @@ class Offload:
     def _by_seconds(
         self, local: Offer, side: RemoteSide, threshold_tokens: float | None, surge: int
     ) -> tuple[bool, OffloadReason]:
-        """Where it should go if the link lets it: where it is sooner; a scarce link is for long ones."""
+        """Choice by seconds, before the link is asked; a scarce link is for long prompts."""
         if not self._sooner(local, side):
             return False, OffloadReason.SOONER_LOCAL
         short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
@@ -291,7 +287,7 @@ class Offload:
     def _by_threshold(
         self, local: Offer, side: RemoteSide, threshold_tokens: float | None, surge: int
     ) -> tuple[bool, OffloadReason]:
-        """The same by the paper."""
+        """Choice by the paper."""
         assert threshold_tokens is not None
         offer = side.offer
         sooner = self._sooner(local, side)
@@ -306,12 +302,12 @@ class Offload:
         return True, OffloadReason.ABOVE_THRESHOLD
 
     def _sooner(self, local: Offer, side: RemoteSide) -> bool:
-        """Whether remote is cheaper by the margin."""
+        """True if remote is cheaper by the margin."""
         local_s = local.ttft_s + local.others_s
         return side.price_s + max(MARGIN_S, MARGIN_RATIO * local_s) < local_s
 
     def _gets_through(self, local: Offer, side: RemoteSide, quote: Quote) -> bool:
-        """Whether the link takes it now and fast, or at least sooner than it were done locally."""
+        """True if the link takes it now and fast, or at least sooner than a local prefill."""
         wait_s_max = self.rules.wait_s_max
         if quote.fits and side.link_s <= wait_s_max:
             return True
@@ -344,7 +340,7 @@ class Offload:
 
 
 def _rank(side: RemoteSide) -> tuple[bool, bool, float, str]:
-    """The least is the best site to go to."""
+    """Sort key: the least is the best site."""
     return side.offer.kv_bytes is None, side.signals.state is LinkState.DOWN, side.price_s, side.offer.link
 
 

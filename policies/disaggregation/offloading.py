@@ -1,10 +1,6 @@
-"""Where requests are prefilled, decided for one replica: locally, or in another site (see `offload`).
+"""Choice of the side of a link, for one replica and a request with candidates on several sides (`offload`).
 
-What is done for a request whose candidates are on two sides of a link:
-
-    place on each side ──> an offer of each ──> the rule ──> the side's choice, and a `Shipping` when it goes
-
-Requests all of whose candidates are local never come here.
+place on each side ──> an offer of each ──> the rule ──> the side's choice, and a `Shipping` when it goes
 """
 
 from collections import Counter, deque
@@ -29,25 +25,19 @@ from policies.state.waiting_lines import Ticket
 from radix import DURATION_US_MAX, KV_BYTES_MAX, whole
 
 VERDICTS_KEPT = 64
-"""Of so many requests it is remembered why they went where they did."""
+"""Latest requests whose verdicts are kept."""
 
 PACE_S = 0.002
-"""Shorter waits for a link are no reason to wait: a look at the waiting room takes longer."""
+"""A shorter wait for a link is no reason to wait: a look at the queue takes longer."""
 
 
 LINK_GRACE_US = 250_000
-"""So long the room of a link is left to another replica's request. It asks again every 20 ms, or
-somewhat less often where many do."""
+"""Time for which the room of a link is left to another replica's request. That one asks again every 20 ms, or
+somewhat less often where many wait."""
 
 
 class PastVerdict(msgspec.Struct, frozen=True, gc=False):
-    """A verdict on a request that went.
-
-    Attributes:
-        at_us: Log time.
-        request_id: Of its prefill attempt.
-        verdict: Why it went there.
-    """
+    """Verdict on a request that went, with log time and prefill attempt."""
 
     at_us: int
     request_id: str
@@ -55,12 +45,12 @@ class PastVerdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Line(NamedTuple):
-    """What waits in the gateway for the workers of one side.
+    """Queue in the gateway for the workers of one side, for each worker there.
 
     Attributes:
-        ahead_s: How long those keep a worker there busy that go before the request.
-        behind: How many go behind it, for each worker there.
-        work_s: How long all of them keep a worker there busy.
+        ahead_s: Seconds of work that goes before the request.
+        behind: Requests that go behind it.
+        work_s: Seconds of work of all.
     """
 
     ahead_s: float
@@ -69,17 +59,14 @@ class Line(NamedTuple):
 
 
 NO_LINE = Line(0.0, 0.0, 0.0)
-"""Nobody waits."""
 
 
 class Placing(NamedTuple):
-    """Where a request goes, if it is its turn.
+    """Destination of a request, if it is its turn: side, worker among its candidates, and the reason.
 
     Attributes:
-        candidates: Those of its side.
-        chosen: The worker among them; or that there is none.
-        verdict: Why that side; None if there was no choice.
-        full_link: The link that the request would have to wait for; empty for none.
+        verdict: None if there was no choice.
+        full_link: Link that the request would have to wait for; empty for none.
     """
 
     candidates: Candidates
@@ -91,15 +78,10 @@ class Placing(NamedTuple):
 class Offloading:
     """Decides on which side of a link requests are prefilled.
 
-    Args:
-        fleet: What is known of the workers and the links.
-        offload: The rule.
-        replica: Who decides.
-
     Attributes:
-        counts: Of each reason, how many requests went.
-        above_cap: Of each link, how many had more KV than can be kept below its cap.
-        latest: The newest verdicts.
+        counts: Requests that went, by reason.
+        above_cap: By link: requests with more KV than can be kept below its cap.
+        latest: Newest verdicts.
     """
 
     def __init__(
@@ -116,10 +98,10 @@ class Offloading:
         self._fleet = fleet
         self._replica = replica
         self._left_to: dict[str, tuple[str, int, int]] = {}
-        """Of each link, to whom its room was left: since when, and when last."""
+        """By link: ticket that its room was left to, since when, and when last."""
 
     def rehearsing(self) -> "Offloading":
-        """One that decides as this one would now, and remembers nothing for it."""
+        """Return a copy that decides alike, and whose memory is its own."""
         other = Offloading(self._fleet, self.offload.rehearsing(), replica=self._replica)
         other._left_to = dict(self._left_to)
         return other
@@ -145,14 +127,8 @@ class Offloading:
     ) -> Placing:
         """Choose a side and a worker.
 
-        Args:
-            candidates: All who may take the request.
-            by_site: The same, parted.
-            decode_view: At the workers that would decode it.
-            policy: How workers are priced.
-            bucket: Length bucket of the request.
-            line_of: What waits for a side: of a link, its choice there and how many work there.
-            failed: Whether a worker has failed it before.
+        ``line_of`` gives the queue of a side by its link, its choice and its number of workers; ``failed``
+        says that a worker has failed the request before.
         """
         fleet, view = self._fleet, decode_view.request
         local_offer = local = None
@@ -195,17 +171,10 @@ class Offloading:
         slot: int,
         waits_s: float,
     ) -> Placing | None:
-        """Let an idle worker of another side take a request that waits, if that is sooner.
+        """Let the idle worker in a slot, on another side, take a request that waits, if that is sooner.
 
-        Args:
-            candidates: All who may take the request.
-            by_site: The same, parted.
-            decode_view: At the workers that would decode it.
-            policy: How workers are priced.
-            bucket: Length bucket of the request.
-            verdict: Why it waits where it does.
-            slot: Of the idle worker.
-            waits_s: Predicted time to the first token where it waits.
+        ``verdict`` is that of the side where it waits, ``waits_s`` its predicted time to the first token
+        there.
 
         Returns:
             None if it had better wait, or must.
@@ -231,15 +200,7 @@ class Offloading:
     def shipping(
         self, request_id: str, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Shipping | None:
-        """What the log must hear of the KV that a request sends over a link; None if it does not.
-
-        Args:
-            request_id: Of the attempt on the decode worker.
-            decode_view: At the workers that would decode it.
-            chosen: Its prefill worker.
-            held_tokens: What its decode worker holds of the prompt.
-            now_us: Log time.
-        """
+        """Reservation of a link for the KV of a request, by its decode attempt; None if it crosses none."""
         kv, link, overlap_ratio = (
             decode_view.kv,
             decode_view.link(chosen.slot),
@@ -270,7 +231,7 @@ class Offloading:
         )
 
     def full_link(self, decode_view: DecodeView, chosen: Chosen, now_us: int) -> str:
-        """The link that has no room for what a prefill worker would send; empty if it has.
+        """Link without room for what a prefill worker would send; empty if it has room.
 
         The worker that takes a request may be another than the one by which its side was judged.
         """
@@ -295,7 +256,7 @@ class Offloading:
     def _quoted(
         self, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Quote | None:
-        """What the link of a prefill worker offers."""
+        """Quote of the link of a prefill worker."""
         overlap_ratio = decode_view.overlap_ratio(chosen.slot)
         overlapped_s = overlap_ratio * chosen.service_s
         return self._fleet.links.quote(
@@ -308,7 +269,7 @@ class Offloading:
         )
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
-        """Remember why a request went where it did."""
+        """Count a request that goes, and keep its verdict."""
         self.counts[verdict.reason] += 1
         if verdict.remote and verdict.above_cap:
             self.above_cap[verdict.link] += 1
@@ -324,7 +285,7 @@ class Offloading:
 _CHOSEN_LOCAL = frozenset(
     (OffloadReason.BELOW_THRESHOLD, OffloadReason.SOONER_LOCAL, OffloadReason.REMOTE_BUSY)
 )
-"""Why a request that could go to another site does not."""
+"""Reasons for which a request stays although it could go to another site."""
 
 
 def _offer(
@@ -335,7 +296,7 @@ def _offer(
     chosen: Chosen,
     line_of: Callable[[str, Chosen, int], Line],
 ) -> Offer:
-    """What a side can do, by the worker that the policy chose there."""
+    """Offer of a side, by the worker that the policy chose there."""
     line, prefill_s = line_of(link, chosen, len(candidates)), chosen.service_s
     return Offer(
         site,
@@ -350,17 +311,16 @@ def _offer(
 
 
 def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
-    """Seconds that others lose: who decodes there, who comes while it is busy, and each who waits behind it.
+    """Seconds that others lose: requests decoding there, later arrivals, and each request waiting behind it.
 
     Of two workers of one side the policy counts only the part of the wait in which later arrivals stay behind
-    (`policies.scoring.expected_cost`): the rest of the queue is the same for both. Between two sides it is
-    not, since a request that is longer for a slower side holds up the line there for longer. So here all of
-    the wait counts, κ·x·(V + A + x/2).
+    (`policies.scoring.expected_cost`): the rest of the queue is the same for both. Between two sides it
+    differs, since a request that is longer for a slower side holds up the line there for longer. So here all
+    of the wait counts, κ·x·(V + A + x/2).
 
-    While nobody waits for a side, most later requests take another worker of it
-    (`SlowColumns.delayed_ratio`). That matters where the faster side has room: at 1.2 requests/s mean TTFT is
-    1.78 s with it and 1.91 s without, P99 6.9 and 12.5 s (`loadtest.plan.prfaas`, ours, 1,000 lognormal
-    prompts, seed 1).
+    While no request waits for a side, most later requests take another worker of it
+    (`SlowColumns.delayed_ratio`): at 1.2 requests/s mean TTFT is 1.78 s with that factor and 1.91 s without,
+    P99 6.9 and 12.5 s (`loadtest.plan.prfaas`, ours, 1,000 lognormal prompts, seed 1).
     """
     slow, prefill_s = candidates.slow, chosen.service_s
     congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
@@ -371,7 +331,7 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
 
 
 def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
-    """The same with what would cross the link: all of the KV but what the decode side holds."""
+    """Add what would cross the link: all of the KV but what the decode side holds."""
     kv, overlap_ratio = decode_view.kv, decode_view.overlap_ratio(chosen.slot)
     if not kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
@@ -385,5 +345,5 @@ def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
 
 
 def _ready_bytes(kv: KvBytes, chosen: Chosen, held_tokens: float) -> float:
-    """What leaves at once: what the prefill worker has cached and the decode side has not."""
+    """Bytes that leave at once: what the prefill worker has cached and the decode side has not."""
     return max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes

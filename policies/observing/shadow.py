@@ -1,19 +1,17 @@
-"""A second policy that is asked what it would choose, and never obeyed.
+"""A second policy that is asked for its choice and never obeyed.
 
-    decide ── weighed ──> Witness          of each request once, when it comes, whether it then waits or not
+    decide ── weighed ──> ShadowObserver   each request once, when it comes, whether it then waits or not
                              ├─ Shadow     asks another policy about a sample of them, and compares
                              └─ (an explanation, `router.explaining.explanation`)
 
-Both choices are judged by the same service-time model, on the fleet as it is: the predicted time to first
-token and the cached tokens of the one against those of the other. What is *not* in it: had the second policy
-decided before, other workers would hold other prompts and other queues. So a difference here says what the
-next request would gain or lose, not what the fleet would; for that, `cacheway simulate` replays a trace.
+Both choices are judged by one service-time model, on the fleet as it is: predicted time to first token and
+cached tokens. With the second policy in charge, other workers would hold other prompts and queues: so a
+difference is the gain or loss of the next request, not of the fleet. `cacheway simulate` replays a trace for
+that.
 
-Who is sampled follows from the prompt alone, so all replicas ask about the same prompts and nothing is drawn.
-Where prefill and decode are apart the prefill worker is compared, on the side of a link that was chosen.
-
-Policies are functions of what they see: one that takes turns counts the turns of the active one
-(`policies.pricing.views.RequestView.sequence`), so that asking it moves nobody's turn.
+The sample follows from the prompt alone, so all replicas ask about the same prompts. For pairs, the prefill
+workers are compared, on the chosen side of a link. A policy that takes turns counts the turns of the active
+one (`policies.pricing.views.RequestView.sequence`), so asking it changes none.
 """
 
 from collections import deque
@@ -32,7 +30,7 @@ from policies.scoring.placement import place
 from policies.state.rendezvous import weights
 
 MODELS_MAX = 100
-"""Models that are told apart; the rest is counted under `OTHERS`: names come from clients."""
+"""Models that are told apart; further ones count under `OTHERS`, since names come from clients."""
 
 OTHERS = "*"
 
@@ -40,23 +38,21 @@ NEWEST = 1000
 """Differences kept of each model, for their quantiles."""
 
 _SAMPLE = 0x9C5F_3D1B_6E2A_8477
-"""What a prompt is hashed against to see whether it is sampled: no worker's hash but by accident."""
+"""Hashed with a prompt to decide its sampling: equal to a worker's hash only by accident."""
 
 
 class ScoredRequest(msgspec.Struct, frozen=True, eq=False):
     """A request as it was weighed when it came.
 
     Attributes:
-        model: What it asks for, empty if it does not say.
-        view: The request.
-        everyone: Who may take it, on both sides of a link.
-        candidates: Those of the side that was chosen; all, if there is one side only.
-        policy: By which it was weighed.
-        first: What that policy chose, before anybody asked whose turn it is.
-        bucket: Length bucket of the request.
-        decode_view: At those who would decode it; None if one worker does all.
-        by_site: The candidates by what their KV crosses; None if nothing crosses a link.
-        verdict: Why that side; None if there was no choice.
+        model: Empty if the request names none.
+        everyone: Workers that may take it, on all sides of a link.
+        candidates: Those of the chosen side.
+        first: Choice of the policy, before its turn was judged.
+        bucket: Number of its length bucket.
+        decode_view: View of the decode workers; None if one worker does all.
+        by_site: Candidates by the link that their KV crosses; None if nothing crosses one.
+        verdict: Reason for the side; None if there was no choice.
     """
 
     model: str
@@ -72,17 +68,17 @@ class ScoredRequest(msgspec.Struct, frozen=True, eq=False):
 
 
 class ShadowObserver(Protocol):
-    """Who is told how requests are weighed."""
+    """Observer of how requests are weighed."""
 
     def weighed(self, weighed: ScoredRequest) -> None:
-        """A request came and was weighed; called before anything changes. Must not raise."""
+        """Take note of a new request, before anything changes. Must not raise."""
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
     """Two choices for one request.
 
     Attributes:
-        agreed: Whether they are the same worker.
+        agreed: True if both chose the same worker.
         ttft_s: Predicted seconds to the first token of the second less those of the first.
         cached_tokens: Predicted cached tokens of the second less those of the first.
     """
@@ -93,15 +89,11 @@ class Judged(msgspec.Struct, frozen=True, gc=False):
 
 
 class Comparison:
-    """All choices for the requests of one model.
+    """All choices for the requests of one model: sums, and the `NEWEST` differences.
 
     Attributes:
-        judged: Requests of which both policies chose a worker.
-        agreed: Of these, those with the same.
-        unplaced: Requests for which the second policy considered nobody.
-        ttft_s: Sum of the differences (`Judged`).
-        cached_tokens: Likewise.
-        newest: The latest of them.
+        judged: Requests for which both policies chose a worker.
+        unplaced: Requests for which the second policy considered none.
     """
 
     __slots__ = ("agreed", "cached_tokens", "judged", "newest", "ttft_s", "unplaced")
@@ -120,7 +112,7 @@ class Comparison:
         self.newest.append(judged)
 
     def quantiles(self, shares: tuple[float, ...]) -> tuple[list[float], list[float]]:
-        """Of the newest differences, in seconds and in tokens, those at these shares; 0 without any."""
+        """Quantiles of the newest differences, in seconds and in tokens; 0 without any."""
         newest = self.newest
         if not newest:
             return [0.0] * len(shares), [0.0] * len(shares)
@@ -131,21 +123,13 @@ class Comparison:
 
 
 def _nobody(_: Judged | None) -> None:
-    """Nobody wants to know."""
+    """Report to no one."""
 
 
 class Shadow:
-    """Asks another policy.
+    """Asks another policy about a share of the prompts.
 
-    Args:
-        policy: Which.
-        fleet: What is known of the workers.
-        ratio: Share of the prompts it is asked about, 0 to 1.
-        told: Hears of each; None stands for a request for which it considered nobody.
-
-    Attributes:
-        policy: As given.
-        ratio: As given.
+    ``told`` receives each result; None stands for a request for which it considered no worker.
     """
 
     def __init__(
@@ -165,15 +149,15 @@ class Shadow:
 
     @property
     def models(self) -> Mapping[str, Comparison]:
-        """What was found, by model."""
+        """Comparisons by model."""
         return self._models
 
     def samples(self, key: int) -> bool:
-        """Whether it is asked about a prompt."""
+        """True if it is asked about a prompt."""
         return weights(key, _SAMPLE) < self._below
 
     def weighed(self, weighed: ScoredRequest) -> None:
-        """Compare, if the request is sampled and the active policy chose anybody."""
+        """Compare, if the request is sampled and the active policy chose a worker."""
         first, policy, view = weighed.first, self.policy, weighed.view
         if isinstance(first, Shed) or not self.samples(view.key):
             return
