@@ -12,15 +12,14 @@ from policies.disaggregation.decode_selection import (
 )
 from policies.disaggregation.encoders import choose_encoder
 from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
-from policies.disaggregation.link_watch import LinkTurn, LinkWatch, Patience
-from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
+from policies.disaggregation.link_watch import LinkWatch, Patience
+from policies.disaggregation.offload import Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.disaggregation.offloading import Offloading, PastVerdict
 from policies.disaggregation.optimum import (
     Curve,
     Optimum,
     RemoteSite,
     Split,
-    Stage,
     Stages,
     Throughput,
     ThroughputModel,
@@ -29,7 +28,6 @@ from policies.disaggregation.optimum import (
     decode_per_s,
     egress_bytes_per_s,
     kv_bytes_per_s,
-    service_curve,
 )
 from policies.disaggregation.role_demand import role_demand
 from policies.disaggregation.role_plan import (
@@ -42,8 +40,6 @@ from policies.disaggregation.role_plan import (
     RoleMember,
     RoleRules,
     RoleVerdict,
-    StageLoad,
-    live_lengths,
     plan_roles,
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
@@ -71,7 +67,7 @@ from policies.dispatch.request_queue import (
 from policies.dispatch.request_queue import Refusal as QueueRefusal
 from policies.dispatch.turns import QueueEntry, QueueOrder
 from policies.estimates.capacities import Reuse, learned_blocks
-from policies.estimates.costs import PROFILES, ServiceFit, ServiceModel
+from policies.estimates.costs import PROFILES, ServiceModel
 from policies.estimates.decodes import DecodeFit, decoding_after
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.estimates.length_histogram import LengthDemand
@@ -88,23 +84,22 @@ from policies.fleet.pairing import (
     HAND_OVERS,
     HANDOVER_LABEL,
     SITE_LABEL,
-    HandOver,
     Pairing,
     Partners,
 )
-from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow, ShadowObserver
+from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
 from policies.scoring import POLICIES, Policy, make_policy
-from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
+from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthBuckets, LengthClass
 from policies.state.clock import LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
-from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
-from policies.state.links import LinkRules, Links, Quote, link_name, site_after
+from policies.state.link_states import LinkState, LinkStates
+from policies.state.links import LinkRules, Links, Quote, link_name
 from policies.state.newest import Newest
 from policies.state.op_log import OpLog
 from policies.state.ops import (
@@ -144,7 +139,7 @@ from policies.state.ops import (
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
 from policies.state.rendezvous import turn_of
-from policies.state.waiting import Inversions, Tickets
+from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
 from policies.state.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Trim
@@ -161,7 +156,6 @@ __all__ = [
     "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
-    "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
     "FULL_ATTENTION",
     "GRACE_LAGS",
@@ -170,7 +164,6 @@ __all__ = [
     "HAND_OVERS",
     "LINK_LOOK_S",
     "NEVER_TOKENS",
-    "NO_WORKER_RETRY_AFTER_S",
     "OP_KINDS",
     "POLICIES",
     "PREFILL",
@@ -227,28 +220,22 @@ __all__ = [
     "FleetState",
     "Forget",
     "GiveUp",
-    "HandOver",
     "Insert",
-    "Inversions",
     "Judged",
     "KvBytes",
     "Lanes",
     "Left",
     "LengthBuckets",
     "LengthClass",
-    "LengthDemand",
     "LinkMeasured",
     "LinkRules",
     "LinkState",
-    "LinkStateRules",
     "LinkStates",
-    "LinkTurn",
     "LinkWatch",
     "Links",
     "LogClock",
     "Miss",
     "Newest",
-    "Offer",
     "Offload",
     "OffloadPlan",
     "OffloadReason",
@@ -293,12 +280,10 @@ __all__ = [
     "RoleVerdict",
     "RoomRules",
     "ScoredRequest",
-    "ServiceFit",
     "ServiceLevel",
     "ServiceModel",
     "SettingsChanged",
     "Shadow",
-    "ShadowObserver",
     "Shed",
     "Shipped",
     "Shipping",
@@ -307,8 +292,6 @@ __all__ = [
     "SiteMap",
     "Slots",
     "Split",
-    "Stage",
-    "StageLoad",
     "Stages",
     "Started",
     "Switched",
@@ -349,7 +332,6 @@ __all__ = [
     "lane_of",
     "learned_blocks",
     "link_name",
-    "live_lengths",
     "make_policy",
     "model_and_length",
     "place",
@@ -361,10 +343,8 @@ __all__ = [
     "repeated_blocks",
     "role_demand",
     "role_taken",
-    "service_curve",
     "setting",
     "shares",
-    "site_after",
     "turn_of",
     "turn_roles",
     "waits_for_leader",

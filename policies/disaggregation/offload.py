@@ -235,7 +235,7 @@ class Offload:
         """Decide where a request is prefilled.
 
         Args:
-            local: The offer where no link is crossed; None if nobody prefills there.
+            local: The offer where no link is crossed; None if no worker prefills there.
             sides: The offers of other sites; not empty.
             threshold_tokens: t; None while there is none.
             fixed: True if t was set by hand, and so decides; else it rations a link that is scarce.

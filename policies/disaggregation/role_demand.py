@@ -53,7 +53,7 @@ def role_demand(
         lengths,
         {name: service_curve(fleet.service_model(name), lengths.tokens, behind) for name in sorted(classes)},
         decode_per_s,
-        # No KV that nobody has weighed crosses a link (`policies.disaggregation.offload`).
+        # KV of unknown size crosses no link (`policies.disaggregation.offload`).
         {
             site: fleet.links.cap_bytes_per_s(link_name(site, fleet.rules.site), now_us) if kv.known else 0.0
             for site in sorted({member.site for member in members if member.site})

@@ -370,14 +370,14 @@ class _Fleet:
 
     @classmethod
     def of(cls, demand: RoleDemand, members: Sequence[RoleMember]) -> "_Fleet":
-        """Of those that serve; who is turning counts as what it will be."""
+        """Fleet of the members that serve; a turning one counts as if it had turned."""
         serving = [member if member.serves else _turned(member) for member in members]
         serving = [member for member in serving if member.serves]
         home = [member for member in serving if member.home]
         return cls(demand, home, [one for one in serving if not one.home and one.worker.role == PREFILL])
 
     def step(self, may_turn: Callable[[RoleMember], bool]) -> tuple[dict[str, str], Throughput] | None:
-        """The best step: who turns into what, and what that serves; None if none serves more."""
+        """Best step: new roles by worker, and the throughput then; None if none gains."""
         best: tuple[dict[str, str], Throughput] | None = None
         size = size_of_step(self._home)
         for name in self._classes:
@@ -392,7 +392,7 @@ class _Fleet:
         return best if best is not None and _gain(best[1], now) > 0 else None
 
     def _spare(self, name: str, role: str, may_turn: Callable[[RoleMember], bool]) -> Iterator[RoleMember]:
-        """Workers of a class and role that may turn, those first that lose least."""
+        """Workers of a class and role that may turn, the least loss first."""
         left = Counter(member.group for member in self._home if member.worker.role == role)
         ours = [
             member
@@ -405,7 +405,7 @@ class _Fleet:
                 yield member
 
     def _after(self, name: str, count: int, role: str) -> Throughput:
-        """What is served when so many workers of a class have turned into a role."""
+        """Throughput after so many workers of a class have turned into a role."""
         counts = self._counts.copy()
         counts[name, role] += count
         counts[name, _other(role)] -= count
@@ -419,7 +419,7 @@ class _Fleet:
 
 
 def _loses(member: RoleMember) -> tuple[int, float, str]:
-    """What a worker loses that turns: who is nearly free drains soon, who holds little loses little."""
+    """Sort key by loss: an idle worker drains soon, one with little cache loses little."""
     return member.inflight_requests, member.held_tokens, member.worker_id
 
 
@@ -435,7 +435,7 @@ def _other(role: str) -> str:
 
 
 def _gain(then: Throughput, now: Throughput) -> float:
-    """By how much more is served."""
+    """Relative gain in throughput."""
     if then.requests_per_s == now.requests_per_s:
         return 0.0
     if not now.requests_per_s:
@@ -444,7 +444,7 @@ def _gain(then: Throughput, now: Throughput) -> float:
 
 
 def _undoes(role: str, known: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
-    """Whether turning workers into a role would undo the latest change."""
+    """True if turning workers into a role would undo the latest change."""
     if known is None or now_us - known.changed_us > rules.reversal_s * 1e6:
         return False
     return _other(role) in known.turned.values()

@@ -178,6 +178,6 @@ class EarlyRejection:
         predicted_s = fit.tpot_s(requests)
         if predicted_s <= promised_s:
             return None
-        # Nobody let in, of n decodes n·exp(-t/t_d) go on after t seconds.
+        # Without further requests, of n decodes n·exp(-t/t_d) go on after t seconds.
         excess = requests / max(fit.requests_within(promised_s), 1.0)
         return Miss("tpot", predicted_s, promised_s, max(fit.decode_s * log(excess), RETRY_AFTER_S_MIN))

@@ -17,7 +17,7 @@ from policies.scoring.options import option
 
 @dataclass(frozen=True, slots=True)
 class AffinityOptions:
-    """Options of ``affinity``: ``match_weight`` is the value of a full match over the busiest worker's load."""
+    """Options of ``affinity``: ``match_weight`` is what a full match weighs against the highest load."""
 
     match_weight: float = option(1.0)
 
