@@ -70,7 +70,6 @@ from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import PROFILES, ServiceModel
 from policies.estimates.decodes import DecodeFit, decoding_after
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
-from policies.estimates.length_histogram import LengthDemand
 from policies.fleet.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.fleet.cache_pools import CachePool
 from policies.fleet.departures import departures
