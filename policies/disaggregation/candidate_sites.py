@@ -15,7 +15,7 @@ from policies.state.links import Links, link_name
 LOCAL, UNREACHABLE = 0, -1
 """Numbers for no link, and for a link that would be needed and does not exist."""
 
-KEPT_MAX = 100
+CACHED_MAX = 100
 """Lists of candidates whose sides are cached."""
 
 
@@ -42,7 +42,7 @@ class SiteMap:
         self._links = links
         self._sites: list[tuple[str, str]] = [("", "")]
         self._numbers = np.zeros(rows, dtype=np.intp)
-        self._kept: dict[int, CandidatesBySite] = {}
+        self._cached: dict[int, CandidatesBySite] = {}
 
     def way(self, site: str, decode_sites: list[str]) -> str | None:
         """Widest link from a site to the decode workers; empty if they are there, None if there is no way."""
@@ -70,12 +70,12 @@ class SiteMap:
         """Split candidates by site, cached by array; None if all KV stays in its site."""
         if not self._links.rules:
             return None
-        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
-        if kept is None or kept.every is not slots:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            kept = self._kept[id(slots)] = self._part(slots)
-        return None if kept.local is slots else kept
+        cached = self._cached.get(id(slots))  # see `policies.fleet.columns`
+        if cached is None or cached.every is not slots:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
+            cached = self._cached[id(slots)] = self._part(slots)
+        return None if cached.local is slots else cached
 
     def _part(self, slots: Slots) -> CandidatesBySite:
         numbers: NDArray[np.intp] = self._numbers[slots]

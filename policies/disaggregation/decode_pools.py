@@ -87,12 +87,12 @@ def _reached(fleet: FleetState, partners: Partners, slot: int, sites: SiteMap) -
     classes: dict[str, list[int]] = {}
     for row, each in enumerate(slots.tolist()):
         classes.setdefault(fleet.at_slot(each).worker_class, []).append(row)
-    told = [fleet.at_slot(each).labels.get(KEEPS_PREFIXES_LABEL) == "true" for each in slots.tolist()]
+    labelled = [fleet.at_slot(each).labels.get(KEEPS_PREFIXES_LABEL) == "true" for each in slots.tolist()]
     return DecodePool(
         partners.hand_over,
         link or "",
         slots,
         fleet.columns.hashes(slots),
-        np.array(told, dtype=np.bool_) | partners.hand_over.keeps_prefixes,
+        np.array(labelled, dtype=np.bool_) | partners.hand_over.keeps_prefixes,
         tuple((name, np.array(rows, dtype=np.intp)) for name, rows in classes.items()),
     )

@@ -60,7 +60,7 @@ CONTEXT_TOKENS = 8192.0
 DECODE_S = 10.0
 """t_d before any decode was observed, a guess: how soon a full worker has room."""
 
-KEPT_MAX = 100
+CACHED_MAX = 100
 """Lists of workers (one per model and bucket) that are cached."""
 
 
@@ -109,7 +109,7 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
     cached_tokens: Floats | float
 
 
-_NOBODY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
+_EMPTY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
 
 
 class DecodeSelector:
@@ -126,7 +126,7 @@ class DecodeSelector:
         self.admission = admission
         self.decode_fit = decode_fit
         self.policy = policy
-        self._kept: dict[int, DecodePools] = {}
+        self._cached: dict[int, DecodePools] = {}
         self._others: dict[int, tuple[Slots, Slots]] = {}
 
     def decode_view(
@@ -164,23 +164,23 @@ class DecodeSelector:
 
     def without_decode(self, pools: DecodePools, slots: Slots) -> Slots:
         """Candidates but decode workers, or all if there are no others; cached by array."""
-        kept = self._others.get(id(slots))  # see `policies.fleet.columns`
-        if kept is None or kept[0] is not slots:
-            if len(self._others) >= KEPT_MAX:
+        cached = self._others.get(id(slots))  # see `policies.fleet.columns`
+        if cached is None or cached[0] is not slots:
+            if len(self._others) >= CACHED_MAX:
                 self._others.clear()
             others = slots[pools.decodes[slots] == 0]
-            kept = self._others[id(slots)] = slots, others if 0 < len(others) < len(slots) else slots
-        return kept[1]
+            cached = self._others[id(slots)] = slots, others if 0 < len(others) < len(slots) else slots
+        return cached[1]
 
     def pools(self, pairing: Pairing) -> DecodePools:
         """Pools of a pairing, cached until the fleet changes."""
-        kept = self._kept.get(id(pairing))
-        if kept is None or kept.pairing is not pairing or kept.revision != self.fleet.revision:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
+        cached = self._cached.get(id(pairing))
+        if cached is None or cached.pairing is not pairing or cached.revision != self.fleet.revision:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
             self._others.clear()
-            kept = self._kept[id(pairing)] = decode_pools(self.fleet, pairing)
-        return kept
+            cached = self._cached[id(pairing)] = decode_pools(self.fleet, pairing)
+        return cached
 
     def _has_room(self, slots: Slots, tokens: float, now_us: int) -> bool:
         return bool(self.admission.lacking(slots, tokens, now_us).min(initial=1.0) == 0.0)
@@ -350,7 +350,7 @@ class DecodeView:
         kv_bytes = self.kv.of(prompt_tokens) - self.kv.token_bytes * cached_tokens
         return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
 
-    def _kept_matches(self, pool: DecodePool) -> list[Match]:
+    def _counted_matches(self, pool: DecodePool) -> list[Match]:
         """Matches that count for the workers of a pool."""
         return self._candidates.matches if pool.keeps.any() else []
 
@@ -360,7 +360,7 @@ class DecodeView:
         slow, _ = self._decode_selector.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
         if len(rows) < len(pool.slots):
             slow = slow.only(rows)
-        matches = self._kept_matches(pool)
+        matches = self._counted_matches(pool)
         return Candidates(
             slow, [], matches, seen.loads, seen.prompt_tokens, seen.tokens_per_block, seen.now_us
         )
@@ -368,10 +368,10 @@ class DecodeView:
     def _columns(self, number: int) -> _Columns:
         columns = self._seen.get(number)
         if columns is None:
-            columns = self._seen[number] = self._look_at(self._pools.pools[number])
+            columns = self._seen[number] = self._gathered(self._pools.pools[number])
         return columns
 
-    def _look_at(self, pool: DecodePool) -> _Columns:
+    def _gathered(self, pool: DecodePool) -> _Columns:
         decode_selector, request, seen, slots = (
             self._decode_selector,
             self.request,
@@ -379,7 +379,7 @@ class DecodeView:
             pool.slots,
         )
         if not len(slots):
-            return _NOBODY
+            return _EMPTY
         tokens = request.prompt_tokens + request.output_tokens
         lacking = decode_selector.admission.lacking(slots, tokens, seen.now_us)
         requests, held = seen.loads.inflight_requests[slots], seen.loads.inflight_tokens[slots]
@@ -401,7 +401,7 @@ class DecodeView:
         return _Columns(has_room, wait_s, tpot_s, cost_s, self._cached_tokens(pool))
 
     def _cached_tokens(self, pool: DecodePool) -> Floats | float:
-        matches, seen = self._kept_matches(pool), self._candidates
+        matches, seen = self._counted_matches(pool), self._candidates
         if not matches:
             return 0.0
         blocks = sum([match.safe[pool.slots] for match in matches])

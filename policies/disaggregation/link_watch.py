@@ -104,7 +104,7 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
         again_us: Log time before which it is not given up again.
     """
 
-    said: Shipping
+    reserved: Shipping
     prefill_id: str
     slot: int
     overlapped: bool
@@ -116,7 +116,7 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
     @property
     def planned_s(self) -> float:
         """Seconds that it should take."""
-        return (self.said.end_us - self.said.start_us) / 1e6
+        return (self.reserved.end_us - self.reserved.start_us) / 1e6
 
     @property
     def late_s(self) -> float:
@@ -136,7 +136,7 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
         if self.began_us:
             return self.began_us + (self.late_s + spare_s) * 1e6
         # Behind a link that is gone the prefill itself may never answer.
-        return self.said.at_us + (4.0 * patience.remote_s + 1.0 + spare_s) * 1e6
+        return self.reserved.at_us + (4.0 * patience.remote_s + 1.0 + spare_s) * 1e6
 
 
 class LinkWatch:
@@ -158,7 +158,7 @@ class LinkWatch:
 
     def begun(
         self,
-        said: Shipping,
+        reserved: Shipping,
         prefill_id: str,
         slot: int,
         protocol: str,
@@ -167,13 +167,15 @@ class LinkWatch:
         """A request was sent whose KV will cross a link; ``prefill_id`` is its prefill attempt."""
         hand_over = HAND_OVERS.get(protocol)
         overlapped = hand_over is None or hand_over.overlap_ratio > 0
-        self._crossings[said.request_id] = _Crossing(said, prefill_id, slot, overlapped, patience=patience)
+        self._crossings[reserved.request_id] = _Crossing(
+            reserved, prefill_id, slot, overlapped, patience=patience
+        )
 
     def prefilled(self, request_id: str) -> None:
         """The prefill leg of a request is over; to be called before the log hears it."""
         crossing = self._crossings.get(request_id)
         if crossing is not None:
-            self._see_begin(crossing, self._now_us())
+            self._infer_begin(crossing, self._now_us())
             if not crossing.overlapped:
                 crossing.began_us = self._now_us()
 
@@ -182,13 +184,13 @@ class LinkWatch:
         crossing = self._crossings.pop(request_id, None)
         if crossing is None:
             return
-        link, now_us = crossing.said.link, self._now_us()
+        link, now_us = crossing.reserved.link, self._now_us()
         links = self._fleet.links
         loss_ratio = links.loss_ratio(link)
         # The probe of a link that was down makes it up again, as that of a circuit does.
         down = loss_ratio >= DOWN_LOSS_RATIO
         loss_ratio = 0.0 if down or loss_ratio < LOSS_MIN else (1.0 - LOSS_SHARE) * loss_ratio
-        self._tell(link, now_us, self._observed(crossing, now_us), loss_ratio)
+        self._report(link, now_us, self._observed(crossing, now_us), loss_ratio)
 
     def failed(self, request_id: str, worker_id: str) -> None:
         """The leg on a worker failed while the KV of a request (its decode attempt) was under way."""
@@ -197,9 +199,9 @@ class LinkWatch:
         if crossing is None or now_us < self._failed_us.get(worker_id, now_us - FAILURE_US) + FAILURE_US:
             return
         self._failed_us[worker_id] = now_us
-        link = crossing.said.link
+        link = crossing.reserved.link
         loss_ratio = self._fleet.links.loss_ratio(link)
-        self._tell(link, now_us, None, loss_ratio + LOSS_SHARE * (1.0 - loss_ratio))
+        self._report(link, now_us, None, loss_ratio + LOSS_SHARE * (1.0 - loss_ratio))
 
     def dropped(self, request_id: str) -> None:
         """A request ended before its KV arrived: no evidence."""
@@ -213,11 +215,11 @@ class LinkWatch:
             return
         trips = self._trips.setdefault(site, deque(maxlen=TRIPS_KEPT))
         trips.append(connect_s)
-        known = fleet.links.measurement(link)
-        known_s = known.rtt_s if known is not None else 0.0
-        change_s = abs(min(trips) - known_s)
-        if change_s > TRIP_CHANGE_S_MIN and change_s > TRIP_CHANGE_MIN * known_s:
-            self._tell(link, self._now_us(), None, fleet.links.loss_ratio(link), min(trips))
+        measured = fleet.links.measurement(link)
+        measured_s = measured.rtt_s if measured is not None else 0.0
+        change_s = abs(min(trips) - measured_s)
+        if change_s > TRIP_CHANGE_S_MIN and change_s > TRIP_CHANGE_MIN * measured_s:
+            self._report(link, self._now_us(), None, fleet.links.loss_ratio(link), min(trips))
 
     def look(self) -> list[LinkTurn]:
         """Publish what is late, and forget failures that are long past.
@@ -227,17 +229,17 @@ class LinkWatch:
         """
         now_us = self._now_us()
         for crossing in self._crossings.values():
-            self._see_begin(crossing, now_us)
+            self._infer_begin(crossing, now_us)
             took_s = (now_us - crossing.began_us) / 1e6
             if not crossing.began_us or crossing.planned_s < PLANNED_S_MIN or took_s <= crossing.late_s:
                 continue
             if now_us - crossing.began_us < 1.5 * (crossing.judged_us - crossing.began_us):
                 continue
             crossing.judged_us = now_us
-            link = crossing.said.link
+            link = crossing.reserved.link
             carried = self._carried(crossing, took_s)
             if carried < self._fleet.links.capacity_bytes_per_s(link, now_us):
-                self._tell(link, now_us, carried, self._fleet.links.loss_ratio(link))
+                self._report(link, now_us, carried, self._fleet.links.loss_ratio(link))
         past_us = now_us - FAILURE_US
         self._failed_us = {worker: at_us for worker, at_us in self._failed_us.items() if at_us > past_us}
         self._give_up(now_us)
@@ -259,14 +261,14 @@ class LinkWatch:
             crossing
             for crossing in self._crossings.values()
             if now_us >= crossing.again_us
-            and now_us > crossing.latest_us(down=loss_ratio(crossing.said.link) >= DOWN_LOSS_RATIO)
+            and now_us > crossing.latest_us(down=loss_ratio(crossing.reserved.link) >= DOWN_LOSS_RATIO)
         ]
         for crossing in late:
-            crossing.again_us = 2 * now_us - crossing.said.at_us
+            crossing.again_us = 2 * now_us - crossing.reserved.at_us
             if crossing.patience is not None:
                 crossing.patience.give_up()
 
-    def _see_begin(self, crossing: _Crossing, now_us: int) -> None:
+    def _infer_begin(self, crossing: _Crossing, now_us: int) -> None:
         """A transfer beside its prefill begins when that is the oldest of its worker."""
         if crossing.began_us or not crossing.overlapped:
             return
@@ -276,13 +278,15 @@ class LinkWatch:
 
     def _carried(self, crossing: _Crossing, took_s: float) -> float:
         """Rate of the link if a transfer took so long because of it."""
-        said, links = crossing.said, self._fleet.links
-        own = said.kv_bytes / crossing.planned_s
-        return max(links.reserved_bytes_per_s(said.link, self._now_us()), own) * crossing.planned_s / took_s
+        reserved, links = crossing.reserved, self._fleet.links
+        own = reserved.kv_bytes / crossing.planned_s
+        return (
+            max(links.reserved_bytes_per_s(reserved.link, self._now_us()), own) * crossing.planned_s / took_s
+        )
 
     def _observed(self, crossing: _Crossing, now_us: int) -> float | None:
         """New capacity of the link after a transfer; None if that shows nothing new."""
-        links, link = self._fleet.links, crossing.said.link
+        links, link = self._fleet.links, crossing.reserved.link
         took_s = (now_us - crossing.began_us) / 1e6 - links.rtt_s(link)
         if not crossing.began_us or crossing.planned_s < PLANNED_S_MIN or took_s <= 0:
             return None
@@ -292,21 +296,21 @@ class LinkWatch:
             return capacity + SHARE * (carried - capacity)
         return carried if carried > capacity else None
 
-    def _tell(
+    def _report(
         self, link: str, now_us: int, bytes_per_s: float | None, loss_ratio: float, rtt_s: float | None = None
     ) -> None:
         """Publish a change of a link, if it is worth it; None leaves capacity or round trip as known."""
         links = self._fleet.links
-        known, rules = links.measurement(link), links.rules.get(link)
+        measured, rules = links.measurement(link), links.rules.get(link)
         if rules is None:
             return
         capacity, known_ratio = links.capacity_bytes_per_s(link, now_us), links.loss_ratio(link)
         if bytes_per_s is None:
-            bytes_per_s = capacity if known is not None and known.bytes_per_s > 0 else 0.0
+            bytes_per_s = capacity if measured is not None and measured.bytes_per_s > 0 else 0.0
         elif abs(min(bytes_per_s, rules.bytes_per_s) - capacity) <= CHANGE_MIN * capacity:
             bytes_per_s = capacity
         if bytes_per_s in (capacity, 0.0) and rtt_s is None and loss_ratio == known_ratio:
             return
         if rtt_s is None:
-            rtt_s = known.rtt_s if known is not None else 0.0
+            rtt_s = measured.rtt_s if measured is not None else 0.0
         self._publish(LinkMeasured(link, now_us, self._replica, bytes_per_s, rtt_s, loss_ratio))

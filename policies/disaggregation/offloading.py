@@ -13,7 +13,6 @@ import numpy as np
 from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_selection import DecodeView
 from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadVerdict
-from policies.estimates.kv_bytes import KvBytes
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
@@ -201,32 +200,24 @@ class Offloading:
         self, request_id: str, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Shipping | None:
         """Reservation of a link for the KV of a request, by its decode attempt; None if it crosses none."""
-        kv, link, overlap_ratio = (
-            decode_view.kv,
-            decode_view.link(chosen.slot),
-            decode_view.overlap_ratio(chosen.slot),
-        )
-        if not link or not kv.known:
+        link = decode_view.link(chosen.slot)
+        if not link or not decode_view.kv.known:
             return None
-        kv_bytes = kv.of(decode_view.request.prompt_tokens, held_tokens)
-        ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
-        overlapped_s = overlap_ratio * chosen.service_s
-        ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._quoted(decode_view, chosen, held_tokens, now_us)
+        transfer = _transfer(decode_view, chosen, held_tokens)
+        quote = self._quoted(link, transfer, now_us)
         if quote is None:
             return None
-        start_us = (
-            quote.start_us if quote.wait_s <= PACE_S else now_us + whole(ready_s * 1e6, DURATION_US_MAX)
-        )
+        ready_us = now_us + whole(transfer.ready_s * 1e6, DURATION_US_MAX)
+        start_us = quote.start_us if quote.wait_s <= PACE_S else ready_us
         return Shipping(
             request_id,
             now_us,
             self._replica,
             link,
-            whole(kv_bytes, KV_BYTES_MAX),
+            whole(transfer.kv_bytes, KV_BYTES_MAX),
             start_us,
             start_us + whole(quote.send_s * 1e6, DURATION_US_MAX),
-            whole(ready_bytes, KV_BYTES_MAX) if quote.ready_us else 0,
+            whole(transfer.ready_bytes, KV_BYTES_MAX) if quote.ready_us else 0,
             quote.ready_us,
         )
 
@@ -238,7 +229,8 @@ class Offloading:
         link = decode_view.link(chosen.slot) if decode_view.splits(chosen.slot) else ""
         if not link or not decode_view.kv.known:
             return ""
-        quote = self._quoted(decode_view, chosen, decode_view.held_tokens(chosen.slot), now_us)
+        transfer = _transfer(decode_view, chosen, decode_view.held_tokens(chosen.slot))
+        quote = self._quoted(link, transfer, now_us)
         return link if quote is not None and quote.wait_s > PACE_S else ""
 
     def leave(self, link: str, best: Ticket, now_us: int) -> None:
@@ -250,23 +242,12 @@ class Offloading:
 
     def left_unused(self, link: str, best: Ticket, now_us: int) -> bool:
         """True if another replica's request, the first for a link, has not taken its room for too long."""
-        known = self._left_to.get(link)
-        return known is not None and best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
+        left = self._left_to.get(link)
+        return left is not None and best.replica != self._replica and now_us - left[1] > LINK_GRACE_US
 
-    def _quoted(
-        self, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
-    ) -> Quote | None:
-        """Quote of the link of a prefill worker."""
-        overlap_ratio = decode_view.overlap_ratio(chosen.slot)
-        overlapped_s = overlap_ratio * chosen.service_s
-        return self._fleet.links.quote(
-            decode_view.link(chosen.slot),
-            decode_view.kv.of(decode_view.request.prompt_tokens, held_tokens),
-            overlapped_s,
-            chosen.queue_s + chosen.service_s - overlapped_s,
-            now_us,
-            _ready_bytes(decode_view.kv, chosen, held_tokens) if overlap_ratio else 0.0,
-        )
+    def _quoted(self, link: str, transfer: "_Transfer", now_us: int) -> Quote | None:
+        kv_bytes, ready_bytes, overlapped_s, ready_s = transfer
+        return self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us, ready_bytes)
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
         """Count a request that goes, and keep its verdict."""
@@ -332,18 +313,36 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
 
 def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
     """Add what would cross the link: all of the KV but what the decode side holds."""
-    kv, overlap_ratio = decode_view.kv, decode_view.overlap_ratio(chosen.slot)
-    if not kv.known:
+    overlap_ratio = decode_view.overlap_ratio(chosen.slot)
+    if not decode_view.kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
-    held_tokens = decode_view.held_tokens(chosen.slot)
+    transfer = _transfer(decode_view, chosen, decode_view.held_tokens(chosen.slot))
     return msgspec.structs.replace(
-        offer,
-        overlap_ratio=overlap_ratio,
-        kv_bytes=kv.of(decode_view.request.prompt_tokens, held_tokens),
-        ready_bytes=_ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
+        offer, overlap_ratio=overlap_ratio, kv_bytes=transfer.kv_bytes, ready_bytes=transfer.ready_bytes
     )
 
 
-def _ready_bytes(kv: KvBytes, chosen: Chosen, held_tokens: float) -> float:
-    """Bytes that leave at once: what the prefill worker has cached and the decode side has not."""
-    return max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes
+class _Transfer(NamedTuple):
+    """KV that a prefill worker would send.
+
+    Attributes:
+        ready_bytes: The part that leaves at once: cached there, and not held by the decode side.
+        overlapped_s: Seconds of the prefill during which the rest is sent.
+        ready_s: Seconds until that begins.
+    """
+
+    kv_bytes: float
+    ready_bytes: float
+    overlapped_s: float
+    ready_s: float
+
+
+def _transfer(decode_view: DecodeView, chosen: Chosen, held_tokens: float) -> _Transfer:
+    kv, overlap_ratio = decode_view.kv, decode_view.overlap_ratio(chosen.slot)
+    overlapped_s = overlap_ratio * chosen.service_s
+    return _Transfer(
+        kv.of(decode_view.request.prompt_tokens, held_tokens),
+        max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes if overlap_ratio else 0.0,
+        overlapped_s,
+        chosen.queue_s + chosen.service_s - overlapped_s,
+    )

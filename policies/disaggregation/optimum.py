@@ -28,7 +28,7 @@ Beyond the paper:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
@@ -185,32 +185,18 @@ def service_curve(model: ServiceModel, tokens: Floats, cached_tokens: Floats) ->
     return prefill_s
 
 
-@dataclass(slots=True)
 class ThroughputModel:
     """Equations (3) to (8) on one histogram, which is not empty.
 
     ``mean_of_times`` prices a stage by E[T] of its requests, else by T of their mean length.
     """
 
-    lengths: UncachedLengths
-    stages: Stages
-    mean_of_times: bool = True
-    thresholds: Floats = field(init=False)
-    _long: "_Part" = field(init=False)
-    _short: "_Part" = field(init=False)
-    _remote_per_s: Floats = field(init=False)
-    _link_binds: Floats = field(init=False)
-    _kv_bytes: Floats = field(init=False)
-    _prefill_per_s: Floats = field(init=False)
-    _order: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Price both parts of the requests for every threshold."""
-        assert self.lengths.known
-        lengths, stages = self.lengths, self.stages
+    def __init__(self, lengths: UncachedLengths, stages: Stages, *, mean_of_times: bool = True) -> None:
+        assert lengths.known
+        self.stages = stages
         self.thresholds = np.concatenate([[0.0], lengths.bounds[:-1], [inf]])
-        self._short = _Part(lengths, self.mean_of_times, above=False)
-        self._long = _Part(lengths, self.mean_of_times, above=True)
+        self._short = _Part(lengths, mean_of_times, above=False)
+        self._long = _Part(lengths, mean_of_times, above=True)
         self._kv_bytes = self._long.mean(stages.kv_bytes)
         # (3), site by site; a site that sends nothing is not bound by its link.
         compute = np.zeros_like(self.thresholds)

@@ -109,9 +109,9 @@ def _load(
     return StageLoad(busy, backlog_s, decoding / room if room else 0.0)
 
 
-def _weight(known: Iterable[KvBytes]) -> KvBytes:
+def _weight(sizes: Iterable[KvBytes]) -> KvBytes:
     """KV of the heaviest model: the histogram does not tell models apart."""
-    return max(known, key=lambda kv: (kv.token_bytes, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
+    return max(sizes, key=lambda kv: (kv.token_bytes, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
 
 
 def _kv_bytes(kv: KvBytes, tokens: Floats) -> Floats:

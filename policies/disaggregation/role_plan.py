@@ -238,10 +238,10 @@ class RoleVerdict:
     wait_s: float = 0.0
     forgets: bool = False
 
-    def plan(self, known: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
+    def plan(self, current: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
         """Plan for the log; it continues what the current one remembers of changes. None if there is none."""
         now, best = self.now, self.best
-        base = known if known is not None else OffloadPlan(0, "")
+        base = current if current is not None else OffloadPlan(0, "")
         if now is None and (not self.forgets or base.threshold_tokens < 0):
             return None
         plan = OffloadPlan(
@@ -287,14 +287,14 @@ def live_lengths(requests: Floats, cached_tokens: Floats) -> tuple[UncachedLengt
 def plan_roles(
     demand: RoleDemand,
     members: Sequence[RoleMember],
-    known: OffloadPlan | None,
+    current: OffloadPlan | None,
     now_us: int,
     rules: RoleRules = RoleRules(),
 ) -> RoleVerdict:
-    """Judge the roles of the members, and choose the changes for now; ``known`` is the newest plan."""
+    """Judge the roles of the members, and choose the changes for now; ``current`` is the newest plan."""
     total = float(demand.lengths.requests.sum())
     if total < rules.requests_min or not total:
-        stale = known is not None and now_us - known.at_us > STALE_S * 1e6
+        stale = current is not None and now_us - current.at_us > STALE_S * 1e6
         return RoleVerdict(f"{total:.0f} requests in the window are too few to judge by", forgets=stale)
     fleet = _Fleet.of(demand, members)
     if fleet.empty:
@@ -307,14 +307,14 @@ def plan_roles(
     found = RoleVerdict("", now, best, gain_ratio=gain_ratio)
     if any(member.turning and member.well for member in members):
         return replace(found, reason="workers are turning")
-    stuck = known.stuck_us if known is not None else {}
+    stuck = current.stuck_us if current is not None else {}
     step = fleet.step(lambda member: member.worker_id not in stuck)
     if step is None:
         return replace(found, reason="the roles are the best that can be")
     roles, serves = step
     role = next(iter(roles.values()))
-    needed = rules.gain_ratio_min * (1 + _undoes(role, known, now_us, rules))
-    changed_us = known.changed_us if known is not None else 0
+    needed = rules.gain_ratio_min * (1 + _undoes(role, current, now_us, rules))
+    changed_us = current.changed_us if current is not None else 0
     wait_s = max(0.0, rules.dwell_s_min - (now_us - changed_us) / 1e6) if changed_us else 0.0
     found = replace(found, needed_ratio=needed, wait_s=wait_s)
     rates = f"{best.throughput.requests_per_s:.3g} requests/s instead of {now.requests_per_s:.3g}"
@@ -443,8 +443,8 @@ def _gain(then: Throughput, now: Throughput) -> float:
     return min(then.requests_per_s / now.requests_per_s - 1.0, GAIN_RATIO_MAX)
 
 
-def _undoes(role: str, known: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
+def _undoes(role: str, current: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
     """True if turning workers into a role would undo the latest change."""
-    if known is None or now_us - known.changed_us > rules.reversal_s * 1e6:
+    if current is None or now_us - current.changed_us > rules.reversal_s * 1e6:
         return False
-    return _other(role) in known.turned.values()
+    return _other(role) in current.turned.values()

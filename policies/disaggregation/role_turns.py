@@ -36,7 +36,6 @@ from policies.disaggregation.role_plan import (
     RoleVerdict,
     size_of_step,
 )
-from policies.fleet.fleet import Worker
 from policies.state.ops import OffloadPlan, Op, WorkerPut
 from radix import Forget
 
@@ -65,60 +64,60 @@ class RoleStep:
     Attributes:
         ops: Operations to publish, in this order.
         free: Workers with nothing in flight, and the roles that their engines are to take: then `role_taken`.
-        told: Worker and event, for people.
+        events: Worker and event, for people.
     """
 
     ops: tuple[Op, ...] = ()
     free: tuple[tuple[str, str], ...] = ()
-    told: tuple[tuple[str, str], ...] = ()
+    events: tuple[tuple[str, str], ...] = ()
 
 
 def turn_roles(
     verdict: RoleVerdict,
     members: Sequence[RoleMember],
-    known: OffloadPlan | None,
+    current: OffloadPlan | None,
     replica: str,
     now_us: int,
     rules: RoleRules,
 ) -> RoleStep:
     """Continue the turns under way, and begin those of a verdict on the same members."""
-    said = _Saying(replica, now_us, known)
+    changes = _Changes(replica, now_us, current)
     left = Counter((member.group, member.worker.role) for member in members if member.serves)
     turn = 0
     free: list[tuple[str, str]] = []
     for member in sorted((one for one in members if one.turning), key=_since):
         if not member.worker.draining or member.turning not in (PREFILL, DECODE):
-            said.put(member, "it was taken back")
+            changes.put(member, "it was taken back")
             continue
         turn += member.well
         why = _in_the_way(member, left, turn > size_of_step(members), now_us, rules)
         if member.inflight_requests:
             if why or not member.well:
-                said.gives_up(member, why or "it is unwell")
+                changes.gives_up(member, why or "it is unwell")
         elif member.well:
             free.append((member.worker_id, member.worker.role if why else member.turning))
     if rules.apply:
         by_id = {member.worker_id: member for member in members}
         for worker_id, role in verdict.roles.items():
-            said.begins(by_id[worker_id], role)
-    return RoleStep(said.ops(verdict), tuple(free), tuple(said.told))
+            changes.begins(by_id[worker_id], role)
+    return RoleStep(changes.ops(verdict), tuple(free), tuple(changes.events))
 
 
 def role_taken(
-    member: RoleMember, role: str, outcome: Switched, known: OffloadPlan | None, replica: str, now_us: int
+    member: RoleMember, role: str, outcome: Switched, current: OffloadPlan | None, replica: str, now_us: int
 ) -> RoleStep:
     """Report the outcome of an engine's switch to a role, or to its own, while its worker still turns."""
-    said = _Saying(replica, now_us, known)
+    changes = _Changes(replica, now_us, current)
     match outcome:
         case Switched.DONE | Switched.EMPTIED:
-            said.ends(member, role, emptied=outcome is Switched.EMPTIED)
+            changes.ends(member, role, emptied=outcome is Switched.EMPTIED)
         case Switched.REFUSED:
-            said.gives_up(member, "its engine refuses")
+            changes.gives_up(member, "its engine refuses")
         case Switched.BROKEN:
-            said.gives_up(member, "its engine failed half way and must be restarted", broken=True)
+            changes.gives_up(member, "its engine failed half way and must be restarted", broken=True)
         case Switched.LATER:
             return RoleStep()
-    return RoleStep(said.ops(None), told=tuple(said.told))
+    return RoleStep(changes.ops(None), events=tuple(changes.events))
 
 
 def _since(member: RoleMember) -> tuple[int, str]:
@@ -141,13 +140,13 @@ def _in_the_way(
 
 
 @dataclass(slots=True)
-class _Saying:
+class _Changes:
     """Collects operations and events."""
 
     replica: str
     now_us: int
-    known: OffloadPlan | None
-    told: list[tuple[str, str]] = field(default_factory=list)
+    current: OffloadPlan | None
+    events: list[tuple[str, str]] = field(default_factory=list)
     _puts: list[Op] = field(default_factory=list)
     _turned: dict[str, str] = field(default_factory=dict)
     _stuck: list[str] = field(default_factory=list)
@@ -175,44 +174,43 @@ class _Saying:
         self.put(member, f"does not turn to {member.turning}: {why}", draining=broken)
 
     def put(
-        self, member: RoleMember, told: str, *, role: str = "", draining: bool = False, turning: str = ""
+        self, member: RoleMember, event: str, *, role: str = "", draining: bool = False, turning: str = ""
     ) -> None:
         """Publish a worker anew."""
-        self.told.append((member.worker_id, told))
-        self._puts.append(_put(member.worker, self.replica, self.now_us, role, draining, turning))
+        self.events.append((member.worker_id, event))
+        worker = member.worker
+        labels = {name: value for name, value in worker.labels.items() if name != TURNING_LABEL}
+        if turning:
+            labels[TURNING_LABEL] = turning
+        self._puts.append(
+            WorkerPut(
+                worker.worker_id,
+                max(self.now_us, worker.version[0] + 1),
+                self.replica,
+                worker.url,
+                role or worker.role,
+                draining,
+                worker.capacity_tokens,
+                labels,
+                knows=worker.knows,
+            )
+        )
 
     def ops(self, verdict: RoleVerdict | None) -> tuple[Op, ...]:
         """All operations, the plan first: if this replica dies midway, changes keep their dwell time."""
-        plan = None if verdict is None else verdict.plan(self.known, self.replica, self.now_us)
+        plan = None if verdict is None else verdict.plan(self.current, self.replica, self.now_us)
         if plan is None and self._changed:
-            plan = self.known if self.known is not None else OffloadPlan(0, "")
+            plan = self.current if self.current is not None else OffloadPlan(0, "")
         if plan is None:
             return tuple(self._puts)
         since_us = self.now_us - round(STUCK_S * 1e6)
         stuck = {worker: at_us for worker, at_us in plan.stuck_us.items() if at_us > since_us}
         plan = msgspec.structs.replace(
             plan,
-            at_us=max(self.now_us, plan.at_us, (self.known.at_us if self.known is not None else 0) + 1),
+            at_us=max(self.now_us, plan.at_us, (self.current.at_us if self.current is not None else 0) + 1),
             replica=self.replica,
             changed_us=self.now_us if self._changed else plan.changed_us,
             turned=self._turned or plan.turned,
             stuck_us={**stuck, **dict.fromkeys(self._stuck, self.now_us)},
         )
         return (plan, *self._puts)
-
-
-def _put(worker: Worker, replica: str, now_us: int, role: str, draining: bool, turning: str) -> WorkerPut:
-    labels = {name: value for name, value in worker.labels.items() if name != TURNING_LABEL}
-    if turning:
-        labels[TURNING_LABEL] = turning
-    return WorkerPut(
-        worker.worker_id,
-        max(now_us, worker.version[0] + 1),
-        replica,
-        worker.url,
-        role or worker.role,
-        draining,
-        worker.capacity_tokens,
-        labels,
-        knows=worker.knows,
-    )

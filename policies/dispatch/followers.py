@@ -95,9 +95,9 @@ def _block(path: bytes, number: int) -> bytes:
     return path[HASH_BYTES * number : HASH_BYTES * (number + 1)]
 
 
-def _common_blocks(path: bytes, other: bytes, known: int) -> int:
+def _common_blocks(path: bytes, other: bytes, shared: int) -> int:
     """Leading blocks that two paths share, more than ``known``; by bisection, since paths are chained."""
-    low, high = known + 1, min(len(path), len(other)) // HASH_BYTES
+    low, high = shared + 1, min(len(path), len(other)) // HASH_BYTES
     while low < high:
         middle = (low + high + 1) // 2
         if _block(path, middle - 1) == _block(other, middle - 1):

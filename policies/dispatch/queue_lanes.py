@@ -80,7 +80,7 @@ class Lanes:
         self._slots_of = slots_of
         self._pairing_of = pairing_of
         self._decode_selector = decode_selector
-        self._known: dict[str, _Served] = {}
+        self._current: dict[str, _Served] = {}
         self._of: dict[int, list[str]] = {}
         self._beyond: dict[int, list[str]] = {}
         self.slots: Slots = NO_SLOTS
@@ -106,7 +106,7 @@ class Lanes:
         if not self.pairs or self._decode_selector is None:
             return slots
         open_ = np.zeros(len(slots), dtype=np.bool_)
-        for served in self._known.values():
+        for served in self._current.values():
             mask = np.isin(slots, served.slots, assume_unique=True)
             for others in served.beyond:
                 mask |= np.isin(slots, others, assume_unique=True)
@@ -119,7 +119,7 @@ class Lanes:
         """True if `open` would return this one, for a request of so many tokens."""
         if not self.pairs or self._decode_selector is None:
             return True
-        pairings = (self._known[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
+        pairings = (self._current[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
         return any(
             pairing is None or self._decode_selector.is_open(pairing, slot, now_us, tokens)
             for pairing in pairings
@@ -136,17 +136,17 @@ class Lanes:
 
     def knows(self, lane: str) -> bool:
         """True if a lane was among those of the last `follow`."""
-        return lane in self._known
+        return lane in self._current
 
     def follow(self, waiting: Iterable[str]) -> None:
         """Refresh the lanes in which requests wait."""
         lanes = {lane: self._served(lane) for lane in waiting}
-        known = self._known
-        if len(lanes) == len(known) and all(
-            lane in known and _same(known[lane], served) for lane, served in lanes.items()
+        last = self._current
+        if len(lanes) == len(last) and all(
+            lane in last and _same(last[lane], served) for lane, served in lanes.items()
         ):
             return
-        self._known = lanes
+        self._current = lanes
         self.pairs = any(served.pairing is not None for served in lanes.values())
         self._of, self._beyond = {}, {}
         for lane in sorted(lanes):
@@ -171,11 +171,11 @@ class Lanes:
         return _Served(own, pairing, tuple(parts.values()))
 
 
-def _same(known: _Served, served: _Served) -> bool:
+def _same(last: _Served, served: _Served) -> bool:
     """True if nothing changed: the same arrays, not only equal ones."""
     return (
-        known.slots is served.slots
-        and known.pairing is served.pairing
-        and len(known.beyond) == len(served.beyond)
-        and not any(map(is_not, known.beyond, served.beyond))
+        last.slots is served.slots
+        and last.pairing is served.pairing
+        and len(last.beyond) == len(served.beyond)
+        and not any(map(is_not, last.beyond, served.beyond))
     )

@@ -17,8 +17,8 @@ RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504))
 FLOOR_PER_S = 10.0
 """Redispatches per second that need no deposit (Finagle's ``minRetriesPerSec``)."""
 
-BALANCE_S_MAX = 10.0
-"""Most seconds of the floor that are saved up."""
+BALANCE_MAX = 10.0 * FLOOR_PER_S
+"""Most redispatches that are saved up: ten seconds of the floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +73,17 @@ class RetryBudget:
 
     def __init__(self, rules: RedispatchRules) -> None:
         self.rules = rules
-        self._balance_max = FLOOR_PER_S * BALANCE_S_MAX
-        self._balance = self._balance_max
+        self._balance = BALANCE_MAX
         self._filled_s: float | None = None
 
     def deposit(self) -> None:
         """Count a request that begins."""
-        self._balance = min(self._balance + self.rules.retry_budget_ratio, self._balance_max)
+        self._balance = min(self._balance + self.rules.retry_budget_ratio, BALANCE_MAX)
 
     def withdraw(self, now_s: float) -> bool:
         """Take a redispatch out; False if there is none."""
         if self._filled_s is not None:
-            grown = self._balance + (now_s - self._filled_s) * FLOOR_PER_S
-            self._balance = min(grown, self._balance_max)
+            self._balance = min(self._balance + (now_s - self._filled_s) * FLOOR_PER_S, BALANCE_MAX)
         self._filled_s = now_s
         if self._balance < 1:
             return False

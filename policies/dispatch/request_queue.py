@@ -636,12 +636,12 @@ class RequestQueue:
         )
 
     @staticmethod
-    def _differs(said: Waiting, op: Waiting) -> bool:
+    def _differs(last: Waiting, op: Waiting) -> bool:
         """True if a new ticket is worth publishing."""
-        changed_us = abs(op.service_us - said.service_us)
-        if op.link != said.link:
+        changed_us = abs(op.service_us - last.service_us)
+        if op.link != last.link:
             return True
-        return op.worker != said.worker or op.lane != said.lane or changed_us > CHANGE_MIN * said.service_us
+        return op.worker != last.worker or op.lane != last.lane or changed_us > CHANGE_MIN * last.service_us
 
     def _say(self, place: _Place, op: Waiting) -> None:
         self._publish(op)

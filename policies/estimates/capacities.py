@@ -54,15 +54,17 @@ class Reuse(NamedTuple):
         return self.cached > self.predicted + SURPLUS_MIN + SURPLUS_RATIO * self.prompt
 
 
-def learned_blocks(known: float, reuse: Reuse) -> float:
+def learned_blocks(capacity_blocks: float, reuse: Reuse) -> float:
     """Capacity in blocks after an answer, as before (+inf if unknown) if the answer shows nothing new."""
     if reuse.is_more:
-        return known * (1.0 + RISE)
+        return capacity_blocks * (1.0 + RISE)
     if not reuse.is_short:
-        return known
+        return capacity_blocks
     lost = reuse.predicted - reuse.cached
     # An engine that has lost the head of a prompt has lost its use of the rest, however much of it is left.
     limit = float(reuse.distance - (lost if reuse.cached else lost // 2))
-    if limit < reuse.prompt or limit >= known:
-        return known
-    return limit if known == float("inf") else max((known + limit) / 2.0, known * (1.0 - FALL_MAX))
+    if limit < reuse.prompt or limit >= capacity_blocks:
+        return capacity_blocks
+    if capacity_blocks == float("inf"):
+        return limit
+    return max((capacity_blocks + limit) / 2.0, capacity_blocks * (1.0 - FALL_MAX))

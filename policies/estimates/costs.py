@@ -181,12 +181,12 @@ class ServiceFit:
         x3 = x2 * (cached_tokens + uncached_tokens * 0.5) / base.c0_tokens
         seen = (x1 * x1, x1 * x2, x1 * x3, x2 * x2, x2 * x3, x3 * x3)
         self._products = tuple(
-            kept + _FADE * (prior - kept) + new
-            for kept, prior, new in zip(self._products, _PRIOR, seen, strict=True)
+            old + _FADE * (prior - old) + new
+            for old, prior, new in zip(self._products, _PRIOR, seen, strict=True)
         )
         self._moments = tuple(
-            kept + _FADE * (PRIOR_SCALE - kept) + x * y
-            for kept, x in zip(self._moments, (x1, x2, x3), strict=True)
+            old + _FADE * (PRIOR_SCALE - old) + x * y
+            for old, x in zip(self._moments, (x1, x2, x3), strict=True)
         )
         self._model = model = self._solve()
         self._since_base += 1

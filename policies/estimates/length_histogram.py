@@ -125,8 +125,8 @@ class LengthHistogram:
     def merge(self, minute: int, requests: Sequence[int], amounts: Sequence[int]) -> None:
         """Merge a `dump`; the greater count of each minute wins."""
         self._advance(minute)
-        for told in range(self._minute - WINDOW_MINUTES + 1, minute + 1):
-            column = slice(told % WINDOW_MINUTES, None, WINDOW_MINUTES)
+        for each in range(self._minute - WINDOW_MINUTES + 1, minute + 1):
+            column = slice(each % WINDOW_MINUTES, None, WINDOW_MINUTES)
             for table, dumped in ((self._requests, requests), (self._amounts, amounts)):
                 table[column] = map(max, table[column], dumped[column])
 

@@ -122,14 +122,10 @@ class Comparison:
         return [seconds[row] for row in rows], [tokens[row] for row in rows]
 
 
-def _nobody(_: Judged | None) -> None:
-    """Report to no one."""
-
-
 class Shadow:
     """Asks another policy about a share of the prompts.
 
-    ``told`` receives each result; None stands for a request for which it considered no worker.
+    ``report`` receives each result; None stands for a request for which it considered no worker.
     """
 
     def __init__(
@@ -137,14 +133,14 @@ class Shadow:
         policy: Policy,
         fleet: FleetState,
         ratio: float,
-        told: Callable[[Judged | None], None] = _nobody,
+        report: Callable[[Judged | None], None] = lambda _: None,
     ) -> None:
         assert 0.0 <= ratio <= 1.0
         self.policy = policy
         self.ratio = ratio
         self._fleet = fleet
         self._below = round(ratio * 2**64)
-        self._told = told
+        self._report = report
         self._models: dict[str, Comparison] = {}
 
     @property
@@ -169,7 +165,7 @@ class Shadow:
         comparison = self._of(weighed.model)
         if isinstance(second, Shed):
             comparison.unplaced += 1
-            self._told(None)
+            self._report(None)
             return
         judged = Judged(
             second.slot == first.slot,
@@ -177,12 +173,12 @@ class Shadow:
             float(second.safe_tokens - first.safe_tokens),
         )
         comparison.add(judged)
-        self._told(judged)
+        self._report(judged)
 
     def _of(self, model: str) -> Comparison:
-        known = self._models.get(model)
-        if known is None:
+        comparison = self._models.get(model)
+        if comparison is None:
             if len(self._models) >= MODELS_MAX:
                 model = OTHERS
-            known = self._models.setdefault(model, Comparison())
-        return known
+            comparison = self._models.setdefault(model, Comparison())
+        return comparison

@@ -375,10 +375,10 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             return self
         times = self.times(prompt_tokens)
         ttft_s, home = times.ready_s + times.work_s, spills.steps == 0
-        kept = home | (ttft_s < ttft_s[home].min(initial=np.inf))
-        if kept.all():
+        worth = home | (ttft_s < ttft_s[home].min(initial=np.inf))
+        if worth.all():
             return self
-        slow = self.slow.only(kept.nonzero()[0])
+        slow = self.slow.only(worth.nonzero()[0])
         return Candidates(
             slow,
             [],

@@ -17,7 +17,11 @@ from policies.scoring.options import option
 
 @dataclass(frozen=True, slots=True)
 class AffinityOptions:
-    """Options of ``affinity``: ``match_weight`` is what a full match weighs against the highest load."""
+    """Options of ``affinity``.
+
+    Attributes:
+        match_weight: What a full match is worth in units of the busiest worker's load.
+    """
 
     match_weight: float = option(1.0)
 

@@ -17,7 +17,11 @@ from policies.state.rendezvous import bounded_costs
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHashOptions:
-    """Options of ``consistent_hash``: ``load_factor`` is 1 + epsilon, the bound over the mean load."""
+    """Options of ``consistent_hash``.
+
+    Attributes:
+        load_factor: Requests in flight a worker may have, over the fleet's mean: 1 + epsilon.
+    """
 
     load_factor: float = option(1.25, low=1.0)
 

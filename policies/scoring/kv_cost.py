@@ -26,7 +26,8 @@ class KvCostOptions:
         prefill_load_scale: Weight of prefill blocks against decode blocks.
         overlap_score_credit: Blocks of prefill that one matched block takes off.
         active_request_weight: Blocks that one request in flight counts for.
-        block_tokens: Tokens in a KV block (vLLM's default). Matters only with ``active_request_weight``.
+        block_tokens: Tokens in a KV block (vLLM's default). It changes no decision unless
+            ``active_request_weight`` is set.
     """
 
     prefill_load_scale: float = option(1.0)

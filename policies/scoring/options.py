@@ -21,13 +21,13 @@ def checked_options(policy: str, kind: type[Any] | None, values: Mapping[str, fl
     Raises:
         ValueError: An unknown name, or a value out of range.
     """
-    known = {} if kind is None else {entry.name: entry for entry in fields(kind)}
+    declared = {} if kind is None else {entry.name: entry for entry in fields(kind)}
     for name, value in values.items():
-        if name not in known:
+        if name not in declared:
             raise ValueError(
-                f"policy {policy!r} has no option {name!r}; it has: {', '.join(sorted(known)) or 'none'}"
+                f"policy {policy!r} has no option {name!r}; it has: {', '.join(sorted(declared)) or 'none'}"
             )
-        low, high = known[name].metadata["low"], known[name].metadata["high"]
+        low, high = declared[name].metadata["low"], declared[name].metadata["high"]
         if not (isfinite(value) and low <= value <= high):
             wanted = f"at least {low:g}" if high == inf else f"between {low:g} and {high:g}"
             raise ValueError(f"option {name!r} of policy {policy!r} must be {wanted}, not {value!r}")

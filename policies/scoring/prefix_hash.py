@@ -20,8 +20,8 @@ class PrefixHashOptions:
     """Options of ``prefix_hash``.
 
     Attributes:
-        load_factor: Bound of a worker's requests in flight over the fleet's mean. 1.25 is the peers' default
-            and CacheRoute's epsilon of 0.25.
+        load_factor: Requests in flight a worker may have, over the fleet's mean. 1.25 is the
+            peers' default and CacheRoute's epsilon of 0.25.
     """
 
     load_factor: float = option(1.25, low=1.0)

@@ -424,4 +424,4 @@ def test_what_is_kept_of_a_list_follows_the_workers() -> None:
     assert stage.decode_selector.pools(stage.pairing).pools[0].classes[0][0] == "other"
     for _ in range(200):
         stage.decode_selector.pools(Pairing(stage.slots, stage.pairing.groups, stage.pairing.partners))
-    assert len(stage.decode_selector._kept) <= 100
+    assert len(stage.decode_selector._cached) <= 100

@@ -106,7 +106,7 @@ def test_the_best_is_the_best_of_all_by_the_paper_s_equations(
     of_times: bool,
 ) -> None:
     lengths, fleet = histogram(requests), stages(prefill, decode, convertible, remote, bytes_per_s)
-    model = ThroughputModel(lengths, fleet, of_times)
+    model = ThroughputModel(lengths, fleet, mean_of_times=of_times)
     best = model.best()
     found = naive(lengths, fleet, best.throughput.threshold_tokens, best.split, of_times=of_times)
     assert isclose(best.throughput.requests_per_s, found, rel_tol=1e-6)
