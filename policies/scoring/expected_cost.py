@@ -1,4 +1,4 @@
-"""``expected_cost``: cost of a placement for this request and every request that it delays, in seconds.
+"""``expected_cost``: what a placement costs this request and everybody it delays, in seconds.
 
     V' = max(V + A, F)  V in the engine, A waiting with a lesser key; or the fetch that overlaps them
     x  = s(u, c) + X    prefill of the uncached tokens plus exposed transfer
