@@ -48,7 +48,6 @@ from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, M
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
 from policies.dispatch.pair_decision import PairDecider
-from policies.dispatch.prospects import Prospect, prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
@@ -65,7 +64,7 @@ from policies.dispatch.request_queue import (
     WaitEnd,
 )
 from policies.dispatch.request_queue import Refusal as QueueRefusal
-from policies.dispatch.turns import QueueEntry, QueueOrder
+from policies.dispatch.turns import Prospect, QueueEntry, QueueOrder, prospect
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import PROFILES, ServiceModel
 from policies.estimates.decodes import DecodeFit, decoding_after

@@ -146,18 +146,16 @@ class PairDecider(Decider):
         everyone = self._fleet.among(candidates, slots, bucket, decode_view.ships())
         by_site = decode_view.by_site(slots)
         if by_site is None:
-            first = place(view, everyone, policy)
-            return ScoredRequest(
-                model, view, everyone, everyone, policy, first, bucket, decode_view
-            ), decode_view
-        if everyone.queue is not None:
-            # `_line` compares what waits on the sides of a link.
-            everyone = replace(everyone, queue=replace(everyone.queue, tickets=None))
-        placing = self.offloading.place(
-            everyone, by_site, decode_view, policy, bucket, line_of, failed=failed
-        )
-        if placing.full_link:
-            decode_view = decode_view.without_room_on(placing.full_link)
+            placing = Placing(everyone, place(view, everyone, policy))
+        else:
+            if everyone.queue is not None:
+                # `_line` compares what waits on the sides of a link.
+                everyone = replace(everyone, queue=replace(everyone.queue, tickets=None))
+            placing = self.offloading.place(
+                everyone, by_site, decode_view, policy, bucket, line_of, failed=failed
+            )
+            if placing.full_link:
+                decode_view = decode_view.without_room_on(placing.full_link)
         weighed = ScoredRequest(
             model,
             view,

@@ -4,7 +4,7 @@ A policy chooses as if every worker took everything at once. For requests with a
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
 2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
-   than starting on any other worker that stood idle (`policies.dispatch.prospects`) or the request has just
+   than starting on any other worker that stood idle (it is *affine*) or the request has just
    declined another's room; else for any worker of its lane.
 
 The price of each worker includes the tickets that go first there and those that would be overtaken
@@ -15,17 +15,21 @@ if it would compute that part again (`policies.dispatch.followers`).
 """
 
 from collections.abc import Callable
+from math import inf
 
 import msgspec
+import numpy as np
 
 from policies.dispatch.early_rejection import EarlyRejection
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
-from policies.dispatch.prospects import prospect
 from policies.dispatch.queue_lanes import Lanes
+from policies.estimates.costs import Number
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
+from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView
-from policies.scoring import Policy
+from policies.scoring import Policy, Price
+from policies.scoring.min_ttft import min_ttft
 from policies.state.ops import Waiting
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
 
@@ -66,6 +70,41 @@ class QueueOrder(msgspec.Struct, frozen=True):
     k: float
     step_tokens: Callable[[int], int] = lambda _: 0
     rejection: EarlyRejection | None = None
+
+
+class Prospect(msgspec.Struct, frozen=True, gc=False):
+    """Work on the chosen worker, seconds >= 0; affine if waiting there is better than starting elsewhere."""
+
+    chosen_s: float
+    affine: bool
+
+
+def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Price | None) -> Prospect:
+    """Judge the candidates for a request that may have to wait, by the policy's price.
+
+    The request is affine if its worker, busy, is cheaper than any other would be if it stood idle: room
+    elsewhere does not help it. A policy without seconds (None) is taken to compare times to first token.
+    Without other workers a request is not affine, since some may yet come.
+    """
+    price = price or min_ttft
+    chosen_s = chosen_cost = others_cost = inf
+    if candidates.few:
+        for timing in candidates.timings(prompt_tokens, candidates.few):
+            if timing.slot == slot:
+                chosen_s, chosen_cost = timing.work_s, price(timing)
+            else:
+                others_cost = min(others_cost, price(_idle(timing, 0.0)))
+    else:
+        times = candidates.times(prompt_tokens)
+        chosen = candidates.slots == slot
+        chosen_s, chosen_cost = times.work_s[chosen].item(), price(times)[chosen].item()
+        others_cost = price(_idle(times, np.zeros(len(chosen))))[~chosen].min(initial=inf).item()
+    return Prospect(chosen_s, chosen_cost < others_cost < inf)
+
+
+def _idle(timing: Timing[Number], nothing: Number) -> Timing[Number]:
+    """The same on workers without any work."""
+    return msgspec.structs.replace(timing, ready_s=nothing, settled_s=nothing, behind=nothing)
 
 
 class Turns:

@@ -15,7 +15,7 @@ one (`policies.pricing.views.RequestView.sequence`), so asking it changes none.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -141,12 +141,7 @@ class Shadow:
         self._fleet = fleet
         self._below = round(ratio * 2**64)
         self._report = report
-        self._models: dict[str, Comparison] = {}
-
-    @property
-    def models(self) -> Mapping[str, Comparison]:
-        """Comparisons by model."""
-        return self._models
+        self.models: dict[str, Comparison] = {}
 
     def samples(self, key: int) -> bool:
         """True if it is asked about a prompt."""
@@ -176,9 +171,9 @@ class Shadow:
         self._report(judged)
 
     def _of(self, model: str) -> Comparison:
-        comparison = self._models.get(model)
+        comparison = self.models.get(model)
         if comparison is None:
-            if len(self._models) >= MODELS_MAX:
+            if len(self.models) >= MODELS_MAX:
                 model = OTHERS
-            comparison = self._models.setdefault(model, Comparison())
+            comparison = self.models.setdefault(model, Comparison())
         return comparison

@@ -10,6 +10,7 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -46,7 +47,15 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
-class Pools(msgspec.Struct, frozen=True, gc=False):
+class _Rows(msgspec.Struct, frozen=True, gc=False):
+    """Columns with one row per candidate."""
+
+    def only(self, rows: NDArray[np.intp]) -> Self:
+        """Rows of some candidates."""
+        return type(self)(*[column[rows] for column in msgspec.structs.astuple(self)])
+
+
+class Pools(_Rows, frozen=True, gc=False):
     """Caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
 
     Attributes:
@@ -61,12 +70,8 @@ class Pools(msgspec.Struct, frozen=True, gc=False):
     token_s: Floats
     tokens_min: Floats
 
-    def only(self, rows: NDArray[np.intp]) -> "Pools":
-        """Rows of some candidates."""
-        return Pools(self.slots[rows], self.base_s[rows], self.token_s[rows], self.tokens_min[rows])
 
-
-class Spills(msgspec.Struct, frozen=True, gc=False):
+class Spills(_Rows, frozen=True, gc=False):
     """Distance of candidates from the length bucket of the requests, one row each (`policies.state.buckets`).
 
     Attributes:
@@ -79,12 +84,8 @@ class Spills(msgspec.Struct, frozen=True, gc=False):
     token_s: Floats
     middle_tokens: Floats
 
-    def only(self, rows: NDArray[np.intp]) -> "Spills":
-        """Rows of some candidates."""
-        return Spills(self.steps[rows], self.token_s[rows], self.middle_tokens[rows])
 
-
-class Evictions(msgspec.Struct, frozen=True, gc=False):
+class Evictions(_Rows, frozen=True, gc=False):
     """Price of pushing tokens out of the candidates' caches, one row per candidate (`fleet.columns`).
 
     Attributes:
@@ -94,10 +95,6 @@ class Evictions(msgspec.Struct, frozen=True, gc=False):
 
     token_s: Floats
     free_tokens: Floats
-
-    def only(self, rows: NDArray[np.intp]) -> "Evictions":
-        """Rows of some candidates."""
-        return Evictions(self.token_s[rows], self.free_tokens[rows])
 
 
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
@@ -378,18 +375,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         worth = home | (ttft_s < ttft_s[home].min(initial=np.inf))
         if worth.all():
             return self
-        slow = self.slow.only(worth.nonzero()[0])
-        return Candidates(
-            slow,
-            [],
-            self.matches,
-            self.loads,
-            self.prompt_tokens,
-            self.tokens_per_block,
-            self.now_us,
-            self.ships,
-            self.queue,
-        )
+        return msgspec.structs.replace(self, slow=self.slow.only(worth.nonzero()[0]), few=[])
 
     def _safe_blocks(self, slots: list[int]) -> list[int]:
         """Window-safe match of each in blocks, over all prompts."""
