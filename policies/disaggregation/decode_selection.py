@@ -337,7 +337,6 @@ class DecodeView:
     # Inside.
 
     def _open(self, number: int) -> bool:
-        """True if there is room in a pool, and on the way to it."""
         link = self._pools.pools[number].link
         return self._columns(number).has_room and (not link or link != self._full_link)
 
@@ -351,7 +350,6 @@ class DecodeView:
         return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
 
     def _counted_matches(self, pool: DecodePool) -> list[Match]:
-        """Matches that count for the workers of a pool."""
         return self._candidates.matches if pool.keeps.any() else []
 
     def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:

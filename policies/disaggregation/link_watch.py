@@ -115,7 +115,6 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
 
     @property
     def planned_s(self) -> float:
-        """Seconds that it should take."""
         return (self.reserved.end_us - self.reserved.start_us) / 1e6
 
     @property
@@ -128,7 +127,6 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
         return 4.0 * self.planned_s + 1.0 if self.overlapped else 1.25 * self.planned_s + 0.25
 
     def latest_us(self, *, down: bool) -> float:
-        """Log time after which it is given up."""
         patience = self.patience
         if patience is None:
             return inf
@@ -255,7 +253,6 @@ class LinkWatch:
         return turns
 
     def _give_up(self, now_us: int) -> None:
-        """Tell the requests that wait for transfers that are too late."""
         loss_ratio = self._fleet.links.loss_ratio
         late = [
             crossing

@@ -287,7 +287,6 @@ class Offload:
     def _by_threshold(
         self, local: Offer, side: RemoteSide, threshold_tokens: float | None, surge: int
     ) -> tuple[bool, OffloadReason]:
-        """Choice by the paper."""
         assert threshold_tokens is not None
         offer = side.offer
         sooner = self._sooner(local, side)
@@ -302,7 +301,6 @@ class Offload:
         return True, OffloadReason.ABOVE_THRESHOLD
 
     def _sooner(self, local: Offer, side: RemoteSide) -> bool:
-        """True if remote is cheaper by the margin."""
         local_s = local.ttft_s + local.others_s
         return side.price_s + max(MARGIN_S, MARGIN_RATIO * local_s) < local_s
 
@@ -340,7 +338,6 @@ class Offload:
 
 
 def _rank(side: RemoteSide) -> tuple[bool, bool, float, str]:
-    """Sort key: the least is the best site."""
     return side.offer.kv_bytes is None, side.signals.state is LinkState.DOWN, side.price_s, side.offer.link
 
 

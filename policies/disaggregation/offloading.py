@@ -277,7 +277,6 @@ def _offer(
     chosen: Chosen,
     line_of: Callable[[str, Chosen, int], Line],
 ) -> Offer:
-    """Offer of a side, by the worker that the policy chose there."""
     line, prefill_s = line_of(link, chosen, len(candidates)), chosen.service_s
     return Offer(
         site,

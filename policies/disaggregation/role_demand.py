@@ -96,7 +96,6 @@ def _batches(
 def _load(
     fleet: FleetState, members: Sequence[RoleMember], batches: dict[str, float], now_us: int
 ) -> StageLoad:
-    """Utilisation of both stages at home."""
     serving = [member for member in members if member.home and member.serves]
     prefill = np.array([one.worker.slot for one in serving if one.worker.role == PREFILL], dtype=np.intp)
     decode = [one for one in serving if one.worker.role == DECODE]
@@ -115,6 +114,5 @@ def _weight(sizes: Iterable[KvBytes]) -> KvBytes:
 
 
 def _kv_bytes(kv: KvBytes, tokens: Floats) -> Floats:
-    """`KvBytes.of` for many uncached lengths."""
     window: Floats = np.minimum(tokens, kv.window_tokens)
     return tokens * kv.token_bytes + window * kv.window_token_bytes + kv.state_bytes

@@ -424,7 +424,6 @@ def _loses(member: RoleMember) -> tuple[int, float, str]:
 
 
 def _turned(member: RoleMember) -> RoleMember:
-    """A worker that is turning, as if it had."""
     if not member.turning:
         return member
     return replace(member, worker=replace(member.worker, role=member.turning, draining=False))
@@ -435,7 +434,6 @@ def _other(role: str) -> str:
 
 
 def _gain(then: Throughput, now: Throughput) -> float:
-    """Relative gain in throughput."""
     if then.requests_per_s == now.requests_per_s:
         return 0.0
     if not now.requests_per_s:
@@ -444,7 +442,6 @@ def _gain(then: Throughput, now: Throughput) -> float:
 
 
 def _undoes(role: str, current: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
-    """True if turning workers into a role would undo the latest change."""
     if current is None or now_us - current.changed_us > rules.reversal_s * 1e6:
         return False
     return _other(role) in current.turned.values()

@@ -127,7 +127,6 @@ def _since(member: RoleMember) -> tuple[int, str]:
 def _in_the_way(
     member: RoleMember, left: Mapping[tuple[str, str], int], too_many: bool, now_us: int, rules: RoleRules
 ) -> str:
-    """Reason for a worker to keep its role; empty if there is none."""
     if not rules.apply:
         return "roles are no longer changed"
     if not left[member.group, member.worker.role]:
@@ -141,8 +140,6 @@ def _in_the_way(
 
 @dataclass(slots=True)
 class _Changes:
-    """Collects operations and events."""
-
     replica: str
     now_us: int
     current: OffloadPlan | None
@@ -153,7 +150,6 @@ class _Changes:
     _changed: bool = False
 
     def begins(self, member: RoleMember, role: str) -> None:
-        """Turn a worker."""
         self._changed = True
         self._turned[member.worker_id] = role
         self.put(member, f"drains to {role}", draining=True, turning=role)
@@ -176,7 +172,6 @@ class _Changes:
     def put(
         self, member: RoleMember, event: str, *, role: str = "", draining: bool = False, turning: str = ""
     ) -> None:
-        """Publish a worker anew."""
         self.events.append((member.worker_id, event))
         worker = member.worker
         labels = {name: value for name, value in worker.labels.items() if name != TURNING_LABEL}

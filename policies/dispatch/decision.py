@@ -206,7 +206,6 @@ class Decider:
         return self._decision(asked, view, candidates, chosen)
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
-        """-"""
         fleet, turns, queue = self._fleet, self._turns, None
         parsed, entry, slots = asked.parsed, asked.entry, asked.slots
         prompt_tokens, output_tokens = self.expected_tokens(parsed)

@@ -158,7 +158,6 @@ class EarlyRejection:
     def _judge_decode(
         self, outlook: Outlook, ahead_s: float, prefill_s: float, promised_s: float
     ) -> Miss | None:
-        """The miss if too many requests would be decoding when its prefill ends."""
         slots = outlook.slots if outlook.decoders is None else outlook.decoders
         decoder = outlook.slot if outlook.decoders is None else slots.item(0)
         fit = self._decode_fit(self._fleet.at_slot(decoder).worker_class)

@@ -91,12 +91,11 @@ def _last_step(leader: Reservation, step_blocks: float, *, begun: bool) -> float
 
 
 def _block(path: bytes, number: int) -> bytes:
-    """One hash of a path; empty beyond its end."""
     return path[HASH_BYTES * number : HASH_BYTES * (number + 1)]
 
 
 def _common_blocks(path: bytes, other: bytes, shared: int) -> int:
-    """Leading blocks that two paths share, more than ``known``; by bisection, since paths are chained."""
+    """Leading blocks that two paths share, at least ``shared`` + 1; by bisection, since paths are chained."""
     low, high = shared + 1, min(len(path), len(other)) // HASH_BYTES
     while low < high:
         middle = (low + high + 1) // 2

@@ -296,7 +296,6 @@ class PairDecider(Decider):
         return Decision(attempt, placed, decode, shipping, verdict)
 
     def _decode_half(self, attempt: Attempt, placed: Placed, partner: DecodePartner) -> Decision:
-        """Decision on the worker that ends a request which ``attempt`` and ``placed`` begin."""
         chosen, cached_tokens = attempt.chosen, round(partner.cached_tokens)
         decode = Chosen(
             partner.slot,
@@ -334,6 +333,5 @@ def _key_us(order: QueueOrder, entry: QueueEntry, chosen: Chosen) -> int:
 
 
 def _with_decode(outlook: Outlook, decode_view: DecodeView, transfer_s: float) -> Outlook:
-    """Outlook of a request that another worker may decode."""
     decoders, room_s = decode_view.decoders(outlook.slot), decode_view.wait_s(outlook.slot)
     return replace(outlook, decoders=decoders, room_s=room_s, transfer_s=transfer_s)

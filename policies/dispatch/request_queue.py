@@ -239,8 +239,6 @@ BestOf = Callable[..., Ticket | None]
 
 
 class _Place(msgspec.Struct, gc=False, eq=False):
-    """One waiting request: its latest ticket, its cached blocks then, and log times."""
-
     waiter: Waiter
     op: Waiting
     safe_blocks: int
@@ -435,7 +433,6 @@ class RequestQueue:
             self._ask_some(now_us)
 
     def _serve(self, slots: list[int], now_us: int) -> None:
-        """Dispatch requests to workers that have room."""
         moved, unmoved = 0, 0
         declined = {ticket_id for ticket_id, until_us in self._waiting_for_link.items() if now_us < until_us}
         admission, lanes = self._admission, self._lanes
@@ -476,12 +473,10 @@ class RequestQueue:
             del resting[ticket_id]
 
     def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
-        """True if what a request would begin on a worker could be decoded."""
         ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
         return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
 
     def _serve_waiting_for_decode(self, now_us: int) -> None:
-        """Dispatch requests that lacked only the room to be decoded."""
         for lane in sorted(self._waiting_for_decode):
             self._serve_lane(lane, now_us)
 
@@ -577,7 +572,6 @@ class RequestQueue:
                     asked += 1
 
     def _ask_some(self, now_us: int) -> None:
-        """Let the requests decide afresh that did so longest ago."""
         latest_us = now_us - round(self.rules.ask_s * 1e6)
         asked = 0
         while self._round and asked < ASKED_MAX:
@@ -637,7 +631,6 @@ class RequestQueue:
 
     @staticmethod
     def _differs(last: Waiting, op: Waiting) -> bool:
-        """True if a new ticket is worth publishing."""
         changed_us = abs(op.service_us - last.service_us)
         if op.link != last.link:
             return True
@@ -687,7 +680,6 @@ class RequestQueue:
         place.waiter.refused(refusal)
 
     def _end(self, place: _Place, how: WaitEnd) -> None:
-        """End a wait that comes to nothing."""
         self._forget(place, how)
         self._publish(Finished(place.op.request_id, self._now_us()))
 

@@ -103,7 +103,6 @@ def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Pri
 
 
 def _idle(timing: Timing[Number], nothing: Number) -> Timing[Number]:
-    """The same on workers without any work."""
     return msgspec.structs.replace(timing, ready_s=nothing, settled_s=nothing, behind=nothing)
 
 

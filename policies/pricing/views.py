@@ -48,10 +48,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Rows(msgspec.Struct, frozen=True, gc=False):
-    """Columns with one row per candidate."""
-
     def only(self, rows: NDArray[np.intp]) -> Self:
-        """Rows of some candidates."""
         return type(self)(*[column[rows] for column in msgspec.structs.astuple(self)])
 
 
@@ -396,7 +393,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
     def _tokens(self, columns: list[NDArray[np.int32]], rows: slice | Slots) -> Floats:
-        """Tokens of a sum of matches."""
         if not columns:
             return np.zeros(len(self))
         blocks = columns[0][rows]

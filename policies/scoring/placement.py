@@ -121,7 +121,6 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
 
 
 def _spilled(steps: int) -> Reason | None:
-    """Direction in which the request leaves its length bucket; None if it does not."""
     if not steps:
         return None
     return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
