@@ -37,10 +37,8 @@ class DecodePool(msgspec.Struct, frozen=True, eq=False):
 class DecodePools(msgspec.Struct, frozen=True, eq=False):
     """Cached facts of one `Pairing`, at a revision of the fleet.
 
-    Attributes:
-        pool_of: By slot: number of the pool; `ALONE` if it needs none.
-        splits: By slot, see `policies.pricing.views.Ships`.
-        decodes: By slot: 1 for decode workers, which take requests whole, else 0.
+    By slot: the number of the pool, or `ALONE`; ``splits`` as in `policies.pricing.views.Ships`; ``decodes``,
+    1 for decode workers, which take requests whole, else 0.
     """
 
     pairing: Pairing

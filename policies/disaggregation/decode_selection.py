@@ -80,12 +80,8 @@ def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})
 class DecodePartner(msgspec.Struct, frozen=True, gc=False):
     """The decode worker of a request.
 
-    Attributes:
-        wait_s: Seconds until it has room; above 0 only if no worker has.
-        transfer_s: X.
-        cached_tokens: Tokens of the prompt that it holds, which are not sent.
-        tpot_s: Seconds per output token with this request in its batch.
-        keeps_prefixes: True if it will hold the prompt for later requests.
+    It waits ``wait_s`` for room only if no worker has any. ``transfer_s`` is X; ``cached_tokens`` of the
+    prompt are there and not sent; ``tpot_s`` counts this request in its batch.
     """
 
     slot: int

@@ -83,10 +83,8 @@ class LinkTurn(NamedTuple):
 class Patience(msgspec.Struct, frozen=True, gc=False):
     """Bounds of the wait for a transfer.
 
-    Attributes:
-        remote_s: Predicted time to the first token.
-        local_s: The same without the transfer; +inf if there is no other way.
-        give_up: Called when it is too late, and again when it is twice as late.
+    Times to the first token: as predicted, and without the transfer (+inf if there is no other way).
+    ``give_up`` is called when it is too late, and again when it is twice as late.
     """
 
     remote_s: float
@@ -95,13 +93,10 @@ class Patience(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Crossing(msgspec.Struct, gc=False, eq=False):
-    """KV of one request that crosses a link.
+    """KV of one request that crosses a link, maybe sent beside its prefill (``overlapped``).
 
-    Attributes:
-        overlapped: True if it is sent beside the prefill.
-        began_us: Log time at which sending could begin; 0 if unknown.
-        judged_us: Log time up to which its lateness has been observed.
-        again_us: Log time before which it is not given up again.
+    Log times: of when sending could begin, 0 if unknown; up to which its lateness has been observed; and
+    before which it is not given up again.
     """
 
     reserved: Shipping

@@ -135,18 +135,15 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
 
 
 class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
-    """A decision that explains itself.
+    """A decision that explains itself. Numbers are -1 where a local worker or the KV size is missing.
 
     Attributes:
-        site: Site of the prefill.
         threshold_tokens: t; 0 without one.
-        uncached_local: Tokens to prefill locally; -1 if no worker can.
-        uncached_remote: In the other site.
-        kv_bytes: Bytes that would cross; -1 if unknown.
+        uncached_local: Tokens to prefill locally.
+        kv_bytes: Bytes that would cross.
         link_s: Seconds that the link would add to the time to the first token: wait, exposed transfer, round
             trip.
-        local_s: Predicted time to the first token, locally; -1 if no worker can.
-        remote_s: In the other site.
+        local_s: Predicted time to the first token, locally.
         utilisation: Of the link, smoothed.
         local_others_s: Seconds that others would lose locally.
         remote_others_s: In the other site and on the link.
@@ -234,12 +231,9 @@ class Offload:
     ) -> OffloadVerdict:
         """Decide where a request is prefilled.
 
-        Args:
-            local: The offer where no link is crossed; None if no worker prefills there.
-            sides: The offers of other sites; not empty.
-            threshold_tokens: t; None while there is none.
-            fixed: True if t was set by hand, and so decides; else it rations a link that is scarce.
-            failed: True if a prefill in another site has failed the request already.
+        ``local`` is None if no worker prefills where no link is crossed; ``sides`` is not empty. A t that is
+        ``fixed`` was set by hand and decides; else it rations a scarce link. ``failed`` says that a prefill
+        in another site has failed the request already.
         """
         side = min(sides, key=_rank)
         offer, state, quote = side.offer, side.signals.state, side.quote
@@ -255,8 +249,10 @@ class Offload:
         elif failed:
             remote, reason = False, OffloadReason.FAILED_REMOTE
         else:
-            judge = self._by_threshold if fixed else self._by_seconds
-            remote, reason = judge(local, side, threshold_tokens, surge)
+            if fixed and threshold_tokens is not None:
+                remote, reason = self._by_threshold(local, side, threshold_tokens, surge)
+            else:
+                remote, reason = self._by_seconds(local, side, threshold_tokens, surge)
             if remote and state is LinkState.PROBING:
                 reason = OffloadReason.PROBE
             if remote and not self._gets_through(local, side, quote):
@@ -285,9 +281,8 @@ class Offload:
         return True, OffloadReason.SOONER_REMOTE
 
     def _by_threshold(
-        self, local: Offer, side: RemoteSide, threshold_tokens: float | None, surge: int
+        self, local: Offer, side: RemoteSide, threshold_tokens: float, surge: int
     ) -> tuple[bool, OffloadReason]:
-        assert threshold_tokens is not None
         offer = side.offer
         sooner = self._sooner(local, side)
         if local.uncached_tokens <= threshold_tokens:

@@ -122,17 +122,8 @@ class Split:
 class Throughput:
     """Throughput of a fleet with one threshold and split, in requests per second.
 
-    Attributes:
-        threshold_tokens: t; +inf: nothing is remote.
-        remote_ratio: p.
-        long_tokens: l_long; 0 without such requests.
-        short_tokens: l_short; 0 without such requests.
-        remote_per_s: Th_remote.
-        prefill_per_s: Th_prefill.
-        decode_per_s: Th_decode.
-        requests_per_s: Lambda.
-        bound: Bottleneck.
-        egress_bytes_per_s: Bytes that cross the links at Lambda.
+    In the terms above: t (+inf: nothing is remote), p, l_long and l_short (0 without such requests),
+    Th_remote, Th_prefill, Th_decode and Lambda; its bottleneck; and the bytes that cross the links at Lambda.
     """
 
     threshold_tokens: float

@@ -137,12 +137,8 @@ class RoleRules:
 class RoleMember:
     """A worker that prefills or decodes.
 
-    Attributes:
-        site: Its site; empty at home.
-        group: The same for workers that may work together on a request.
-        well: True if requests can be sent to it.
-        inflight_requests: Of all replicas.
-        held_tokens: Tokens believed to be in its cache.
+    ``site`` is empty at home; members of one ``group`` may work together on a request; a ``well`` one can be
+    sent requests. ``held_tokens`` are believed to be in its cache.
     """
 
     worker: Worker
@@ -178,10 +174,8 @@ class RoleMember:
 class StageLoad:
     """Load of both stages at home.
 
-    Attributes:
-        prefill_ratio: Prefill placed on the prefill workers over the last seconds, over their capacity.
-        prefill_backlog_s: Mean seconds of prefill that wait there.
-        decode_ratio: Requests that decode, over those that may decode together.
+    ``prefill_ratio`` is the prefill placed over the last seconds, over capacity; ``prefill_backlog_s`` the
+    mean backlog; ``decode_ratio`` the requests that decode, over those that may together.
     """
 
     prefill_ratio: float
@@ -223,8 +217,7 @@ class RoleVerdict:
         now: Best throughput with the roles as they are; None if unknown.
         best: Best split; None if nothing is known of decode.
         roles: Workers that should turn now, and their new roles.
-        gain_ratio: Relative gain of the best split.
-        needed_ratio: Gain that it needs.
+        needed_ratio: Relative gain that the best split needs.
         wait_s: Seconds until anything may change.
         forgets: True if the former plan no longer holds, though nothing else is known.
     """

@@ -102,7 +102,6 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         key_us: Its key; 0 if no request goes before it.
         service_s: s: predicted prefill on the chosen worker.
-        waited_s: Seconds since it arrived.
         let_in: True if it was judged before, and waits.
         decoders: Workers that may decode it; None: ``slots``.
         room_s: Seconds until one of them has room for it.

@@ -250,18 +250,9 @@ class _Place(msgspec.Struct, gc=False, eq=False):
 class RequestQueue:
     """The requests that wait in one replica.
 
-    Args:
-        log: Publishes tickets.
-        fleet: State of the fleet, with the tickets of all replicas.
-        admission: Room of the workers.
-        lanes: Workers of the lanes.
-        rules: Bounds; replaced when settings change, for requests that begin to wait.
-        call_later: Calls after so many seconds.
-        grace_s: Seconds for which room is left to another replica: the lag of the log, with a margin.
-        ended: Called at the end of every wait: last ticket, end, seconds.
-
-    Attributes:
-        overdue: Rooms that another replica left unused for longer than the grace time.
+    Room is left to another replica for ``grace_s``, the lag of the log with a margin; ``overdue`` counts
+    rooms that it left unused for longer. ``ended`` is called at the end of every wait with last ticket, end
+    and seconds. ``rules`` are replaced when settings change, for requests that begin to wait.
     """
 
     def __init__(
@@ -316,13 +307,9 @@ class RequestQueue:
     def begin(
         self, waiter: Waiter, queued: Queued, deadline_us: int | None = None, *, again: bool = False
     ) -> QueueFull | None:
-        """Begin to wait.
+        """Begin to wait, until ``deadline_us`` of log time if the request has a deadline of its own.
 
-        Args:
-            waiter: The request.
-            queued: Its decision.
-            deadline_us: Log time of the request's own deadline, if it has one.
-            again: True if it was let in before, and a worker failed it: it is not turned away.
+        A request ``again`` was let in before, and a worker failed it: it is not turned away.
 
         Returns:
             None if it waits now; else too many wait already, and none of them here has a lesser claim.

@@ -126,14 +126,10 @@ class ServiceFit:
     Least squares of the relative error on the features [1, u, u·(c + u/2)], whose coefficients are a, b and
     b/c0, with stabilised forgetting (Kulhavy and Zarrop, Int. J. Control 58, 1993): the *base* replaces what
     is forgotten, first the profile, later the fit itself (`REBASE_FACTOR`). So the normal equations never
-    become singular: prompts of one length only move the model along what they show. Space and time are
-    constant: nine sums and a 3x3 system.
+    become singular. Space and time are constant: nine sums and a 3x3 system.
 
-    Attributes:
-        observations: Observations taken.
-        clipped: Those of them that were surprising and pulled in to `FIT_SURPRISE`.
-        ignored: Observations not taken: not positive or not finite.
-        longest_tokens: The longest prompt taken.
+    It counts observations, those of them ``clipped`` to `FIT_SURPRISE`, and those ``ignored`` as not positive
+    or not finite.
     """
 
     __slots__ = (

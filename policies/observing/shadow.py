@@ -45,11 +45,9 @@ class ScoredRequest(msgspec.Struct, frozen=True, eq=False):
     """A request as it was weighed when it came.
 
     Attributes:
-        model: Empty if the request names none.
         everyone: Workers that may take it, on all sides of a link.
         candidates: Those of the chosen side.
         first: Choice of the policy, before its turn was judged.
-        bucket: Number of its length bucket.
         decode_view: View of the decode workers; None if one worker does all.
         by_site: Candidates by the link that their KV crosses; None if nothing crosses one.
         verdict: Reason for the side; None if there was no choice.
@@ -75,13 +73,7 @@ class ShadowObserver(Protocol):
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
-    """Two choices for one request.
-
-    Attributes:
-        agreed: True if both chose the same worker.
-        ttft_s: Predicted seconds to the first token of the second less those of the first.
-        cached_tokens: Predicted cached tokens of the second less those of the first.
-    """
+    """Two choices for one request: second less first, in seconds to the first token and cached tokens."""
 
     agreed: bool
     ttft_s: float
@@ -91,9 +83,7 @@ class Judged(msgspec.Struct, frozen=True, gc=False):
 class Comparison:
     """All choices for the requests of one model: sums, and the `NEWEST` differences.
 
-    Attributes:
-        judged: Requests for which both policies chose a worker.
-        unplaced: Requests for which the second policy considered none.
+    ``unplaced`` counts requests for which the second policy considered no worker, ``judged`` the others.
     """
 
     __slots__ = ("agreed", "cached_tokens", "judged", "newest", "ttft_s", "unplaced")

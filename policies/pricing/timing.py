@@ -44,7 +44,6 @@ class Prices(NamedTuple, Generic[Number]):
     Attributes:
         slot: Row in the fleet state; of many, an array or a slice.
         a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
-        congestion_per_s: kappa (`policies.fleet.columns`).
         transfer_s: X without a hand-over.
         fetching: Slot of its pool, base_s, token_s, tokens_min; None without a pool.
         visiting: For a request of another length bucket: token_s, middle_tokens; None at home.
@@ -64,16 +63,14 @@ class Prices(NamedTuple, Generic[Number]):
 
 
 class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
-    """Time of a request on one worker, or on each of many; all in seconds but tokens.
+    """Time of a request on one worker, or on each of many (``slot``); all in seconds but tokens.
 
     Attributes:
-        slot: Row in the fleet state; of many, an array or a slice.
         safe_tokens: Window-safe match, with the tokens it fetches.
         fetched_tokens: The part of them that comes from its pool.
         service_s: s: prefill of the rest.
         ready_s: V'.
         work_s: x.
-        congestion_per_s: kappa.
         transfer_s: X.
         stall_s: D.
         settled_s: The part of V' during which later requests stay behind this one.
@@ -112,15 +109,9 @@ def assemble(
 ) -> Timing[Number]:
     """Assemble the time of a request on a worker.
 
-    Args:
-        math: Arithmetic of `Number`.
-        prices: Prices of the worker.
-        prompt_tokens: Length of the prompt.
-        match: Its window-safe match, and the same with its pool; None if the pool adds nothing.
-        backlog_s: V: prefill reserved there and not done.
-        queue: The waiting queue; None if requests do not wait in the gateway.
-        waiting: Its answers; None if no request waits.
-        shipped: W, X and D by slot and prefill seconds; None if no request is split.
+    ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
+    is V; ``queue`` is None if requests do not wait in the gateway, ``waiting`` if no request waits;
+    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
     cached, pooled = match

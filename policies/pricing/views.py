@@ -32,12 +32,9 @@ Slots = NDArray[np.intp]
 class RequestView(msgspec.Struct, frozen=True, gc=False):
     """One request, as policies see it.
 
-    Attributes:
-        key: 64-bit hash of the whole prompt (or session): breaks ties by rendezvous hashing.
-        prefix_key: 64-bit hash of the start of the prompt, for the hashing policies.
-        prompt_tokens: Estimated prompt length, > 0.
-        output_tokens: Expected output length, >= 0.
-        sequence: Requests that this replica placed before: the count of turn-taking policies.
+    ``key`` is the 64-bit hash of the whole prompt (or session), which breaks ties by rendezvous hashing,
+    ``prefix_key`` that of the prompt's start. ``sequence`` counts the requests that this replica placed
+    before.
     """
 
     key: int
@@ -55,11 +52,8 @@ class _Rows(msgspec.Struct, frozen=True, gc=False):
 class Pools(_Rows, frozen=True, gc=False):
     """Caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
 
-    Attributes:
-        slots: Row of the pool in the fleet state; of the worker itself if it has none.
-        base_s: Seconds before a fetch brings anything.
-        token_s: Seconds per token.
-        tokens_min: Least tokens to fetch; +inf without a pool.
+    ``slots`` are rows of the fleet state, the worker's own without a pool; ``base_s`` passes before a fetch
+    brings anything, and fewer than ``tokens_min`` are not fetched: +inf without a pool.
     """
 
     slots: Slots
@@ -71,10 +65,8 @@ class Pools(_Rows, frozen=True, gc=False):
 class Spills(_Rows, frozen=True, gc=False):
     """Distance of candidates from the length bucket of the requests, one row each (`policies.state.buckets`).
 
-    Attributes:
-        steps: Number of the worker's bucket less the requests'; 0 at home, and where any length is taken.
-        token_s: See `policies.state.buckets.spill_s`; 0 at home.
-        middle_tokens: Middle of the worker's bucket.
+    ``steps`` is the worker's bucket less the requests', 0 at home and where any length is taken; ``token_s``
+    is that of `policies.state.buckets.spill_s`, 0 at home.
     """
 
     steps: NDArray[np.intp]
@@ -85,9 +77,8 @@ class Spills(_Rows, frozen=True, gc=False):
 class Evictions(_Rows, frozen=True, gc=False):
     """Price of pushing tokens out of the candidates' caches, one row per candidate (`fleet.columns`).
 
-    Attributes:
-        token_s: Expected seconds to compute a pushed out token again; 0 if nothing is known of the cache.
-        free_tokens: Tokens that fit before anything is pushed out.
+    ``token_s`` is what computing a pushed out token again is expected to take, 0 for an unknown cache; before
+    that ``free_tokens`` fit.
     """
 
     token_s: Floats
@@ -101,13 +92,9 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         slots: Row of the worker in `policies.fleet.fleet.FleetState` (intp).
         index: ``slots``, as a slice if they are contiguous: selects them from a column of all slots.
         worker_hash: 64-bit hash of the worker id (uint64), for rendezvous and consistent hashing.
-        held_tokens: Tokens that the tree believes this worker holds.
         a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
         congestion_per_s: kappa, per second (`policies.fleet.columns`).
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
-        pools: None if no candidate has a pool.
-        spills: None if all are at home.
-        evictions: None if no cache is full.
         delayed_ratio: Chance that work on one of them delays a later request while no request waits.
     """
 
@@ -191,22 +178,15 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
     """Cost of splitting a request between two workers, or of not splitting it.
 
     Candidates that would hand the request over alike, to the same decode workers over the same link, share a
-    *route*, and so a price (`policies.disaggregation.decode_selection`):
+    *route* (by slot; 0 for a worker that does all alone), and so a price
+    (`policies.disaggregation.decode_selection`):
 
-        V' = max(V', W)                      W: until a decode worker has room
+        V' = max(V', W)                      W: room_s, until a decode worker has room
         X = base + max(0, send - overlap·s)  s: the prefill, during which a share of the KV is sent already
 
-    A candidate that decodes, plain or not, stalls its n decoding requests while it prefills, by up to s each:
-    an engine prefills first, or does both in one longer step. So ``n·s`` is added to the price, as a loss of
-    others (theory E2: kappa's term covers those that wait). A prefill worker stalls no request.
-
-    Attributes:
-        routes: By slot: number of the route, 0 for a worker that does all alone.
-        room_s: W of each route.
-        base_s: Of each route: round trips, and the wait for the link.
-        send_s: Of each route: KV bytes over the rate.
-        overlap_ratio: Of each route.
-        splits: By slot: 1 for prefill workers, which decode nothing, else 0.
+    A candidate that decodes, plain or not (``splits`` is 0 in its slot), stalls its n decoding requests while
+    it prefills, by up to s each: an engine prefills first, or does both in one longer step. So ``n·s`` is
+    added to the price, as a loss of others (theory E2: kappa's term covers those that wait).
     """
 
     routes: NDArray[np.intp]
@@ -243,9 +223,8 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         matches: Match of each prompt; prompts of which no worker holds anything are left out.
         prompt_tokens: No match is longer.
         tokens_per_block: Estimated tokens in a block of these prompts.
-        now_us: Log time.
-        ships: Cost of splitting the request; None if none would be split.
-        queue: The waiting queue; None if requests do not wait in the gateway.
+        ships: None if no request would be split.
+        queue: None if requests do not wait in the gateway.
     """
 
     slow: SlowColumns
@@ -408,8 +387,6 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         slot: Row of the worker in the fleet state.
         safe_tokens: Window-safe match: the tokens that the engine is predicted to reuse.
-        uncached_tokens: Prompt minus safe tokens.
-        service_s: Prefill time.
         estimated_ttft_s: Backlog plus fetch plus prefill plus transfer.
         reason: Stable word for metrics and logs (see `policies.scoring.placement`).
         fetched_tokens: The part of the safe tokens that comes from its pool.
@@ -436,13 +413,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shed(msgspec.Struct, frozen=True, gc=False):
-    """The outcome: no worker may take it now.
-
-    Attributes:
-        reason: Stable word for metrics, logs and the error code.
-        retry_after_s: Seconds, > 0, after which trying again is sensible.
-        detail: More, for people.
-    """
+    """The outcome: no worker may take it now. ``reason`` is a stable word for metrics, logs and errors."""
 
     reason: str
     retry_after_s: float
