@@ -366,23 +366,18 @@ class DecodeView:
         return columns
 
     def _gathered(self, pool: DecodePool) -> _Columns:
-        decode_selector, request, seen, slots = (
-            self._decode_selector,
-            self.request,
-            self._candidates,
-            pool.slots,
-        )
+        selector, request, seen, slots = self._decode_selector, self.request, self._candidates, pool.slots
         if not len(slots):
             return _EMPTY
         tokens = request.prompt_tokens + request.output_tokens
-        lacking = decode_selector.admission.lacking(slots, tokens, seen.now_us)
+        lacking = selector.admission.lacking(slots, tokens, seen.now_us)
         requests, held = seen.loads.inflight_requests[slots], seen.loads.inflight_tokens[slots]
         # With this request: (requests + 1 + (held + tokens)/r) / (1 + mean/r), in whole weights of r tokens.
         batch = requests * CONTEXT_TOKENS + held + (CONTEXT_TOKENS + tokens)
         batch *= (requests.sum() + len(slots)) / batch.sum()
         wait_s, tpot_s = lacking, batch
         for name, rows in pool.classes:
-            fit = decode_selector.decode_fit(name)
+            fit = selector.decode_fit(name)
             base_s, slope_s = fit.line_s if fit.known else (TPOT_BASE_S, TPOT_REQUEST_S)
             slope_s = max(slope_s, SLOPE_MIN * base_s)
             part: slice | NDArray[np.intp] = slice(None) if len(rows) == len(slots) else rows

@@ -135,12 +135,12 @@ class Offloading:
             local = self._placed(view, candidates, by_site.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
                 local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
-        remotes: list[Placing] = []
+        remotes: dict[str, Placing] = {}
         offers: list[Offer] = []
         for side in () if self.offload.rules.disable_remote_prefill else by_site.remote:
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
-                remotes.append(remote)
+                remotes[side.link] = remote
                 offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
                 offers.append(_crossing(offer, decode_view, remote.chosen))
         if not offers:
@@ -150,11 +150,8 @@ class Offloading:
         verdict = self.offload.judge(local_offer, sides, self.threshold_tokens, fixed=fixed, failed=failed)
         self.offload.observe(local_offer, sides, verdict)
         if verdict.remote:
-            remote = next(
-                each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link
-            )
             full_link = verdict.link if verdict.wait_s > PACE_S else ""
-            return remote._replace(verdict=verdict, full_link=full_link)
+            return remotes[verdict.link]._replace(verdict=verdict, full_link=full_link)
         if local is None:
             return Placing(candidates, place(view, None, policy), verdict)
         return local._replace(verdict=verdict)

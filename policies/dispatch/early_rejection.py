@@ -141,10 +141,8 @@ class EarlyRejection:
             ahead_s = fleet.tickets.ahead_service_us(outlook.lane, outlook.key_us) / 1e6
         queue_s = ratio * (fleet.loads.backlog_at_s(slot, now_us) + ahead_s / len(outlook.slots))
         queue_s = max(queue_s, outlook.room_s)
-        own_s, promised_s = (
-            outlook.service_s + outlook.transfer_s,
-            self.level.ttft_s_of(outlook.prompt_tokens),
-        )
+        own_s = outlook.service_s + outlook.transfer_s
+        promised_s = self.level.ttft_s_of(outlook.prompt_tokens)
         if 0 < promised_s >= own_s:
             predicted_s = outlook.waited_s + queue_s + own_s
             if predicted_s > promised_s:

@@ -582,17 +582,12 @@ class RequestQueue:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Queued(
-                waiting=op,
-                safe_blocks=safe_blocks,
-                waits_for_decode=waits_for_decode,
-                waits_for_link=waits_for_link,
-            ):
+            case Queued(waiting=op) as queued:
                 self._waiting_for_link.pop(ticket_id, None)
-                if waits_for_link:
+                if queued.waits_for_link:
                     self._pace(ticket_id, now_us)
-                place.safe_blocks = safe_blocks
-                if waits_for_decode:
+                place.safe_blocks = queued.safe_blocks
+                if queued.waits_for_decode:
                     self._waiting_for_decode.add(op.lane)
                 if self._differs(place.op, op):
                     try:
@@ -618,10 +613,9 @@ class RequestQueue:
 
     @staticmethod
     def _differs(last: Waiting, op: Waiting) -> bool:
-        changed_us = abs(op.service_us - last.service_us)
-        if op.link != last.link:
+        if (op.link, op.worker, op.lane) != (last.link, last.worker, last.lane):
             return True
-        return op.worker != last.worker or op.lane != last.lane or changed_us > CHANGE_MIN * last.service_us
+        return abs(op.service_us - last.service_us) > CHANGE_MIN * last.service_us
 
     def _say(self, place: _Place, op: Waiting) -> None:
         self._publish(op)
@@ -648,19 +642,19 @@ class RequestQueue:
         if expires.revision != self._expires_seen:
             self._expires_seen = expires.revision
             for op in expires:
-                place = self._places.get(op.request_id)
-                if place is not None:
-                    waited_s = (now_us - place.op.arrived_us) / 1e6
-                    self._refuse(place, WaitEnd.EXPIRED, Expired(waited_s, by_operator=True))
+                self._expire_one(op.request_id, now_us, by_operator=True)
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_us:
-            place = self._places.get(heappop(deadlines)[1])
-            if place is not None:
-                waited_s = (now_us - place.op.arrived_us) / 1e6
-                self._refuse(place, WaitEnd.EXPIRED, Expired(waited_s))
+            self._expire_one(heappop(deadlines)[1], now_us)
         if len(deadlines) > 2 * len(self._places) + SPARE:
             self._deadlines = [entry for entry in deadlines if entry[1] in self._places]
             heapify(self._deadlines)
+
+    def _expire_one(self, ticket_id: str, now_us: int, *, by_operator: bool = False) -> None:
+        place = self._places.get(ticket_id)
+        if place is not None:
+            waited_s = (now_us - place.op.arrived_us) / 1e6
+            self._refuse(place, WaitEnd.EXPIRED, Expired(waited_s, by_operator))
 
     def _refuse(self, place: _Place, how: WaitEnd, refusal: Refusal) -> None:
         self._end(place, how)
