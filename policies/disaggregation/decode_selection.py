@@ -12,13 +12,11 @@ much as that fixed part, n requests with K tokens of context weigh ``(n + K/r) /
 context m; `policies.estimates.decodes.DecodeFit` knows the time for that many.
 
 **Room** is judged by `policies.fleet.admission`; a worker with room is chosen as long as there is one. A full
-worker gets it as decodes end at random, after t_d on average: a part f of them within f·t_d.
+worker gets a part f of its room within f·t_d: decodes end at random, after t_d on average.
 
-**Transfer.** Free within a site. Between sites, the KV bytes (`policies.estimates.kv_bytes`) that the decode
-worker lacks, over what may be reserved of the link, as if no other request used it.
-`policies.state.links.Links.quote` says when the link has room for the chosen pair.
-
-A request looks at each pool once, as columns, when it is first asked for (`DecodeView`).
+**Transfer** is free within a site. Between sites it is the KV bytes that the decode worker lacks, over what
+may be reserved of the link, as if no other request used it; `policies.state.links.Links.quote` plans it for
+the pair.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,30 +1,23 @@
 """Watches transfers over links, and publishes how the links are: goodput, loss, round trip.
 
-Only the legs of this replica's requests are seen (`router.gateway.pair_reservation`):
-
     begun ── prefilled ── arrived     in time: the link carries what was planned on it; late: it does not
       └──────────┴─────── failed      a leg failed while the KV was under way
       └──────────┴─────── dropped     the client left, or a leg refused: no evidence on the link
 
 **Goodput.** A transfer was planned to take T beside others, all together at a rate R. If it took longer, the
-link carries R·T/took: TCP flows of equal weight all lose the same share. A transfer that has not arrived is
-evidence already, so a dying link is noticed before anything fails. The threshold of late depends on what can
-be seen:
-
-    NIXL                sent between the answer of the prefill leg and the first byte of the decode leg
-    SGLang, Mooncake    sent beside the prefill, whose own end is not seen: only what is very late is the
-                        link's fault, since predictions of prefills err
-
-An observation continues from the newest `LinkMeasured` of any replica, so the replicas share one average. It
-ages: `policies.state.links` lets the capacity grow back.
+link carries R·T/took: TCP flows of equal weight all lose the same share. A transfer that is still late is
+evidence, too, so a dying link is noticed before anything fails. NIXL sends between the answer of the prefill
+leg and the first byte of the decode leg. SGLang and Mooncake send beside the prefill, whose own end is not
+seen, so only what is very late is the link's fault. Observations average with the newest `LinkMeasured` of
+any replica, and age: `policies.state.links` lets the capacity grow back.
 
 **Loss** is the averaged share of failed transfers. Failures at one worker count once in `FAILURE_US`, since
 it may be the worker. Two of different workers make a link down (`policies.state.link_states`), a probe that
 arrives makes it up.
 
 **Given up.** A late transfer may never arrive. A request that waits for it is told (`Patience`) once it is
-later than allowed by as long as a prefill on this side takes: that costs at most twice the best. While the
-link is known to be down, no request waits longer.
+later than allowed by as long as a prefill on this side takes: at most twice the best time. While the link is
+known to be down, no request waits longer.
 
 **Round trip** is the least of the latest times in which health checks connect to workers of another site.
 

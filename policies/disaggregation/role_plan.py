@@ -1,25 +1,18 @@
 """The slow loop: threshold of remote prefill, and roles of the workers at home.
 
-From time to time one replica calls `plan_roles`, which prices the fleet by the throughput model of
-`policies.disaggregation.optimum` on recent requests (`policies.estimates.length_histogram`), the fits of its
-worker classes and the present capacity of its links. Its answer, `OffloadPlan`, goes into the log:
-
-    threshold    with the roles as they are: it costs nothing to change, and follows every look
-    roles        a step towards the best split, if it is worth a drain and a cold cache
-
-A step turns one worker, or a twentieth of them if there are many (`SHARE_TURNED`), from prefill to decode or
-back. It is recommended only if
+From time to time one replica calls `plan_roles`, which prices the fleet (`policies.disaggregation.optimum`)
+on recent requests, the fits of its worker classes and the present capacity of its links. The `OffloadPlan`
+goes into the log: the threshold for the roles as they are, at every look, and a step towards the best split,
+if that is worth a drain and a cold cache. A step turns one worker, or `SHARE_TURNED` of them, only if
 
     the best split serves more by `RoleRules.gain_ratio_min`, twice that to undo a recent change
     the last change is older than `RoleRules.dwell_s_min`, and none is under way
     at least `RoleRules.requests_min` requests came
     the stage that is to grow is observed to be busy, and not less than the other
 
-The last checks the model by observation (PrfaaS, arXiv:2604.15039, section 3.4.3). A predicted bottleneck
-that idles means that the prices are wrong, or that little comes.
-
-No step takes the last worker of a role from workers that may work together (`RoleMember.group`).
-`policies.disaggregation.role_turns` turns workers.
+The last checks the model by observation (PrfaaS, arXiv:2604.15039, section 3.4.3): a predicted bottleneck
+that idles means that the prices are wrong, or that little comes. No step takes the last worker of a role from
+workers that may work together (`RoleMember.group`). `policies.disaggregation.role_turns` turns workers.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
 """Turning a worker from prefill to decode or back, through changes of leader and failures.
 
 Its register in the log alone holds the progress: a worker that turns *drains* under the label `turning`,
-which names its new role. That is one `WorkerPut`, of which the newest counts whole, so every replica sees the
-same, and a new leader goes on where the last stopped.
+which names its new role. The newest `WorkerPut` counts whole, so a new leader goes on where the last stopped.
 
                   plan                nothing in flight             the engine has taken it
     in its role ───────> turning ─────────────────────> free ────────────────────────────────> in the other
@@ -11,13 +10,12 @@ same, and a new leader goes on where the last stopped.
          └──────────────────┴─────────────────────────────┘ by way of the engine
 
 The shell switches the engine (`router.fleet.role_planner`), maybe twice: a leader may die between that and
-its operation in the log. So the role of a free worker's engine is unknown until the engine answers, and only
-the answer ends that state. An unwell worker then waits until it is well. An engine that failed half way keeps
-draining, without the label, until an operator mends it.
+its operation in the log. So only the engine's answer ends the state *free*; an unwell worker waits until it
+is well. An engine that failed half way keeps draining, without the label, until an operator mends it.
 
-No step leaves workers that work together without one of a role (`RoleMember.group`). An operator's change
-ends a turn: a worker that no longer drains, or has lost the label, is not turning. Two leaders at once, in a
-partition, turn more workers than one would; those beyond the size of a step go back.
+No step leaves workers that work together without one of a role (`RoleMember.group`). A worker that no longer
+drains, or has lost the label, was taken back by an operator. Two leaders at once, in a partition, turn more
+workers than one would; those beyond the size of a step go back.
 """
 
 from collections import Counter

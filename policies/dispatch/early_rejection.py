@@ -1,8 +1,8 @@
 """Early rejection of requests that would miss their promised service level.
 
 A request that waits for a minute and then misses its service level has cost the fleet as much as one that
-meets it. Past saturation goodput falls although all workers are busy. So a request that is predicted to miss
-is rejected at once (429, `Miss`), and later requests find a shorter queue.
+meets it: past saturation goodput falls although all workers are busy. Rejected at once (429, `Miss`), it
+leaves a shorter queue.
 
 **Time to first token**, while others go first:
 
@@ -12,16 +12,16 @@ is rejected at once (429, `Miss`), and later requests find a shorter queue.
                                       r   ratio of real to predicted queueing time (`Admission`)
                                       s   its own prefill
 
-Later requests that will overtake are not counted, so this is the least wait. A waiting request is judged
-again by ``waited + r·V + s`` only: the rest of the queue ahead is a guess, and a rejection after a wait must
-be certain. For a pair, the wait for room at a decode worker counts if it is longer than the turn, and the
-exposed transfer is added (`policies.disaggregation.decode_selection`).
+This is the least wait: later requests that overtake are not counted. A waiting request is judged again
+without A, which is a guess: a rejection after a wait must be certain. A pair waits for room at a decode
+worker, if that takes longer than the turn, and for its exposed transfer
+(`policies.disaggregation.decode_selection`).
 
-**Time per output token**, by the load of the decode at the end of the prefill (`policies.estimates.decodes`),
-as a mean over the workers that may decode the request.
+**Time per output token**, by the decode load at the end of the prefill (`policies.estimates.decodes`), as a
+mean over the workers that may decode the request.
 
-A promise that an idle fleet could not keep either (the request's own prefill, or a decode alone, takes
-longer) rejects nothing: coming again later would not help.
+A promise that an idle fleet would break as well (by the prefill, or a decode alone) rejects nothing: coming
+again later would not help.
 """
 
 from collections.abc import Callable

@@ -6,11 +6,10 @@
                                                        │ `Offloading`     └─> Queued
                                                        └──> Shed
 
-A prefill worker has room only if a decode worker that may end the request has room, too
-(`policies.disaggregation.decode_selection`). A request that lacks only that waits for any worker of its lane.
-Where KV crosses links, a lane has a part for each side (`policies.dispatch.queue_lanes`). A request waiting
-on one side may go to an idle worker of another, if that is sooner. A request whose link is full, or left to
-another request that goes first, waits for the link.
+A prefill worker has room only if a decode worker that may end the request has it, too; a request that lacks
+only that waits for any worker of its lane. Where KV crosses links, a lane has a part for each side
+(`policies.dispatch.queue_lanes`): a request may go to an idle worker of another side, if that is sooner. A
+request whose link is full, or left to another that goes first, waits for the link.
 """
 
 import dataclasses

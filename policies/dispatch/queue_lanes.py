@@ -1,13 +1,12 @@
 """Lanes of the waiting queue: the workers that may take waiting requests.
 
-A *lane* is a model and a length class, ``MODEL|BUCKET``: all requests of a lane may go to the same workers. A
-look at a worker with room asks for the lanes that it serves, thousands of times a second, and the answer
-changes only when workers or the waiting models do: so it is cached, and `Lanes.follow` refreshes it.
+A *lane* is a model and a length class, ``MODEL|BUCKET``: all requests of a lane may go to the same workers.
+Lookups come thousands of times a second, and the answer changes only when workers or the waiting models do:
+so it is cached, and `Lanes.follow` refreshes it.
 
-Where KV crosses links, a lane is split by the side that will prefill, ``MODEL|BUCKET@LINK``: the workers of
-that side serve it, so that short prompts do not stand behind long ones that go elsewhere. An idle worker of
-another side may take a request (`Lanes.beyond`). In a fleet of prefill and decode workers a worker is worth a
-look only if another one has room to decode what it begins (`policies.DecodeSelector`, `Lanes.open`).
+Where KV crosses links, a lane is split by the side that will prefill, ``MODEL|BUCKET@LINK``, so that short
+prompts do not stand behind long ones that go elsewhere. An idle worker of another side may take a request
+(`Lanes.beyond`). A prefill worker is worth a look only if another one has room to decode (`Lanes.open`).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
 """The request queue: this replica's requests for which no worker has room, and when each goes on.
 
-The waiting requests of all replicas are tickets in the log, and every replica sees the same queue
-(`policies.state.waiting`). Each replica moves only its own.
+Waiting requests of all replicas are tickets in the log, in one order (`policies.state.waiting`). Each replica
+moves only its own.
 
     begin ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
       │                  ^                       └── not yet: Waiting again, if line or key have changed
@@ -15,28 +15,25 @@ The waiting requests of all replicas are tickets in the log, and every replica s
 backlog also drains with time. While a worker has room:
 
 * The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
-* There is none, and the worker is idle: the same for the best ticket of its lanes. It goes if starting there
-  is predicted cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
-* It is another replica's: that one sees the same, and will use the room. If it has not within the grace time,
-  it is taken to be dead, and the best of the other replicas is next, ours or not. (With the best of ours
-  next, each replica would send one.)
+* There is none, and the worker is idle: the best ticket of its lanes. It goes if starting there is predicted
+  cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
+* It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
+  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one.
 
 A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 
 **Decode workers.** A request that lacks only the room to be decoded is *gated*: it waits for any worker of
-its lane, and decides when decode workers are relieved. The best one waits for as much room as it needs, and
-no smaller one passes it, or it would wait for ever. An empty decode worker takes any request, so none stands
-idle.
+its lane, and decides when decode workers are relieved. No smaller one passes the best one, or that would wait
+for ever. An empty decode worker takes any request, so none stands idle.
 
-**Links.** A request that waits for a link (`policies.disaggregation.offloading`) waits for one worker behind
-it, which may stand idle meanwhile. It is asked again after `WAITING_FOR_LINK_US`, and lets others pass.
+**Links.** A request that waits for a link waits for one worker behind it, which may be idle. It is asked
+again after `WAITING_FOR_LINK_US`, and lets others pass.
 
-**Asking again.** When a prompt is placed, by any replica, requests here that share more of its start than
-they would find cached decide afresh. Beside them each look asks the few that decided longest ago: their
-worker may have left.
+**Asking again.** When a prompt is placed, by any replica, requests that share more of its start than they had
+cached decide afresh; so do, in each look, the few that decided longest ago: their worker may have left.
 
-The owner brings clock and timers: the gateway its event loop, the simulator virtual time. A look dispatches
-at most `MOVED_MAX` requests and leaves the rest to the next turn of the loop.
+The owner brings clock and timers. A look dispatches at most `MOVED_MAX` requests, and leaves the rest to the
+next turn of the loop.
 """
 
 from collections import deque

@@ -3,15 +3,13 @@
 A policy chooses as if every worker took everything at once. For requests with a `QueueEntry`:
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
-2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
-   than starting on any other worker that stood idle (it is *affine*) or the request has just
-   declined another's room; else for any worker of its lane.
+2. Else wait here, where order still counts: for the chosen worker, if the request is *affine* (`prospect`) or
+   has just declined another's room; else for any worker of its lane.
 
 The price of each worker includes the tickets that go first there and those that would be overtaken
-(`policies.state.queue_view`), so waiting here and starting there are compared in one unit. Work that would
-lose its cache elsewhere waits for its own worker (decision 0049). A request declines the room of a worker
-that it would not choose. A request whose worker is just prefilling what it shares with another request waits,
-if it would compute that part again (`policies.dispatch.followers`).
+(`policies.state.queue_view`), so waiting here and starting there are compared in one unit (decision 0049). A
+request declines the room of a worker that it would not choose, and waits for a leader whose prefill it would
+repeat (`policies.dispatch.followers`).
 """
 
 from collections.abc import Callable

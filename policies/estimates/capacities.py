@@ -1,8 +1,8 @@
 """Capacity of a worker's cache for reuse, learned from answers.
 
-An engine that does not report its size is believed to hold everything, and one that does keeps less for
-reuse: running requests and the unused rest of sessions take room. Too large a belief keeps sessions at
-workers that have lost them; too small a one drives them from workers that hold them.
+Engines may not report their size, and keep less for reuse than it: running requests and the unused rest of
+sessions take room. Too large a belief keeps sessions at workers that have lost them; too small a one drives
+them from workers that hold them.
 
 Engines evict what was not used for longest. So the *distance* of a prompt is known before it is sent: the
 blocks that the worker has used since it last used this prompt's own (stack distance, Mattson et al., IBM

@@ -3,18 +3,14 @@
     TPOT(n) = base + slope · n          seconds per output token while n requests decode together
 
 A decode step reads the weights once for all of its requests and the KV of each, so its time is about a line
-in the size of the batch (`loadtest.engine.timing` has the same form). The line and the duration of a decode
-are learned from answers, by least squares that forget (`DecodeFit`).
+in the size of the batch, learned by least squares that forget (`DecodeFit`).
 
-**Predicted at the end of the prefill.** A request that is judged now decodes only after its prefill, seconds
-later. Judged by the present batch, too many are let in while it is small, arrive in it together, and then
-none until it is empty: prefill and decode load oscillate against each other (Mooncake, arXiv:2407.00079,
-section 7, "early rejection"; theory C). So requests that end a prefill by then are added, and those that end
-a decode are taken away (`decoding_after`).
-
-Mooncake lets every decode last the same time t_d. Here they end at random, after t_d on average: output
-lengths scatter about as much as their mean, and the age of a decode is not known. In a steady state both are
-the same.
+**Predicted at the end of the prefill.** A request that is judged now decodes only after its prefill. Judged
+by the present batch, too many are let in while it is small, arrive together, and then none until it is empty:
+the loads oscillate (Mooncake, arXiv:2407.00079, section 7, "early rejection"; theory C). So requests that end
+a prefill by then are added, and those that end a decode are taken away (`decoding_after`). Decodes end at
+random, after t_d on average (Mooncake: all after t_d): output lengths scatter about as much as their mean,
+and the age of a decode is not known.
 """
 
 from math import exp

@@ -4,14 +4,12 @@
                              ├─ Shadow     asks another policy about a sample of them, and compares
                              └─ (an explanation, `router.explaining.explanation`)
 
-Both choices are judged by one service-time model, on the fleet as it is: predicted time to first token and
-cached tokens. With the second policy in charge, other workers would hold other prompts and queues: so a
-difference is the gain or loss of the next request, not of the fleet. `cacheway simulate` replays a trace for
+Both choices are judged by one service-time model, on the fleet as it is: so a difference is the gain or loss
+of the next request, not of the fleet, whose caches would differ. `cacheway simulate` replays a trace for
 that.
 
-The sample follows from the prompt alone, so all replicas ask about the same prompts. For pairs, the prefill
-workers are compared, on the chosen side of a link. A policy that takes turns counts the turns of the active
-one (`policies.pricing.views.RequestView.sequence`), so asking it changes none.
+The sample follows from the prompt, so all replicas ask about the same prompts. For pairs, the prefill workers
+on the chosen side of a link are compared. Asking a policy that takes turns counts none.
 """
 
 from collections import deque

@@ -1,8 +1,5 @@
 """Slow start: a worker that returns takes a growing share of the requests.
 
-Rendezvous hashing decides whether a request may go to a worker that returned ``elapsed`` ago, so that all
-replicas let the same requests through and no state is kept:
-
     share
       1 ┤            ______
         │         .'
@@ -10,8 +7,9 @@ replicas let the same requests through and no state is kept:
         └──────┬────┬───────> elapsed
          0.1 ramp   ramp
 
-The draw is independent of the tie break in `policies.scoring.placement`, which would send every request that
-is let through there.
+Rendezvous hashing draws, so that all replicas let the same requests through and no state is kept. The draw is
+independent of the tie break in `policies.scoring.placement`, which would send every request let through
+there.
 """
 
 import numpy as np

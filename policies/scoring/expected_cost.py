@@ -9,22 +9,20 @@
          + E                               tokens that it pushes out of a full cache
 
 **Later requests** (theory E2). A job of size x delays an arrival by x if that comes while the job waits and
-stays behind it, and by the rest of x if it comes while the job is served. With arrivals at rate lambda,
-``lambda·x·(L + x/2)``: L is the part of the wait in which later arrivals stay behind. Each delay also delays
-those behind the delayed one: 1/(1 - rho) in all. So ``kappa = lambda/(1 - rho)``, measured, not tuned
-(`policies.fleet.columns`).
+stays behind it, and by the rest of x if it comes while the job is served: with arrivals at rate lambda,
+``lambda·x·(L + x/2)``. Each delay also delays those behind the delayed one: 1/(1 - rho) in all. So ``kappa =
+lambda/(1 - rho)``, measured, not tuned (`policies.fleet.columns`).
 
-**L depends on the order.** Where engines serve in order of arrival (no queue in the gateway), L = V', and the
-term is that of M/G/1. In the gateway's queue a later, shorter request goes first (`policies.state.waiting`),
-and the delayed requests among those that wait are counted, n. Only work in the engine is served as it came: L
-= min(V, target backlog). Charging kappa·x·V' there too would be a delay that no request suffers, and drives
+**L**, the part of the wait in which later arrivals stay behind, depends on the order. Where engines serve in
+order of arrival (no queue in the gateway), L = V': M/G/1. In the gateway's queue a later, shorter request
+goes first, and n counts the delayed ones (`policies.state.waiting`), so only work in the engine counts: L =
+min(V, target backlog). Charging kappa·x·V' there would be a delay that no request suffers, and drives
 sessions from the worker that holds them (decision 0048).
 
 **Data-parallel ranks** serve several prompts at a time; V and A are predicted work, and the ratio of real
-queueing time to it is learned (`policies.fleet.admission`). **Pairs** add the wait for room at a decode
-worker to V' and the exposed transfer to x; the delay of requests decoding beside the prefill is part of x
-(`policies.pricing.views.Ships`). **E** is the price of computing evicted tokens again, times the chance that
-a request wants them (`policies.fleet.columns`).
+queueing time to it is learned (`policies.fleet.admission`). **Pairs** add the wait for a decode worker to V',
+and the exposed transfer and the delay of requests decoding beside the prefill to x
+(`policies.pricing.views.Ships`).
 
 With little load it is `min_ttft`; with much it is the product of size and queue that `lmetric` uses.
 """

@@ -1,10 +1,9 @@
 """Score, then pick the candidate that takes a request.
 
-Candidates (by model, role, health, drain) are found before; the policy prices them. Workers of another length
-bucket than the request's cost more (`policies.state.buckets`); policies without seconds see them only if they
-are worth it. The lowest cost wins. Costs within 1e-9 of each other are a tie, which goes to the highest
-rendezvous weight for (request key, worker): even over requests, the same in every replica, independent of
-rows.
+The policy prices the candidates; the lowest cost wins. Workers of another length bucket cost more
+(`policies.state.buckets`); policies without seconds see them only if they are worth it. Costs within 1e-9 of
+each other are a tie, which goes to the highest rendezvous weight for (request key, worker): even over
+requests, the same in every replica, independent of rows.
 
 The reason for the choice (`Reason`) goes by the window-safe match:
 
