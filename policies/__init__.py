@@ -1,13 +1,10 @@
 """Decisions: pure, over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
-from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates, SiteMap
 from policies.disaggregation.decode_selection import (
     DECODE_COST,
     DECODE_POLICIES,
-    DecodePartner,
     DecodeSelector,
-    DecodeView,
     decode_policy,
 )
 from policies.disaggregation.encoders import choose_encoder
@@ -44,11 +41,10 @@ from policies.disaggregation.role_plan import (
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
-from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
-from policies.dispatch.followers import repeated_blocks, waits_for_leader
 from policies.dispatch.pair_decision import PairDecider
-from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_length
+from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
 from policies.dispatch.request_queue import (
@@ -64,10 +60,9 @@ from policies.dispatch.request_queue import (
     WaitEnd,
 )
 from policies.dispatch.request_queue import Refusal as QueueRefusal
-from policies.dispatch.turns import Prospect, QueueEntry, QueueOrder, prospect
-from policies.estimates.capacities import Reuse, learned_blocks
+from policies.dispatch.turns import QueueEntry, QueueOrder
 from policies.estimates.costs import PROFILES, ServiceModel
-from policies.estimates.decodes import DecodeFit, decoding_after
+from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.fleet.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.fleet.cache_pools import CachePool
@@ -87,8 +82,7 @@ from policies.fleet.pairing import (
 )
 from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow
 from policies.pricing.slow_start import admitted, shares
-from policies.pricing.timing import Timing
-from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
@@ -184,7 +178,6 @@ __all__ = [
     "BytesPerToken",
     "CachePool",
     "Candidates",
-    "CandidatesBySite",
     "CapacityLearned",
     "Chosen",
     "Circuit",
@@ -198,9 +191,7 @@ __all__ = [
     "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
-    "DecodePartner",
     "DecodeSelector",
-    "DecodeView",
     "Decoded",
     "Displaced",
     "EarlyEnds",
@@ -232,7 +223,6 @@ __all__ = [
     "LinkWatch",
     "Links",
     "LogClock",
-    "Miss",
     "Newest",
     "Offload",
     "OffloadPlan",
@@ -244,7 +234,6 @@ __all__ = [
     "OpLog",
     "OpRefused",
     "Optimum",
-    "Outlook",
     "Overrides",
     "PairDecider",
     "Pairing",
@@ -253,7 +242,6 @@ __all__ = [
     "Patience",
     "Placed",
     "Policy",
-    "Prospect",
     "QueueEntry",
     "QueueFull",
     "QueueOrder",
@@ -270,7 +258,6 @@ __all__ = [
     "RequestQueue",
     "RequestView",
     "RetryBudget",
-    "Reuse",
     "RoleDemand",
     "RoleMember",
     "RoleRules",
@@ -285,9 +272,6 @@ __all__ = [
     "Shed",
     "Shipped",
     "Shipping",
-    "Ships",
-    "SiteCandidates",
-    "SiteMap",
     "Slots",
     "Split",
     "Stages",
@@ -298,7 +282,6 @@ __all__ = [
     "Ticket",
     "Tickets",
     "TimeSample",
-    "Timing",
     "Tracked",
     "Trim",
     "UncachedLengths",
@@ -319,16 +302,13 @@ __all__ = [
     "decode_ops",
     "decode_per_s",
     "decode_policy",
-    "decoding_after",
     "departures",
     "egress_bytes_per_s",
     "encode_op",
     "encode_ops",
     "encode_sound_ops",
     "kv_bytes_per_s",
-    "lane_by",
     "lane_of",
-    "learned_blocks",
     "link_name",
     "make_policy",
     "model_and_length",
@@ -336,14 +316,11 @@ __all__ = [
     "plan_roles",
     "priced",
     "probe_from_us",
-    "prospect",
     "redispatch",
-    "repeated_blocks",
     "role_demand",
     "role_taken",
     "setting",
     "shares",
     "turn_of",
     "turn_roles",
-    "waits_for_leader",
 ]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from policies import CandidatesBySite, LinkRules, Links, SiteMap
+from policies import LinkRules, Links
+from policies.disaggregation.candidate_sites import CandidatesBySite, SiteMap
 
 LINKS = Links({"far>here": LinkRules(1e9), "far>there": LinkRules(2e9), "near>here": LinkRules(1e9)})
 SLOTS = np.arange(4)

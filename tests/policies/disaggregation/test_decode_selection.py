@@ -17,9 +17,7 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
-    DecodePartner,
     DecodeSelector,
-    DecodeView,
     Finished,
     FirstToken,
     FleetRules,
@@ -38,7 +36,14 @@ from policies import (
     make_policy,
     place,
 )
-from policies.disaggregation.decode_selection import CONTEXT_TOKENS, DECODE_S, TPOT_BASE_S, TPOT_REQUEST_S
+from policies.disaggregation.decode_selection import (
+    CONTEXT_TOKENS,
+    DECODE_S,
+    TPOT_BASE_S,
+    TPOT_REQUEST_S,
+    DecodePartner,
+    DecodeView,
+)
 from radix import chain_bytes, root_hash
 
 NOW_US = 1_000_000_000

@@ -8,7 +8,6 @@ from policies import (
     ANY_LENGTH,
     Admission,
     AdmissionRules,
-    CandidatesBySite,
     DecodeFit,
     DecodeSelector,
     FleetState,
@@ -17,13 +16,13 @@ from policies import (
     Pairing,
     Partners,
     Placed,
-    SiteCandidates,
     Slots,
     WorkerPut,
-    lane_by,
     lane_of,
     model_and_length,
 )
+from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates
+from policies.dispatch.queue_lanes import lane_by
 
 
 @pytest.mark.parametrize(
