@@ -100,15 +100,15 @@ class LengthHistogram:
         Returns:
             Requests and amounts by row, and the seconds, at least 1, since the first minute with any request.
         """
-        self._advance(now_us // MINUTE_US)
+        oldest = max(now_us // MINUTE_US, self._minute) - WINDOW_MINUTES + 1
+        minutes = range(oldest, self._minute + 1)
         busy = [
-            minute
-            for minute in range(self._minute - WINDOW_MINUTES + 1, self._minute + 1)
-            if any(self._requests[minute % WINDOW_MINUTES :: WINDOW_MINUTES])
+            minute for minute in minutes if any(self._requests[minute % WINDOW_MINUTES :: WINDOW_MINUTES])
         ]
         window_s = (now_us - busy[0] * MINUTE_US) / 1e6 if busy else 0.0
+        columns = [minute % WINDOW_MINUTES for minute in busy]
         requests, amounts = (
-            np.array(table, dtype=np.float64).reshape(ROWS, WINDOW_MINUTES).sum(axis=1)
+            np.array(table, dtype=np.float64).reshape(ROWS, WINDOW_MINUTES)[:, columns].sum(axis=1)
             for table in (self._requests, self._amounts)
         )
         return requests, amounts, max(window_s, 1.0)
