@@ -22,9 +22,6 @@ from policies.disaggregation.optimum import (
     ThroughputModel,
     UncachedLengths,
     WorkerClass,
-    decode_per_s,
-    egress_bytes_per_s,
-    kv_bytes_per_s,
 )
 from policies.disaggregation.role_demand import role_demand
 from policies.disaggregation.role_plan import (
@@ -300,14 +297,11 @@ __all__ = [
     "choose_encoder",
     "class_of",
     "decode_ops",
-    "decode_per_s",
     "decode_policy",
     "departures",
-    "egress_bytes_per_s",
     "encode_op",
     "encode_ops",
     "encode_sound_ops",
-    "kv_bytes_per_s",
     "lane_of",
     "link_name",
     "make_policy",

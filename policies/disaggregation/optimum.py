@@ -146,25 +146,6 @@ class Optimum:
     throughput: Throughput
 
 
-def kv_bytes_per_s(kv_bytes: float, prefill_s: float) -> float:
-    """Phi, equation (1): KV bytes that one worker makes in a second."""
-    return kv_bytes / prefill_s
-
-
-def egress_bytes_per_s(workers: int, kv_bytes: float, prefill_s: float) -> float:
-    """B_out that a busy site needs, equation (2), from E[S] and E[T]."""
-    return workers * kv_bytes_per_s(kv_bytes, prefill_s)
-
-
-def decode_per_s(batch_max: float, tpot_s: float, output_tokens: float) -> float:
-    """Requests that one worker decodes in a second, from equation (5).
-
-    ``batch_max`` is BS_max, requests that decode together within the promised time per token; ``tpot_s`` is
-    T_decode then, ``output_tokens`` L_out, both > 0.
-    """
-    return batch_max / (tpot_s * output_tokens)
-
-
 def service_curve(model: ServiceModel, tokens: Floats, cached_tokens: Floats) -> Curve:
     """Prefill times of a class by uncached length, behind mean cached tokens at ascending lengths."""
 
@@ -203,14 +184,14 @@ class ThroughputModel:
         self._prefill_per_s = np.array([self._short.rate(one.prefill_s) for one in stages.home]).reshape(
             len(stages.home), len(self.thresholds)
         )
-        # Who gives up least decoding for its prefill comes first; all lengths together.
+        # The class that gives up least decoding for its prefill comes first; all lengths together.
         self._order = sorted(
             range(len(stages.home)),
             key=lambda k: (stages.home[k].decode_per_s / max(self._prefill_per_s[k, -1], 1e-300), k),
         )
 
-    def splits(self, prefill_min: int = 1, decode_min: int = 1) -> list[Split]:
-        """Candidate splits, from the least prefill to the most; below the minima only if all are."""
+    def splits(self) -> list[Split]:
+        """Candidate splits, from the least prefill to the most; without a role only if all are."""
         home = self.stages.home
         prefill, decode = [one.prefill for one in home], [one.decode + one.convertible for one in home]
         found = [Split(tuple(prefill), tuple(decode))]
@@ -219,24 +200,17 @@ class ThroughputModel:
                 prefill[k] += 1
                 decode[k] -= 1
                 found.append(Split(tuple(prefill), tuple(decode)))
-        manned = [
-            split
-            for split in found
-            if split.prefill_workers >= prefill_min and split.decode_workers >= decode_min
-        ]
-        return manned or found
+        return [split for split in found if split.prefill_workers and split.decode_workers] or found
 
-    def best(
-        self, splits: Sequence[Split] | None = None, prefill_min: int = 1, decode_min: int = 1
-    ) -> Optimum:
+    def best(self, splits: Sequence[Split] | None = None) -> Optimum:
         """The threshold and the split that serve most, (7) and (8), among all `splits` by default."""
-        splits = self.splits(prefill_min, decode_min) if splits is None else splits
+        splits = self.splits() if splits is None else splits
         prefill = np.array([split.prefill for split in splits], dtype=np.float64).reshape(len(splits), -1)
         prefills_per_s = self._prefills_per_s(prefill @ self._prefill_per_s)
         decode_per_s = np.array([self._decode_per_s(split) for split in splits])
         served = np.minimum(prefills_per_s, decode_per_s[:, None])
         most = served.max()
-        # Of those that serve as many, the one whose prefill has most to spare, and of these who sends least.
+        # Of equal throughputs the one whose prefill has most to spare, and then the one that sends least.
         spare = np.where(served >= most * (1 - _EVEN), prefills_per_s, -1.0)
         even = spare >= spare.max() * (1 - _EVEN)
         split_number, cut = divmod(int(np.flatnonzero(even)[-1]), len(self.thresholds))

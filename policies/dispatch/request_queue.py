@@ -68,7 +68,7 @@ MOVED_MAX = 32
 
 ASKED_MAX = 2
 ASKED_S = 0.25
-"""Requests asked again in one look, and least seconds between: 200 a second, two percent of a core."""
+"""Requests asked again in one look, and least seconds until one is again: 200 a second, 2 % of a core."""
 
 FOLLOWERS_MAX = 8
 SHARING_MAX = 32
