@@ -140,7 +140,7 @@ class LinkWatch:
         """Transfers of this replica that are under way."""
         return len(self._crossings)
 
-    # What reservations tell.
+    # Reservations.
 
     def begun(
         self,

@@ -299,7 +299,7 @@ class RequestQueue:
         """Latest tickets of the requests that wait here."""
         return [place.op for place in self._places.values()]
 
-    # What requests do.
+    # Requests.
 
     def begin(
         self, waiter: Waiter, queued: Queued, deadline_us: int | None = None, *, again: bool = False
@@ -344,13 +344,13 @@ class RequestQueue:
         if place is not None:
             self._end(place, WaitEnd.LEFT)
 
-    def say_again(self, ticket_id: str, left_us: int, now_us: int) -> None:
+    def republish(self, ticket_id: str, left_us: int, now_us: int) -> None:
         """Publish a ticket again that other replicas dropped at ``left_us``, taking this replica for dead."""
         place = self._places.get(ticket_id)
         if place is not None and place.op.at_us <= left_us:
-            self._say(place, msgspec.structs.replace(place.op, at_us=now_us))
+            self._publish_ticket(place, msgspec.structs.replace(place.op, at_us=now_us))
 
-    # What the owner tells.
+    # The owner.
 
     def changed(self) -> None:
         """Look, in the loop's next turn, at the workers whose load fell by operations that were applied."""
@@ -588,7 +588,7 @@ class RequestQueue:
                     self._waiting_for_decode.add(op.lane)
                 if self._differs(place.op, op):
                     try:
-                        self._say(place, op)
+                        self._publish_ticket(place, op)
                     except OpRefused:
                         self._refuse(place, WaitEnd.NO_WORKER, Unpublished())
                         return False
@@ -614,7 +614,7 @@ class RequestQueue:
             return True
         return abs(op.service_us - last.service_us) > CHANGE_MIN * last.service_us
 
-    def _say(self, place: _Place, op: Waiting) -> None:
+    def _publish_ticket(self, place: _Place, op: Waiting) -> None:
         self._publish(op)
         place.op = op
 

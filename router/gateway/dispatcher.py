@@ -107,7 +107,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             now_us: Log time, later than that.
         """
         if self.ticket_id:
-            self.gateway.placing.room.say_again(self.ticket_id, left_us, now_us)
+            self.gateway.placing.room.republish(self.ticket_id, left_us, now_us)
 
     def end(self) -> None:
         """The request has ended: wait for nothing more."""
