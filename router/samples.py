@@ -27,7 +27,7 @@ class WorkerState(StrEnum):
 
 def link_state(gateway: Gateway, link: str, now_us: int) -> str:
     """Return the state of a link for a request that would not wait."""
-    return gateway.placing.decider.offloading.offload.states.state(link, 0.0, now_us).value
+    return gateway.placing.decider.offloading.offload.states.signals(link, 0.0, now_us).state.value
 
 
 class Samples:

@@ -37,7 +37,9 @@ from policies import (
     Admission,
     Attempt,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     DecodeSelector,
     EarlyRejection,
@@ -48,6 +50,7 @@ from policies import (
     FleetRules,
     FleetState,
     Lanes,
+    LengthClass,
     LinkWatch,
     LogClock,
     Offload,
@@ -74,7 +77,7 @@ from policies import (
     Worker,
     WorkerPut,
     lane_of,
-    model_and_bucket,
+    model_and_length,
     plan_roles,
     role_demand,
 )
@@ -197,7 +200,7 @@ class Replica:
         self.link_watch = LinkWatch(self.fleet, op_log)
         self.offloading = Offloading(self.fleet, Offload(self.fleet.links, rules.offload), replica=name)
         self._decider = PairDecider(
-            self.fleet,
+            DeciderParts(self.fleet, self._feedback, name, map(f"{name}-{{:x}}".format, count()).__next__),
             DecisionRules(
                 rules.policy,
                 rules.fleet.block_tokens,
@@ -205,9 +208,6 @@ class Replica:
                 rules.expected_output_tokens,
                 order if rules.queue else None,
             ),
-            self._feedback,
-            replica=name,
-            next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
             decode_selector=decode_selector,
             offloading=self.offloading,
         )
@@ -215,7 +215,7 @@ class Replica:
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
         self._slots = NO_SLOTS
         self._partners: tuple[Partners, ...] = ()
-        self._fitting: dict[int, tuple[NDArray[np.intp], Pairing | None]] = {}
+        self._fitting: dict[LengthClass, tuple[NDArray[np.intp], Pairing | None]] = {}
         self._revision = -1
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
@@ -255,19 +255,21 @@ class Replica:
 
     def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Queued | Shed:
         """Choose a worker, and see whether it is a request's turn there."""
-        bucket = self._decider.bucket_of(request.parsed)
-        lane = lane_of(MODEL, bucket)
+        length = self._decider.length_of(request.parsed)
+        lane = lane_of(MODEL, length)
         entry = QueueEntry(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(
-            request.parsed,
-            self._rules.profile,
-            slots,
-            now_us,
-            now_s,
-            entry,
-            bucket,
-            self._pairing_of(lane),
+            DecisionInput(
+                request.parsed,
+                self._rules.profile,
+                slots,
+                now_us,
+                now_s,
+                entry,
+                length.bucket,
+                self._pairing_of(lane),
+            )
         )
 
     def reserve(self, parsed: RequestFacts, decision: Decision) -> Dispatch:
@@ -302,13 +304,13 @@ class Replica:
         if fleet.revision != self._revision:
             self._revision = fleet.revision
             self._fitting.clear()
-        _, bucket = model_and_bucket(lane)
-        known = self._fitting.get(bucket)
+        _, length = model_and_length(lane)
+        known = self._fitting.get(length)
         if known is None:
             slots = fleet.buckets.fitting(
-                self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens
+                self._slots, length, lambda slot: fleet.at_slot(slot).capacity_tokens
             )
-            known = self._fitting[bucket] = slots, self._pairing(slots)
+            known = self._fitting[length] = slots, self._pairing(slots)
         return known
 
     def _pairing(self, slots: NDArray[np.intp]) -> Pairing | None:

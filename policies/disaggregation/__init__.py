@@ -1,1 +1,1 @@
-"""Prefill in one place and decode in another: which site prefills, and how the links to it are."""
+"""Prefill in one place and decode in another: the site of a prefill, and the state of links."""

@@ -6,19 +6,14 @@
                                                        │ `Offloading`     └─> Queued
                                                        └──> Shed
 
-The steps between are those of `policies.dispatch.decision`. Requests whose workers need no partner are
-decided there.
-
-A prefill worker has room if a decode worker that may end the request has, too
-(`policies.disaggregation.decode_selection`). A request that waits for that waits for any worker of its lane:
-which one prefills it is decided then.
-
-Where KV crosses links, a lane has a part for each side of them (`policies.dispatch.queue_lanes`). A request
-that waits on one side may go to an idle worker of another, if that is sooner. A request whose link is full,
-or left to another request that goes first, waits for the link.
+A prefill worker has room only if a decode worker that may end the request has it, too; a request that lacks
+only that waits for any worker of its lane. Where KV crosses links, a lane has a part for each side
+(`policies.dispatch.queue_lanes`): a request may go to an idle worker of another side, if that is sooner. A
+request whose link is full, or left to another that goes first, waits for the link.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -27,123 +22,96 @@ from msgspec.structs import replace
 from policies.disaggregation.decode_selection import DecodePartner, DecodeSelector, DecodeView
 from policies.disaggregation.offload import Offload, OffloadVerdict
 from policies.disaggregation.offloading import NO_LINE, Line, Offloading, Placing
-from policies.dispatch.decision import Decider, Decision, DecisionRules, Queued, arrives, outlook_of
+from policies.dispatch.decision import (
+    Decider,
+    DeciderParts,
+    Decision,
+    DecisionInput,
+    DecisionRules,
+    Queued,
+    arrives,
+    outlook_of,
+)
 from policies.dispatch.early_rejection import Outlook
-from policies.dispatch.feedback import Attempt, Feedback
+from policies.dispatch.feedback import Attempt
 from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
-from policies.dispatch.turns import QueueEntry, QueueOrder
+from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.admission import Admission, AdmissionRules
-from policies.fleet.fleet import FleetState
-from policies.fleet.pairing import Pairing
 from policies.observing.shadow import ScoredRequest, ShadowObserver
-from policies.pricing.views import Candidates, Chosen, Shed, Slots
+from policies.pricing.views import Candidates, Chosen, Shed
 from policies.scoring import Policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
-from policies.state.buckets import ANY_BUCKET
 from policies.state.ops import Placed, Waiting
 from policies.state.queue_view import without
-from radix import WHOLE_MAX, AttentionProfile, whole
+from radix import WHOLE_MAX, whole
 
 
 class PairDecider(Decider):
-    """Decides for one replica, of requests that two workers share, too; see `Decider`.
-
-    Args:
-        decode_selector: Finds decode workers; None: one by the same rules.
-        offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
-
-    Attributes:
-        prefill_policy: How workers are priced where some of them only prefill.
-        offloading: As given.
-    """
+    """Decides for one replica, also of requests that two workers share; default parts use the same rules."""
 
     def __init__(
         self,
-        fleet: FleetState,
+        parts: DeciderParts,
         rules: DecisionRules,
-        feedback: Feedback,
-        *,
-        replica: str,
-        next_attempt_id: Callable[[], str],
         decode_selector: DecodeSelector | None = None,
         offloading: Offloading | None = None,
-        limits: Callable[[str | None], Sequence[int]] | None = None,
     ) -> None:
-        super().__init__(
-            fleet, rules, feedback, replica=replica, next_attempt_id=next_attempt_id, limits=limits
-        )
+        super().__init__(parts, rules)
+        fleet = parts.fleet
         admission = rules.order.admission if rules.order else Admission(AdmissionRules(), fleet)
-        self._decode_selector = decode_selector or DecodeSelector(fleet, admission, feedback.learn_decodes)
-        self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
+        self._decode_selector = decode_selector or DecodeSelector(
+            fleet, admission, parts.feedback.learn_decodes
+        )
+        self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=parts.replica)
 
     def use(self, rules: DecisionRules) -> None:
-        """Decide by these from now on."""
+        """Take over other rules."""
         super().use(rules)
         self.prefill_policy = rules.prefill_policy or rules.policy
 
     def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "PairDecider":
-        """One that decides as this one would now, but counts and remembers for itself alone.
-
-        Args:
-            witness: Is told how a request was weighed.
-            policy: Of which it decides instead; None: as this one.
-        """
+        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
         rules = self.rules if policy is None else replace(self.rules, policy=policy, prefill_policy=None)
         other = PairDecider(
-            self._fleet,
+            dataclasses.replace(self._parts, next_attempt_id=str),
             rules,
-            self._feedback,
-            replica=self._replica,
-            next_attempt_id=str,
-            decode_selector=self._decode_selector,
-            offloading=self.offloading.rehearsing(),
-            limits=self._limits,
+            self._decode_selector,
+            self.offloading.rehearsing(),
         )
         other.shadow, other.placed_count = witness, self.placed_count
         return other
 
-    def decide(
-        self,
-        parsed: RequestFacts,
-        profile: AttentionProfile,
-        slots: Slots,
-        now_us: int,
-        now_s: float,
-        entry: QueueEntry | None = None,
-        bucket: int = ANY_BUCKET,
-        pairing: Pairing | None = None,
-    ) -> Decision | Queued | Shed:
-        """Choose a worker, or a prefill and a decode worker, and say whether it is the request's turn there.
-
-        ``pairing`` says which of the workers need a partner; None: none does. For the rest see `Decider`.
-        """
+    def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
+        """Choose a worker, or a pair of them, and say whether it is the request's turn there."""
+        pairing, parsed, entry = asked.pairing, asked.parsed, asked.entry
         if pairing is None:
-            return super().decide(parsed, profile, slots, now_us, now_s, entry, bucket)
-        view, candidates = self._seen(parsed, profile, slots, now_us, entry, bucket)
+            return super().decide(asked)
+        view, candidates = self._seen(asked)
         decode_view = self._decode_selector.decode_view(
             pairing, view, self._fleet.rules.kv_of(parsed.model), candidates
         )
         line_of = partial(self._line, entry)
         failed = entry is not None and entry.again
         weighed, decode_view = self._placed(
-            parsed.model or "", candidates, decode_view, bucket, line_of, failed=failed
+            parsed.model or "", candidates, decode_view, asked.bucket, line_of, failed=failed
         )
         if self.shadow is not None and arrives(entry):
             self.shadow.weighed(weighed)
-        chosen, verdict, order = weighed.first, weighed.verdict, self._order
+        chosen, verdict, turns = weighed.first, weighed.verdict, self._turns
         if isinstance(chosen, Shed):
             return chosen
-        if entry is not None and order is not None:
+        if entry is not None and turns is not None:
             if verdict is not None:
                 entry = replace(entry, lane=lane_by(entry.lane, verdict.way))
             turn, chosen, decode_view, verdict = self._asked(
-                order, entry, parsed, weighed, chosen, decode_view, line_of
+                turns, entry, parsed, weighed, chosen, decode_view, line_of
             )
-            if order.rejection is not None and not entry.again:
+            rejection = turns.order.rejection
+            if rejection is not None and not entry.again:
                 outlook = outlook_of(entry, view, weighed.candidates, chosen, turn)
                 goes = turn if isinstance(turn, Chosen) else chosen
-                miss = order.rejection.judge(_with_decode(outlook, decode_view, goes.transfer_s), now_us)
+                miss = rejection.judge(_with_decode(outlook, decode_view, goes.transfer_s), asked.now_us)
                 if miss is not None:
                     return miss.shed
             if isinstance(turn, Waiting):
@@ -157,7 +125,7 @@ class PairDecider(Decider):
             partner = decode_view.partner(chosen)
             if partner is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-        decision = self._decision(parsed, profile, view, candidates, chosen, entry, now_s)
+        decision = self._decision(asked, view, candidates, chosen)
         return self._shared(decision, decode_view, partner, verdict, crosses=weighed.by_site is not None)
 
     def _placed(
@@ -177,18 +145,16 @@ class PairDecider(Decider):
         everyone = self._fleet.among(candidates, slots, bucket, decode_view.ships())
         by_site = decode_view.by_site(slots)
         if by_site is None:
-            first = place(view, everyone, policy)
-            return ScoredRequest(
-                model, view, everyone, everyone, policy, first, bucket, decode_view
-            ), decode_view
-        if everyone.queue is not None:
-            # `_line` compares what waits on the sides of a link.
-            everyone = replace(everyone, queue=replace(everyone.queue, tickets=None))
-        placing = self.offloading.place(
-            everyone, by_site, decode_view, policy, bucket, line_of, failed=failed
-        )
-        if placing.full_link:
-            decode_view = decode_view.without_room_on(placing.full_link)
+            placing = Placing(everyone, place(view, everyone, policy))
+        else:
+            if everyone.queue is not None:
+                # `_line` compares what waits on the sides of a link.
+                everyone = replace(everyone, queue=replace(everyone.queue, tickets=None))
+            placing = self.offloading.place(
+                everyone, by_site, decode_view, policy, bucket, line_of, failed=failed
+            )
+            if placing.full_link:
+                decode_view = decode_view.without_room_on(placing.full_link)
         weighed = ScoredRequest(
             model,
             view,
@@ -205,7 +171,7 @@ class PairDecider(Decider):
 
     def _asked(
         self,
-        order: QueueOrder,
+        turns: Turns,
         entry: QueueEntry,
         parsed: RequestFacts,
         weighed: ScoredRequest,
@@ -216,25 +182,24 @@ class PairDecider(Decider):
         """Ask whose turn it is, where another side may help and a link may be full.
 
         Returns:
-            Where the request goes, or the ticket under which it waits; the worker that this is about; the
-            view of decode workers, without a link that is full; and why that side of a link, None if there
-            was no choice.
+            The worker it goes to, or its ticket; the worker that this is about; the view of decode workers,
+            without a full link; the verdict on the side, None if there was no choice.
         """
         candidates, policy, verdict, slot = weighed.candidates, weighed.policy, weighed.verdict, chosen.slot
-        ask = partial(self._turns.turn, order, entry, parsed.paths, weighed.view)
+        ask = partial(turns.turn, entry, parsed.paths, weighed.view)
         decodable = decode_view.has_room(slot)
         full_link = "" if decodable else decode_view.full_link(slot)
         turn = ask(candidates, chosen, policy, decodable=decodable, full_link=full_link)
         if weighed.by_site is None:
             return turn, chosen, decode_view, verdict
         if isinstance(turn, Waiting) and verdict is not None:
-            helped = self._helped(order, entry, weighed, verdict, chosen, decode_view, line_of)
+            helped = self._helped(turns.order, entry, weighed, verdict, chosen, decode_view, line_of)
             if helped is not None and isinstance(helped.chosen, Chosen):
                 candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
         if isinstance(turn, Chosen):
             now_us = candidates.now_us
             link = self.offloading.full_link(decode_view, turn, now_us)
-            link = link or self._leave_link(order, entry, decode_view, turn, now_us)
+            link = link or self._leave_link(turns.order, entry, decode_view, turn, now_us)
             if link:
                 chosen, decode_view = turn, decode_view.without_room_on(link)
                 turn = ask(candidates, chosen, policy, decodable=False, full_link=link)
@@ -272,9 +237,9 @@ class PairDecider(Decider):
     def _leave_link(
         self, order: QueueOrder, entry: QueueEntry, decode_view: DecodeView, chosen: Chosen, now_us: int
     ) -> str:
-        """Leave the room of a link to a request with a lesser key, and return the link; empty if none waits.
+        """Return the link whose room is left to a request with a lesser key; empty if none waits.
 
-        All replicas hear that a link has room in the same moment, and see the same order.
+        All replicas see at the same moment that a link has room, and apply the same order.
         """
         link = decode_view.link(chosen.slot)
         best = self._fleet.tickets.first_for_link(link) if link else None
@@ -286,11 +251,11 @@ class PairDecider(Decider):
         return "" if self.offloading.left_unused(link, best, now_us) else link
 
     def _line(self, entry: QueueEntry | None, link: str, chosen: Chosen, workers: int) -> Line:
-        """The queue of one side of a link, before a request and behind it."""
-        tickets, order = self._fleet.tickets, self._order
-        if entry is None or order is None or not tickets.count:
+        """Queue of one side of a link, before a request and behind it."""
+        tickets, turns = self._fleet.tickets, self._turns
+        if entry is None or turns is None or not tickets.count:
             return NO_LINE
-        key_us = _key_us(order, entry, chosen)
+        key_us = _key_us(turns.order, entry, chosen)
         lane = lane_by(entry.lane, link)
         total = tickets.lane_totals().get(lane)
         if total is None:
@@ -311,7 +276,7 @@ class PairDecider(Decider):
         *,
         crosses: bool,
     ) -> Decision:
-        """The decision with its decode half and what crosses a link, if ``crosses`` says that some KV may."""
+        """Add the decode half, and the shipping if ``crosses``: if some candidate's KV crosses a link."""
         attempt, chosen, now_us = decision.attempt, decision.attempt.chosen, decision.placed.at_us
         home_tokens = chosen.uncached_tokens
         if verdict is not None:
@@ -330,13 +295,6 @@ class PairDecider(Decider):
         return Decision(attempt, placed, decode, shipping, verdict)
 
     def _decode_half(self, attempt: Attempt, placed: Placed, partner: DecodePartner) -> Decision:
-        """The decision on the worker that ends a request.
-
-        Args:
-            attempt: How it was placed on the worker that begins it.
-            placed: The same for the log.
-            partner: The worker that ends it.
-        """
         chosen, cached_tokens = attempt.chosen, round(partner.cached_tokens)
         decode = Chosen(
             partner.slot,
@@ -350,7 +308,7 @@ class PairDecider(Decider):
             transfer_s=partner.transfer_s,
             tpot_s=partner.tpot_s,
         )
-        request_id = self._next_attempt_id()
+        request_id = self._parts.next_attempt_id()
         worker_id = self._fleet.at_slot(partner.slot).worker_id
         return Decision(
             replace(attempt, request_id=request_id, worker_id=worker_id, chosen=decode, guard_us=0),
@@ -374,6 +332,5 @@ def _key_us(order: QueueOrder, entry: QueueEntry, chosen: Chosen) -> int:
 
 
 def _with_decode(outlook: Outlook, decode_view: DecodeView, transfer_s: float) -> Outlook:
-    """The outlook of a request that another worker may decode."""
     decoders, room_s = decode_view.decoders(outlook.slot), decode_view.wait_s(outlook.slot)
     return replace(outlook, decoders=decoders, room_s=room_s, transfer_s=transfer_s)

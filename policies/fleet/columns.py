@@ -247,7 +247,7 @@ class Columns:
     def _spills(self, slots: Slots, bucket: int) -> Spills | None:
         """How far these workers are from the bucket of a request; None if all are at home."""
         lengths = self._buckets.lengths
-        if bucket <= ANY_BUCKET or lengths is None:
+        if bucket == ANY_BUCKET or lengths is None:
             return None
         members = self._buckets.column(slots)
         steps = np.where(members == ANY_BUCKET, 0, members - bucket)

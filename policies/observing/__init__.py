@@ -1,1 +1,1 @@
-"""Beside decisions: what a second policy would have chosen."""
+"""Observation beside decisions: the choices of a second policy."""

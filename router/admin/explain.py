@@ -217,7 +217,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     policy = decider.policy if scored is None else scored.policy
     prompt_tokens, output_tokens = decider.expected_tokens(parsed)
     lengths = gateway.fleet.buckets.lengths
-    bucket = rehearsed.bucket
+    bucket = rehearsed.length.bucket
     verdict = found.verdict
     return {
         "decision": {

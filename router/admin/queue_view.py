@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_bucket
+from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_length
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.errors import ClientError
@@ -161,10 +161,10 @@ def _lane(room: RequestQueue, lane: str | None) -> dict[str, Any]:
     """What is known of a lane itself, but of all those that are not listed."""
     if lane is None:
         return {}
-    model, bucket = model_and_bucket(lane)
+    model, length = model_and_length(lane)
     return {
         "model": model,
-        "bucket": None if bucket <= ANY_BUCKET else bucket,
+        "bucket": None if length.bucket == ANY_BUCKET else length.bucket,
         "predicted_drain_s": round(room.drain_s(lane), 3),
     }
 
@@ -264,7 +264,7 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
 
 
 def _ticket(gateway: Gateway, ticket: Ticket, now_us: int) -> dict[str, Any]:
-    model, bucket = model_and_bucket(ticket.lane)
+    model, length = model_and_length(ticket.lane)
     name, _, owner = ticket.flow.partition("/")
     local = gateway.registry.found(ticket.slot) if ticket.slot >= 0 else None
     return {
@@ -274,7 +274,7 @@ def _ticket(gateway: Gateway, ticket: Ticket, now_us: int) -> dict[str, Any]:
         "tenant": owner,
         "lane": ticket.lane,
         "model": model,
-        "bucket": None if bucket <= ANY_BUCKET else bucket,
+        "bucket": None if length.bucket == ANY_BUCKET else length.bucket,
         "worker": None if local is None else local.worker.worker_id,
         "link": ticket.link or None,
         "waited_s": round(max(now_us - ticket.arrived_us, 0) / 1e6, 3),

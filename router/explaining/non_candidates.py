@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from policies import Circuit, exceeded_tokens
+from policies import Circuit
 from router.explaining.rehearsal import Rehearsed
 from router.fleet import Health, LocalWorker
 from router.gateway.gateway import Gateway
@@ -53,7 +53,7 @@ class NonCandidate(NamedTuple):
 def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[NonCandidate]:
     """Yield all workers but the ``candidates`` (slots), in order of their ids, each with its first reason."""
     registry, parsed, now_us = gateway.registry, rehearsed.parsed, rehearsed.now_us
-    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.bucket).tolist())
+    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.length).tolist())
     scored = rehearsed.scored
     scored_slots = frozenset(scored.everyone.slots.tolist()) if scored is not None else frozenset()
     for local in registry.all():
@@ -101,11 +101,11 @@ def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tu
 def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     role = local.worker.role
     if role == "prefill":
-        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.bucket))
+        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.length))
         return Absence.NO_PARTNER, missing or "no decode worker for it may be asked now"
     if role == "decode":
         return Absence.DECODES_ONLY, "it ends what prefill workers begin"
-    if exceeded_tokens(rehearsed.bucket):
+    if rehearsed.length.exceeds_tokens:
         return Absence.TOO_LONG, f"its engine takes {local.longest_tokens(rehearsed.parsed.model)} tokens"
     return Absence.TOO_LONG, "it cannot hold the requests of this length bucket"
 

@@ -10,7 +10,7 @@ full the queue is, which `router.explaining.explanation` reports.
 
 import msgspec
 
-from policies import Decision, Policy, Queued, ScoredRequest, Shed
+from policies import Decision, LengthClass, Policy, Queued, ScoredRequest, Shed
 from router.errors import RouterError
 from router.gateway.choosing import choose
 from router.gateway.gateway import Gateway
@@ -26,7 +26,7 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
 
     parsed: ParsedRequest
     tenant: Tenant
-    bucket: int
+    length: LengthClass
     now_us: int
     outcome: Outcome
     scored: ScoredRequest | None
@@ -67,4 +67,4 @@ def rehearse(
         outcome = error
     if notes.scored is not None:
         now_us = notes.scored.candidates.now_us
-    return Rehearsed(parsed, tenant, decider.bucket_of(parsed), now_us, outcome, notes.scored)
+    return Rehearsed(parsed, tenant, decider.length_of(parsed), now_us, outcome, notes.scored)

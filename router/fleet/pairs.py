@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies import ALONE, HAND_OVERS, Pairing, Partners, Slots
+from policies import ALONE, HAND_OVERS, LengthClass, Pairing, Partners, Slots
 from router.fleet.circuits import Circuits
 from router.fleet.local_worker import LocalWorker
 
 KEPT_MAX = 1000
 """Lists of slots, and kinds of requests, whose partners are kept."""
 
-Kind = tuple[str | None, int]
-"""Of requests: their model, and their length bucket."""
+Kind = tuple[str | None, LengthClass]
+"""Of requests: their model and their length class."""
 
 
 WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.prefills)

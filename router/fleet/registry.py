@@ -26,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies import (
-    ANY_BUCKET,
+    ANY_LENGTH,
     BOOTSTRAP_HOST_LABEL,
     BreakerRules,
     FleetState,
     Forget,
+    LengthClass,
     Pairing,
     Started,
     Worker,
@@ -119,7 +120,7 @@ class Registry:
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
-        self._eligible: dict[tuple[str | None, int], Slots] = {}
+        self._eligible: dict[Kind, Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
         self._encoders: Slots | None = None
         self._has_encoders = False
@@ -131,7 +132,7 @@ class Registry:
 
     # What dispatch asks.
 
-    def eligible(self, model: str | None, now_us: int, bucket: int = ANY_BUCKET) -> Slots:
+    def eligible(self, model: str | None, now_us: int, length: LengthClass = ANY_LENGTH) -> Slots:
         """Slots of the workers that may begin a request for a model now, in rising order.
 
         Of the roles, see `router.fleet.pairs`. The list is kept until a worker changes; circuits that are
@@ -140,25 +141,25 @@ class Registry:
         Args:
             model: What the request asks for; None if it does not say.
             now_us: Log time.
-            bucket: Length bucket of the request (`policies.BucketMembers.of_length`). Workers of other
-                buckets are among them, if they can hold what this one takes: placement prices them.
+            length: Length class of the request. Workers of other buckets are among them, if they can hold
+                what its bucket takes: placement prices them.
         """
         if self._fleet.revision != self._revision:
             self._sync()
-        slots = self._eligible.get((model, bucket))
+        slots = self._eligible.get((model, length))
         if slots is None:
             if len(self._eligible) > NAMES_MAX:
                 self._eligible.clear()
-            slots = self.pairs.beginners((model, bucket))
+            slots = self.pairs.beginners((model, length))
             if model is None or len(model) <= NAME_LENGTH_MAX:
-                self._eligible[model, bucket] = slots
+                self._eligible[model, length] = slots
         if not self._fleet.circuits.tripped:
             return slots
         slots = self.circuits.allowed(slots, now_us)
-        return self.pairs.accompanied(slots, (model, bucket), now_us) if self.pairs.active else slots
+        return self.pairs.accompanied(slots, (model, length), now_us) if self.pairs.active else slots
 
     def pairing(
-        self, slots: Slots, model: str | None, now_us: int, bucket: int = ANY_BUCKET
+        self, slots: Slots, model: str | None, now_us: int, length: LengthClass = ANY_LENGTH
     ) -> Pairing | None:
         """Who of those that `eligible` gave needs a partner, and who may be it.
 
@@ -166,12 +167,12 @@ class Registry:
             slots: What it gave.
             model: As given there.
             now_us: As given there.
-            bucket: As given there.
+            length: As given there.
 
         Returns:
             None if nobody does. The same value again until a worker or a circuit changes.
         """
-        return self.pairs.pairing(slots, (model, bucket), now_us) if self.pairs.active else None
+        return self.pairs.pairing(slots, (model, length), now_us) if self.pairs.active else None
 
     def encoders(self, now_us: int) -> Slots:
         """Slots of the workers that encode media and may be asked now, in rising order; maybe none."""
@@ -199,10 +200,10 @@ class Registry:
             self._follow_roles()
         return self._has_encoders
 
-    def fits(self, model: str | None, bucket: int) -> bool:
-        """Whether some worker, well or not, may take requests for a model of this length bucket."""
+    def fits(self, model: str | None, length: LengthClass) -> bool:
+        """Whether some worker, well or not, may take requests for a model of this length class."""
         self._sync()
-        return len(self._fitting(model, bucket)) > 0
+        return len(self._fitting(model, length)) > 0
 
     def limits(self, model: str | None) -> tuple[int, ...]:
         """Return what some workers of a model hold and others exceed, in tokens of prompt and answer, rising.
@@ -522,8 +523,8 @@ class Registry:
             self._check_engine_host(labels[BOOTSTRAP_HOST_LABEL])
         check_labels(labels, self._check_host)
 
-    def _fitting(self, model: str | None, bucket: int) -> Slots:
-        """The workers that serve a model, and requests of a length bucket, in rising order."""
+    def _fitting(self, model: str | None, length: LengthClass) -> Slots:
+        """The workers that serve a model, and requests of a length class, in rising order."""
         serving = sorted(
             local.worker.slot
             for local in self._local.values()
@@ -531,7 +532,7 @@ class Registry:
         )
         return self._fleet.buckets.fitting(
             np.array(serving, dtype=np.intp),
-            bucket,
+            length,
             lambda slot: self._by_slot[slot].context_tokens_max(model),
         )
 

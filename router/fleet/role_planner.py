@@ -225,8 +225,8 @@ class RolePlanner:
     def _say(self, step: RoleStep) -> None:
         for op in step.ops:
             self.core.log.publish(op)
-        for worker_id, told in step.told:
-            self._told(worker_id, told)
+        for worker_id, event in step.events:
+            self._told(worker_id, event)
 
     def _told(self, worker_id: str, told: str) -> None:
         logger.info(

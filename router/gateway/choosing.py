@@ -13,7 +13,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies import Decision, PairDecider, Pairing, Partners, Queued, QueueEntry, Shed, Slots, lane_of
+from policies import (
+    Decision,
+    DecisionInput,
+    PairDecider,
+    Pairing,
+    Partners,
+    Queued,
+    QueueEntry,
+    Shed,
+    Slots,
+    lane_of,
+)
 from router.errors import ClientError, NoWorker
 from router.fleet import Registry
 from router.gateway.endpoints import Endpoint
@@ -41,13 +52,13 @@ def choose(
     """
     registry, now_s = gateway.registry, gateway.now_s()
     now_us = gateway.log.now_us()
-    bucket = decider.bucket_of(parsed)
-    slots = every = registry.eligible(parsed.model, now_us, bucket)
+    length = decider.length_of(parsed)
+    slots = every = registry.eligible(parsed.model, now_us, length)
     pairing = None
     if registry.pairs.active:
-        pairing = registry.pairing(every, parsed.model, now_us, bucket)
+        pairing = registry.pairing(every, parsed.model, now_us, length)
     if not len(slots):
-        raise gateway.placing.nobody_for(parsed.model, bucket)
+        raise gateway.placing.nobody_for(parsed.model, length)
     if pairing is not None:
         slots, pairing = splitting(slots, pairing, gateway.handovers, parsed)
     if tried:
@@ -59,12 +70,12 @@ def choose(
     if parsed.paths:  # a request without a prompt takes no worker's time worth waiting for
         if not record.arrived_us:
             record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-        lane = lane_of(parsed.model, bucket)
+        lane = lane_of(parsed.model, length)
         entry = QueueEntry(
             record.arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
         )
     profile = gateway.placing.profile_of(parsed.model)
-    return decider.decide(parsed, profile, slots, now_us, now_s, entry, bucket, pairing)
+    return decider.decide(DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing))
 
 
 def untried(

@@ -90,7 +90,7 @@ class Dispatcher(msgspec.Struct, eq=False):
     def renew(self, left_us: int, now_us: int) -> None:
         """Publish the ticket again if the request waits; see `RequestExchange.renew`."""
         if self.ticket_id:
-            self.gateway.placing.room.say_again(self.ticket_id, left_us, now_us)
+            self.gateway.placing.room.republish(self.ticket_id, left_us, now_us)
 
     def end(self) -> None:
         """Stop waiting: the request has ended."""
@@ -198,9 +198,9 @@ class Dispatcher(msgspec.Struct, eq=False):
     def _others(self, avoided: Sequence[int], now_us: int) -> bool:
         """Return True if a worker is left that was not tried and is not to be avoided."""
         gateway, parsed = self.gateway, self.parsed
-        bucket = gateway.placing.decider.bucket_of(parsed)
-        eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
-        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
+        length = gateway.placing.decider.length_of(parsed)
+        eligible = gateway.registry.eligible(parsed.model, now_us, length)
+        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, length)
         if pairing is not None:
             try:
                 eligible, pairing = splitting(eligible, pairing, gateway.handovers, parsed)

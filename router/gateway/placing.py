@@ -10,15 +10,17 @@ from functools import partial
 from itertools import count
 
 from policies import (
-    ANY_BUCKET,
+    ANY_LENGTH,
     GRACE_LAGS,
     GRACE_S,
     Admission,
+    DeciderParts,
     DecisionRules,
     DecodeSelector,
     EarlyRejection,
     Feedback,
     Lanes,
+    LengthClass,
     Offload,
     Offloading,
     PairDecider,
@@ -31,9 +33,8 @@ from policies import (
     Waiting,
     class_of,
     decode_policy,
-    exceeded_tokens,
     make_policy,
-    model_and_bucket,
+    model_and_length,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
@@ -74,14 +75,10 @@ class Placing:
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
         self.decider = PairDecider(
-            fleet,
+            DeciderParts(fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits),
             self._rules(settings),
-            self.feedback,
-            replica=log.replica,
-            next_attempt_id=self.next_attempt_id,
             decode_selector=self._decode_selector,
             offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
-            limits=registry.limits,
         )
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
         self._profiles = {
@@ -162,7 +159,7 @@ class Placing:
             sums[class_of(ticket.flow)] = requests + 1, tokens + ticket.uncached_tokens
         return [(name, requests, tokens) for name, (requests, tokens) in sums.items()]
 
-    def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
+    def nobody_for(self, model: str | None, length: LengthClass = ANY_LENGTH) -> ClientError | NoWorker:
         """Return the error for a request that no worker can take: unknown model, too long, or not now."""
         registry = self._registry
         if model is not None and not registry.knows(model):
@@ -173,7 +170,7 @@ class Placing:
                 status=404,
             )
         lengths = self._fleet.buckets.lengths
-        if lengths is not None and bucket >= len(lengths) and not registry.fits(model, bucket):
+        if lengths is not None and length.bucket >= len(lengths) and not registry.fits(model, length):
             return ClientError(
                 f"The prompt and its expected answer are longer than {lengths.tokens_max[-1]} tokens, the "
                 "most that any worker takes.",
@@ -184,21 +181,21 @@ class Placing:
             if model
             else "No worker can take a request now."
         )
-        if exceeded := exceeded_tokens(bucket):
-            message += f" This one is for those that hold more than {exceeded} tokens."
-        missing = registry.pairs.missing((model, bucket))
+        if length.exceeds_tokens:
+            message += f" This one is for those that hold more than {length.exceeds_tokens} tokens."
+        missing = registry.pairs.missing((model, length))
         return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
     def _slots_of(self, lane: str) -> Slots:
-        model, bucket = model_and_bucket(lane)
-        return self._registry.eligible(model, self._log.now_us(), bucket)
+        model, length = model_and_length(lane)
+        return self._registry.eligible(model, self._log.now_us(), length)
 
     def _pairing_of(self, lane: str) -> Pairing | None:
         registry = self._registry
         if not registry.pairs.active:
             return None
-        (model, bucket), now_us = model_and_bucket(lane), self._log.now_us()
-        return registry.pairing(registry.eligible(model, now_us, bucket), model, now_us, bucket)
+        (model, length), now_us = model_and_length(lane), self._log.now_us()
+        return registry.pairing(registry.eligible(model, now_us, length), model, now_us, length)
 
     def _wait_ended(self, ticket: Waiting, how: WaitEnd, wait_s: float) -> None:
         self._metrics.wait_ended(class_of(ticket.flow), how.value, wait_s)

@@ -357,7 +357,8 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
     """All that a process goes by, as far as settings say it."""
     gateway, registry, fleet = process.gateway, process.registry, process.fleet
     placing, decider = gateway.placing, gateway.placing.decider
-    order, decode_policy = decider._order, placing._decode_selector.policy
+    order = None if decider._turns is None else decider._turns.order
+    decode_policy = placing._decode_selector.policy
     local = registry.all()[0]
     assert local.breaker is None or local.breaker.rules == registry.circuits._rules
     return {

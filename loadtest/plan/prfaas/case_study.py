@@ -16,7 +16,15 @@ from functools import cached_property
 import numpy as np
 
 from loadtest.engine.profiles import PROFILES
-from loadtest.plan.prfaas.curves import DECODE_PER_S, h20_s, h200_s, kv_bytes, prompt_lengths
+from loadtest.plan.prfaas.curves import (
+    DECODE_PER_S,
+    egress_bytes_per_s,
+    h20_s,
+    h200_s,
+    kv_bytes,
+    kv_bytes_per_s,
+    prompt_lengths,
+)
 from loadtest.plan.prfaas.paper import (
     HOMOGENEOUS,
     KI,
@@ -40,8 +48,6 @@ from policies import (
     ThroughputModel,
     UncachedLengths,
     WorkerClass,
-    egress_bytes_per_s,
-    kv_bytes_per_s,
 )
 
 TOLERANCE_RATIO = 0.03

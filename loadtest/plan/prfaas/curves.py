@@ -28,7 +28,7 @@ from loadtest.plan.prfaas.paper import (
     TOKENS_MIN,
     TOKENS_PER_S,
 )
-from policies import Curve, UncachedLengths, decode_per_s
+from policies import Curve, UncachedLengths
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +63,18 @@ h20_s = between(H20_POINTS)
 STATE_MIB, TOKENS_MIB = 172.0, 16.74
 
 BATCH_MAX = 20
-DECODE_PER_S = decode_per_s(BATCH_MAX, 1.0 / TOKENS_PER_S, OUTPUT_TOKENS)
+DECODE_PER_S = BATCH_MAX * TOKENS_PER_S / OUTPUT_TOKENS
+"""Requests that one instance decodes in a second, from equation (5)."""
+
+
+def kv_bytes_per_s(kv_bytes: float, prefill_s: float) -> float:
+    """Phi, equation (1): KV bytes that one instance makes in a second."""
+    return kv_bytes / prefill_s
+
+
+def egress_bytes_per_s(instances: int, kv_bytes: float, prefill_s: float) -> float:
+    """B_out that a busy site needs, equation (2), from E[S] and E[T]."""
+    return instances * kv_bytes_per_s(kv_bytes, prefill_s)
 
 
 def kv_bytes(tokens: Floats) -> Floats:

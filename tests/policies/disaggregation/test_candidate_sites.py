@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from policies import CandidatesBySite, LinkRules, Links, SiteMap
+from policies import LinkRules, Links
+from policies.disaggregation.candidate_sites import CandidatesBySite, SiteMap
 
 LINKS = Links({"far>here": LinkRules(1e9), "far>there": LinkRules(2e9), "near>here": LinkRules(1e9)})
 SLOTS = np.arange(4)
@@ -72,4 +73,4 @@ def test_the_same_list_is_parted_once_and_few_lists_are_kept() -> None:
     others = [SLOTS[:2].copy() for _ in range(200)]
     for other in others:
         assert parted(sites.by_site(other)) == ([0], [("far", "far>here", [1])])
-    assert len(sites._kept) <= 100
+    assert len(sites._cached) <= 100

@@ -17,9 +17,7 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
-    DecodePartner,
     DecodeSelector,
-    DecodeView,
     Finished,
     FirstToken,
     FleetRules,
@@ -38,7 +36,14 @@ from policies import (
     make_policy,
     place,
 )
-from policies.disaggregation.decode_selection import CONTEXT_TOKENS, DECODE_S, TPOT_BASE_S, TPOT_REQUEST_S
+from policies.disaggregation.decode_selection import (
+    CONTEXT_TOKENS,
+    DECODE_S,
+    TPOT_BASE_S,
+    TPOT_REQUEST_S,
+    DecodePartner,
+    DecodeView,
+)
 from radix import chain_bytes, root_hash
 
 NOW_US = 1_000_000_000
@@ -424,4 +429,4 @@ def test_what_is_kept_of_a_list_follows_the_workers() -> None:
     assert stage.decode_selector.pools(stage.pairing).pools[0].classes[0][0] == "other"
     for _ in range(200):
         stage.decode_selector.pools(Pairing(stage.slots, stage.pairing.groups, stage.pairing.partners))
-    assert len(stage.decode_selector._kept) <= 100
+    assert len(stage.decode_selector._cached) <= 100

@@ -208,7 +208,7 @@ def test_short_transfers_say_nothing() -> None:
 
 
 def state(setup: Setup) -> LinkState:
-    return LinkStates(setup.links).state(LINK, 0.0, setup.now_us)
+    return LinkStates(setup.links).signals(LINK, 0.0, setup.now_us).state
 
 
 def test_failures_at_two_workers_make_a_link_down_and_a_probe_that_arrives_makes_it_up() -> None:

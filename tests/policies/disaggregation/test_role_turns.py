@@ -105,7 +105,7 @@ class World:
         """A leader looks; it may die after so many operations."""
         step = self.step(replica, rules)
         self.say(step.ops, most)
-        self.told += step.told
+        self.told += step.events
         for worker_id, role in step.free:
             outcome = Switched.LATER if worker_id in self.away else Switched.DONE
             if outcome is Switched.DONE:
@@ -119,7 +119,7 @@ class World:
         member, known = self.member(worker_id), self.fleet.offload_plan
         last = role_taken(member, role, outcome, known, replica, self.now_us)
         self.say(last.ops)
-        self.told += last.told
+        self.told += last.events
         return last.ops
 
     def passes(self, seconds: int = LOOK_S) -> None:
@@ -292,7 +292,7 @@ def test_an_operator_who_takes_a_worker_back_has_the_last_word() -> None:
     world.passes()
     world.say((WorkerPut(worker_id, world.now_us, "admin", known.url, known.role, labels=known.labels),))
     step = world.look()
-    assert (step.free, step.told) == ((), ((worker_id, "it was taken back"),))
+    assert (step.free, step.events) == ((), ((worker_id, "it was taken back"),))
     worker = world.member(worker_id).worker
     assert (worker.role, worker.draining, worker.labels) == ("decode", False, {})
     world.passes(100)

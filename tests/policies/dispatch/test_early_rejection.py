@@ -17,13 +17,12 @@ from policies import (
     Finished,
     FirstToken,
     FleetState,
-    Miss,
-    Outlook,
     Placed,
     ServiceLevel,
     Waiting,
     WorkerPut,
 )
+from policies.dispatch.early_rejection import Miss, Outlook
 
 NOW_US = 1_000_000_000
 OUTLOOK = Outlook(

@@ -12,7 +12,9 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     DecodeFit,
     DecodeSelector,
@@ -78,7 +80,12 @@ class Setup:
         decode_selector = DecodeSelector(fleet, admission, lambda _: self.fit)
         rejection = None if level is None else EarlyRejection(level, fleet, lambda _: self.fit)
         self.decider = PairDecider(
-            fleet,
+            DeciderParts(
+                fleet,
+                Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
+                "r1",
+                iter(f"a{number}" for number in range(100)).__next__,
+            ),
             DecisionRules(
                 make_policy(policy),
                 256,
@@ -87,9 +94,6 @@ class Setup:
                 order=QueueOrder(admission, Lanes(lambda _: self.slots), 4.0, rejection=rejection),
                 prefill_policy=make_policy(prefill_policy) if prefill_policy else None,
             ),
-            Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
-            replica="r1",
-            next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
             decode_selector=decode_selector,
         )
 
@@ -100,7 +104,7 @@ class Setup:
     def decide(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry, pairing=self.pairing
+            DecisionInput(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry, pairing=self.pairing)
         )
 
     def place(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision:

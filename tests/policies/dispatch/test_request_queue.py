@@ -503,8 +503,8 @@ def test_a_replica_that_was_given_up_says_again_what_waits() -> None:
         replica.hear(left)
     assert stage.replicas[1].fleet.tickets.count == 0
     for request in waiting:
-        stage.replicas[0].room.say_again(request.ticket_id, left.at_us, left.at_us + 1)
-        stage.replicas[0].room.say_again(request.ticket_id, left.at_us, left.at_us + 2)
+        stage.replicas[0].room.republish(request.ticket_id, left.at_us, left.at_us + 1)
+        stage.replicas[0].room.republish(request.ticket_id, left.at_us, left.at_us + 2)
     assert [replica.fleet.tickets.count for replica in stage.replicas] == [2, 2]
     assert sum(isinstance(op, Waiting) for op in stage.said) == 4
     stage.run()

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Reuse, learned_blocks
-from policies.estimates.capacities import FALL_MAX, RISE, SHORTFALL_MIN
+from policies.estimates.capacities import FALL_MAX, RISE, SHORTFALL_MIN, Reuse, learned_blocks
 from radix import HASH_BYTES, PrefixTree
 
 
