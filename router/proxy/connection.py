@@ -5,20 +5,12 @@
                          +--- closed, silent ----+--> closed; the sink hears why
                          `--- closed at once, on a kept connection --> sent once more, if the pool allows
 
-A worker may close a kept connection while a request is on its way to it. Then the gateway hears of the close
-within one round trip, or while it is still writing. If the close comes later than `STALE_S`, the worker may
-have worked on the request, and failed by it. RFC 9110 section 9.2.2 does not let a proxy repeat such a POST.
+A connection is kept only after clean framing: answer complete, nothing behind it, ``keep-alive`` allowed,
+request fully written. So one request's leftovers never become another's answer.
 
-A connection is kept only if the answer's framing was clean: complete, nothing after it,
-``keep-alive`` allowed, and our request fully written. Whatever else happens, the
-connection is closed, so that one request's leftovers never become another's answer.
-
-The parser's callbacks only collect; what they collected is delivered once per read, when
-the parser has returned. So a sink may abort, send again or fail inside any of its
-calls, and a burst of small chunks costs one call.
-
-Nothing here owns a timer: the pool looks at every connection now and then (`check`), so a
-request costs no timer at all and a timeout is noticed up to one look late.
+Parser callbacks only collect; the result is delivered once per read, when the parser has returned. So a sink
+may abort, send again or fail in any call, and a burst of small chunks costs one call. Timeouts need no timer
+per request: the pool calls `check` now and then, so they are noticed up to one check late.
 """
 
 import asyncio
@@ -41,17 +33,17 @@ HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body."""
 
 STALE_S = 0.1
-"""If a kept connection closes within so many seconds after the request has left, the worker had closed it
-before: the time holds a round trip, and a turn of a busy event loop."""
+"""Seconds after a request has left within which a kept connection may close and count as stale: a round trip
+and a turn of a busy event loop. After a later close the worker may have worked on the request, and RFC 9110
+section 9.2.2 forbids a proxy to repeat such a POST."""
 
 KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""A machine that vanished (no reset, no answer) is noticed after a minute, in seconds and probes. The
-system would take hours, and nothing else limits the wait for an answer that comes whole. A worker
-that computes answers the probes: its kernel does."""
+"""Seconds and probes until a vanished machine is noticed: a minute instead of the system's hours. Nothing
+else limits the wait for an answer that comes whole. A busy worker's kernel answers the probes."""
 
 
 class Malformed(Exception):
-    """The worker's bytes are HTTP that we do not accept."""
+    """The worker's bytes are HTTP that the gateway does not accept."""
 
 
 class PooledRequest:
@@ -112,7 +104,7 @@ class PooledRequest:
             self._pool.forget(self)
 
     def fail(self, error: UpstreamError) -> None:
-        """Tell the sink, unless it already heard an end or aborted."""
+        """Tell the sink, unless it has heard the end or aborted."""
         if self.retried and not error.asked:  # it was sent once, whatever came of the second time
             error = copy.copy(error)
             error.asked = True
@@ -169,7 +161,7 @@ class WorkerConnection(asyncio.Protocol):
     # What the pool and the request ask for
 
     def start(self, request: PooledRequest) -> None:
-        """Send a request. The connection is idle."""
+        """Send a request on an idle connection."""
         assert self._request is None
         self._request = request
         request.connection = self
@@ -197,12 +189,12 @@ class WorkerConnection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on; the time that passed meanwhile was the client's, not the worker's."""
+        """Read on; the time since the pause was the client's, not the worker's."""
         self._quiet_since_s = self._loop.time()
         self._transport.resume_reading()
 
     def drop(self) -> None:
-        """Close at once, whatever is under way. No sink hears of it."""
+        """Close at once without telling the sink."""
         self._let_go()
         if not self.closed:
             self.closed = True
@@ -210,7 +202,7 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.lost(self)
 
     def break_off(self, error: UpstreamError) -> None:
-        """Close at once and fail the request under way, if there is one."""
+        """Close at once and fail the request under way, if any."""
         request = self._request
         self.drop()
         if request is not None:
@@ -243,7 +235,7 @@ class WorkerConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; the pool starts using it when the connection attempt has returned."""
+        """Keep the transport; the pool uses it when the connection attempt has returned."""
         # uvloop's transports are no subclass of asyncio.Transport, only like it.
         self._transport = cast("asyncio.Transport", transport)
         sock: socket.socket = transport.get_extra_info("socket")
@@ -253,11 +245,11 @@ class WorkerConnection(asyncio.Protocol):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def pause_writing(self) -> None:
-        """Much of the request has not left yet."""
+        """Note that much of the request has not left."""
         self._writing = True
 
     def resume_writing(self) -> None:
-        """Nearly all of it has."""
+        """Note that nearly all of it has left."""
         self._writing = False
         self._sent_s = self._loop.time()
 
@@ -306,13 +298,13 @@ class WorkerConnection(asyncio.Protocol):
             self.give_up("sent more head or framing than is accepted")
 
     def eof_received(self) -> None:
-        """Forget an idle connection now: by the time it is reported lost, it could be in use again."""
+        """Drop an idle connection now: before it is reported lost, it could be in use again."""
         if self._request is None:
             self.drop()
             self._pool.on_idle_closed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Find out what that means for the request under way."""
+        """End, send again or fail the request under way."""
         if self.closed:
             return
         self.closed = True
@@ -341,12 +333,12 @@ class WorkerConnection(asyncio.Protocol):
     # Parser callbacks: they collect
 
     def on_message_begin(self) -> None:
-        """Anything after a complete answer is something nobody asked for."""
+        """Note bytes behind a complete answer."""
         if self._complete:
             self._extra = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header that clients may see; those after the body (trailers) are dropped."""
+        """Collect a header that clients may see; drop trailers."""
         if self._status:
             return
         name = name.lower()
@@ -405,7 +397,6 @@ class WorkerConnection(asyncio.Protocol):
     # Ends
 
     def _is_stale(self, request: PooledRequest) -> bool:
-        """Whether the worker closed an idle connection while the request was on its way to it."""
         return (
             self._reused
             and not self._answered

@@ -1,21 +1,14 @@
-"""What every client connection of a process must know when the process ends.
+"""The end of a process, as its client connections see it.
 
     serving --begin--> ending: every answer is the last one on its connection, and says so;
                                an idle connection waits ``idle_s`` for one more request, then closes
 
-HTTP/1.1 cannot take a connection back without a race: a request may be on its way when we close. So a
-client is told to close by the head of an answer, and a connection on which nothing is being answered is
-kept for a while, until clients use it no more or have been told.
+Closing a kept connection is a race: a request may be on its way. So the head of an answer tells the client.
 """
 
 
 class Ending:
-    """Whether the process is ending; one object for all its connections.
-
-    Attributes:
-        begun: No request will be served after the one that is.
-        idle_s: How long a connection may wait for its last request, in seconds.
-    """
+    """State of all connections; from `begun` on no request is served after the one that is."""
 
     __slots__ = ("begun", "idle_s")
 
@@ -24,7 +17,7 @@ class Ending:
         self.idle_s = 0.0
 
     def begin(self, idle_s: float = 0.0) -> None:
-        """End. What was said first holds."""
+        """End. The first call's time holds."""
         if not self.begun:
             self.begun = True
             self.idle_s = idle_s
