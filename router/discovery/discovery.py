@@ -1,9 +1,9 @@
 """Keeps the fleet's workers as the pods are.
 
-`Discovery.run` is started by `router.app`. Whatever happens to a pod marks it; marked pods are settled at
-once (`router.discovery.settling`), all pods of a selection after each of its lists, and those that wait for
-something every `TICK_S`. Until the shared log was read, what people said of the workers is not known, so the
-first round waits for it, and goes on without it after `WARM_S`: what is said then gives way to the log.
+`router.app` starts `Discovery.run`. Every event of a pod marks it; marked pods are settled at once
+(`router.discovery.settling`), all pods of a selection after each of its lists, and pods that wait every
+`TICK_S`. Changes by operators are known only when the shared log was read, so the first round waits for it,
+and goes on without it after `WARM_S`: its operations then give way to the log.
 """
 
 import asyncio
@@ -30,28 +30,14 @@ BATCH_PODS = 50
 """Pods settled before the loop may turn: about 2 ms."""
 
 WARM_S = 10.0
-"""How long the shared log is waited for before the first workers are added without it."""
+"""Seconds for which the first workers wait for the shared log."""
 
 LATE_S = 60.0
-"""How much later than twice its time a list may come before something is wrong."""
+"""Seconds beyond twice its interval after which a missing list is a problem."""
 
 
 class Discovery:
-    """The pods of all selections, and the workers that come of them.
-
-    Args:
-        watched: Each selection, with whom to ask for it.
-        rules: How pods are read.
-        core: The fleet.
-        resync_s: Time between two lists.
-        clock: Monotonic seconds.
-
-    Attributes:
-        clock: As given.
-        watches: One for each selection.
-        sightings: All pods, by uid.
-        first_settled: Set once all that the first lists brought is settled.
-    """
+    """The pods of all selections, and their workers."""
 
     def __init__(
         self,
@@ -80,7 +66,7 @@ class Discovery:
         self._marked: dict[str, None] = {}
         self._unswept: set[PodWatch] = set()
         self._due: dict[str, float] = {}
-        """When pods are looked at again that wait for something."""
+        """Times when waiting pods are settled again."""
         self._wake = asyncio.Event()
         self._settling = Settling(
             self.sightings,
@@ -93,19 +79,19 @@ class Discovery:
         )
 
     async def run(self) -> None:
-        """Follow the pods, for ever."""
+        """Follow the pods until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for watch in self.watches:
                 tasks.create_task(watch.run(), name=f"pods {watch.selection}")
             tasks.create_task(self._acting(), name="workers of pods")
 
     def sees(self, url: str) -> bool:
-        """Whether a pod that is selected says that a worker of it is at a URL."""
+        """Return True if a selected pod claims a worker at a URL."""
         return self._settling.sees(url)
 
     @property
     def problem(self) -> str | None:
-        """Why pods may have changed without our knowing; None if nothing is wrong."""
+        """Reason why changes of pods may be missed; None for none."""
         for watch in self.watches:
             if watch.problem is not None:
                 return f"{watch.selection}: {watch.problem}"
@@ -115,23 +101,23 @@ class Discovery:
         return None
 
     def list_age_s(self) -> float | None:
-        """Age of the oldest of the newest lists; None while one never came."""
+        """Age of the oldest of the newest lists; None before the first."""
         listed = [watch.listed_s for watch in self.watches if watch.listed_s is not None]
         return self.clock() - min(listed) if len(listed) == len(self.watches) else None
 
     def states(self) -> Counter[str]:
-        """How many pods are ``used``, and how many are not, by reason."""
+        """Pods by state: ``used``, or the reason why not."""
         return Counter(
             "used" if sighting.refused is None else sighting.refused.reason.value
             for sighting in self.sightings.values()
         )
 
     def failures(self) -> Counter[Trouble]:
-        """How often the API server could not be asked, by kind, since the start."""
+        """Failed requests to the API server since the start, by kind."""
         return sum((Counter(watch.failures) for watch in self.watches), Counter())
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics read of it at a scrape."""
+        """Metrics at a scrape."""
         for state, count in sorted(self.states().items()):
             yield DISCOVERY_PODS, (state,), count
         age_s = self.list_age_s()
@@ -187,7 +173,7 @@ class Discovery:
             )
 
     async def settle(self) -> None:
-        """Make the workers of all marked pods what the pods say."""
+        """Settle all marked pods."""
         now_s, added = self.clock(), self._settling.added
         listed = [watch for watch in self.watches if watch.listed_s is not None]
         for uid in [uid for uid, due_s in self._due.items() if due_s <= now_s]:
@@ -210,7 +196,6 @@ class Discovery:
             self.first_settled.set()
 
     def _sweep(self, watch: PodWatch) -> None:
-        """After a whole list: remove workers whose pods are gone, and have all looked at that are there."""
         for worker in self._fleet.workers():
             note = note_of(worker.labels)
             if note is None:

@@ -1,7 +1,7 @@
 """From a pod to its workers, or to the reason why it has none. Pure.
 
-Only what is needed is decoded; the rest of a pod is skipped. What a worker is comes from where the pod was
-found and from what it says of itself, in annotations or labels (an annotation wins):
+Only the needed fields are decoded. A worker is described by where the pod was found and by the pod's
+annotations or labels (an annotation wins):
 
     cacheway.io/role               plain, prefill, decode or encode
     cacheway.io/port               numbers or names of container ports, by commas: a worker each
@@ -17,8 +17,8 @@ Names of the peers that mean the same are read, too; ours win:
     smg.ai/kv-connector         handover          (the same, ``MOONCAKE_CONNECTOR``, ``NIXL_CONNECTOR``)
     llm-d.ai/role               role              prefill, decode, encode; both is plain (llm-d, pd_role.go)
 
-Where the peers warn of a value that they cannot read and go on without it, that pod is refused here: a
-prefill worker with the wrong bootstrap port fails every request that it gets.
+The peers warn of an unreadable value and go on; here the pod is refused: a prefill worker with the wrong
+bootstrap port fails every request.
 """
 
 import ipaddress
@@ -42,7 +42,7 @@ PREFIX = "cacheway.io/"
 PORTS_MAX = 64
 LABELS_MAX = 32
 VERSION_MAX = (1 << 63) - 1
-"""Greatest ``resourceVersion`` that is understood: the revisions of etcd are whole numbers of 64 bits."""
+"""Greatest ``resourceVersion``: the revisions of etcd are whole numbers of 64 bits."""
 
 VALUE_LENGTH_MAX = 256
 
@@ -65,16 +65,16 @@ _RESERVED = frozenset((DISCOVERED_LABEL, NOTE_LABEL, "turning"))
 
 ROLE = "role"
 CAPACITY = "capacity_tokens"
-"""Names under which role and capacity stand beside the labels in `PodWorker.said`."""
+"""Names of role and capacity beside the labels in `PodWorker.said`."""
 
 
 class Refusal(StrEnum):
-    """Why a pod that was selected is no worker, or not only by its own doing."""
+    """Reason why a selected pod is no worker, or gets no requests."""
 
     NOT_RUNNING = "not_running"
     NO_ADDRESS = "no_address"
     ADDRESS_REFUSED = "address_refused"
-    """The gateway does not connect there (`router.destinations`)."""
+    """The gateway may not connect there (`router.destinations`)."""
     NOT_READY = "not_ready"
     DELETING = "deleting"
     ENDED = "ended"
@@ -84,19 +84,14 @@ class Refusal(StrEnum):
     SAME_ADDRESS = "same_address"
     """Another pod has it, and is more alive or newer."""
     UNREADABLE = "unreadable"
-    """It is no pod as Kubernetes describes them, or what it says cannot be put into the shared log."""
+    """It is malformed, or the shared log cannot hold it."""
     BY_HAND = "by_hand"
-    """Somebody else added a worker at its address, to whom it is left."""
+    """An operator added a worker at its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A pod that says what cannot be.
-
-    Attributes:
-        reason: What kind of thing is wrong.
-        detail: What is wrong, and what would be right.
-    """
+    """A refused pod; `detail` says what is wrong, and what would be right."""
 
     reason: Refusal
     detail: str
@@ -108,7 +103,7 @@ class PodWorker:
 
     Attributes:
         url: As `router.fleet.normal_url` writes it.
-        said: Its labels, its `ROLE` and, if it says one, its `CAPACITY`.
+        said: Its labels, its `ROLE` and its `CAPACITY`, if it has one.
     """
 
     url: str
@@ -117,14 +112,13 @@ class PodWorker:
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """What holds for all pods.
+    """Rules for all pods.
 
     Attributes:
-        ports: Numbers or names of the ports of a pod that names none; empty for the one called ``http``, or
-            its only one.
-        pair_labels: Labels of prefill and decode workers that say nothing else.
+        ports: Numbers or names for a pod that names none; empty for the one called ``http``, or its only one.
+        pair_labels: Defaults of prefill and decode workers' labels.
         check_host: Raises `ClientError` if no worker may be at a host.
-        check_engine_host: Likewise for a host that engines connect to by themselves.
+        check_engine_host: Likewise for a host that only engines connect to.
     """
 
     ports: tuple[str, ...] = ()
@@ -134,7 +128,7 @@ class PodRules:
 
 
 class ContainerPort(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A port that a container declares."""
+    """A port of a container."""
 
     container_port: int = 0
     name: str = ""
@@ -148,14 +142,14 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """One of the conditions that a pod is in."""
+    """A condition of a pod."""
 
     type: str = ""
     status: str = ""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Who a pod is, and what it says of itself."""
+    """Identity, labels and annotations of a pod."""
 
     name: str = ""
     namespace: str = ""
@@ -168,14 +162,14 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What runs in it."""
+    """Containers of a pod."""
 
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """How it is."""
+    """State of a pod."""
 
     phase: str = "Unknown"
     pod_ip: str = msgspec.field(name="podIP", default="")
@@ -189,11 +183,11 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
     spec: Spec = Spec()
     status: Status = Status()
     unreadable: str = msgspec.field(name="cacheway.unreadable", default="")
-    """Why only its metadata is known, if that is so; no pod of an API server has this."""
+    """Reason why only its metadata is known; no pod of an API server has this."""
 
     @property
     def uid(self) -> str:
-        """Its identity, for all times."""
+        """Its unique identity."""
         return self.metadata.uid
 
     @property
@@ -208,7 +202,7 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def ready(self) -> bool:
-        """Whether Kubernetes would send it requests."""
+        """True if Kubernetes would send it requests."""
         conditions = self.status.conditions or ()
         return self.status.phase == "Running" and any(
             condition.type == "Ready" and condition.status == "True" for condition in conditions
@@ -216,22 +210,19 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def deleting(self) -> bool:
-        """Whether somebody deleted it, and it only finishes."""
+        """True while a deleted pod finishes."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def ended(self) -> bool:
-        """Whether all its containers have ended for good."""
+        """True if all its containers have ended for good."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
 def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWorker, ...] | Refused:
-    """What workers a pod has, whether they may get requests now or not.
+    """Return a pod's workers, ready or not, or why it has none.
 
-    Args:
-        pod: Any pod that was selected.
-        roles: Of the selectors that selected it; empty text for the one that says no role.
-        rules: What holds for all.
+    `roles` are those of its selectors; empty text for the one without a role.
     """
     if pod.unreadable:
         return Refused(Refusal.UNREADABLE, pod.unreadable)
@@ -281,7 +272,7 @@ def _check_host(host: str, check: Callable[[str], None]) -> None:
 
 
 def _told(pod: Pod) -> dict[str, str]:
-    """What a pod says of itself, by our names without the prefix."""
+    """Annotations and labels of a pod, by our names without the prefix."""
     told: dict[str, str] = {}
     sources = (pod.metadata.labels or {}, pod.metadata.annotations or {})
     for source in sources:
@@ -323,7 +314,6 @@ def _role(told: Mapping[str, str], roles: Collection[str]) -> str:
 
 
 def _ports(pod: Pod, own: str, default: tuple[str, ...]) -> list[int]:
-    """Ports of its workers, in the order in which they are named."""
     declared = [
         port
         for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
@@ -380,7 +370,7 @@ def _labels(told: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bootstrap_ports(told: Mapping[str, str], count: int) -> list[str]:
-    """Bootstrap port of each worker, empty for what the engine says."""
+    """Bootstrap port of each worker, empty to use the engine's."""
     text = told.get("bootstrap-port", "")
     words = [word.strip() for word in text.split(",") if word.strip()] if text.lower() != "none" else []
     if len(words) not in (0, 1, count):

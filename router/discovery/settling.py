@@ -1,16 +1,15 @@
-"""Makes the workers of one pod what the pod says, by operations in the shared log; see `router.discovery`.
+"""Publishes the operations that make one pod's workers match the pod; see `router.discovery`.
 
-Nothing here awaits: between the look at the fold and what is published nothing changes.
+Nothing here awaits, so the fold does not change between look and operation.
 
     no worker at the address           added, if the pod is ready
-    one without a note                 somebody else's: left alone
-    noted for this pod                 what the pod changed since is changed; drained, or no longer
+    one without a note                 left alone: an operator added it
+    noted for this pod                 the pod's changes are applied; drained, or no longer
     noted for another pod              taken over if this one is ready, with an empty cache; else removed, if
                                        the other is gone from our own selection
     noted for a later state of a pod   left alone: another replica knows more
 
-A worker whose pod is being deleted is leaving: it is removed when it has drained
-(`policies.fleet.departures`).
+The worker of a deleted pod is leaving: it is removed when it has drained (`policies.fleet.departures`).
 """
 
 import logging
@@ -28,7 +27,7 @@ from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of,
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""When a pod is looked at again that has just been acted upon."""
+"""Seconds after an operation when its pod is settled again."""
 
 NOT_READY = Refusal.NOT_READY.value
 DELETING = Refusal.DELETING.value
@@ -43,11 +42,11 @@ _WRONG = frozenset(
         Refusal.UNREADABLE,
     )
 )
-"""What somebody must mend."""
+"""Refusals that an operator must mend."""
 
 
 class Settling:
-    """Acts for pods.
+    """Operations for pods; `added` counts new workers since the start.
 
     Args:
         sightings: All pods that are seen, by uid.
@@ -57,9 +56,6 @@ class Settling:
         mark: Has a pod settled soon.
         later: Has a pod settled again at a time, in monotonic seconds.
         clock: Monotonic seconds.
-
-    Attributes:
-        added: How many workers were added since the start.
     """
 
     def __init__(
@@ -86,14 +82,14 @@ class Settling:
         self._later = later
         self._clock = clock
         self._claimants: dict[str, set[str]] = {}
-        """Pods that say a worker of theirs is at a URL."""
+        """Pods that claim a worker at a URL."""
 
     def sees(self, url: str) -> bool:
-        """Whether a pod that is selected says that a worker of it is at a URL."""
+        """Return True if a selected pod claims a worker at a URL."""
         return any(self._sightings[uid].selections for uid in self._claimants.get(url, ()))
 
     def settle(self, sighting: Sighting) -> None:
-        """Make the workers of a pod what it says; whatever is wrong with it is wrong with this pod only."""
+        """Settle a pod; an error refuses this pod only."""
         pod, before = sighting.pod, sighting.refused
         try:
             self._settle(sighting)
@@ -139,7 +135,7 @@ class Settling:
                 self._settle_url(url)
 
     def withdraw(self, sighting: Sighting, urls: Iterable[str], why: str) -> None:
-        """Remove the workers that a pod had at some URLs."""
+        """Remove the workers of a pod at some URLs."""
         urls = sorted(urls)
         self._unclaim(sighting, urls)
         for url in urls:
@@ -150,7 +146,7 @@ class Settling:
                 self.remove(worker, why)
 
     def remove(self, worker: Worker, why: str) -> None:
-        """Remove a worker for all replicas; what is in flight there finishes."""
+        """Remove a worker for all replicas; requests in flight there finish."""
         self._publish(WorkerGone(worker.worker_id, self._at_us(worker), self._replica))
         logger.info(
             "a worker is removed",
@@ -177,7 +173,7 @@ class Settling:
         return worker, None if worker is None else note_of(worker.labels)
 
     def _settle_url(self, url: str) -> None:
-        """Make the worker at a URL what the pod says whose address it is."""
+        """Settle the worker at a URL by the pod that owns the address."""
         worker, note = self._noted(url)
         owner = "" if note is None else note.uid
 
@@ -205,11 +201,10 @@ class Settling:
             self.remove(worker, "another pod has its address")
 
     def _is_past(self, note: Note) -> bool:
-        """Whether a worker's pod is one of ours, and there no more."""
+        """True if a worker's pod was of our selections and is gone."""
         return note.scope in self._scopes and note.uid not in self._sightings
 
     def _add(self, sighting: Sighting, former: Worker | None, said: PodWorker) -> None:
-        """Add a worker, where another pod's may have been."""
         worker_id, pod = worker_id_of(said.url), sighting.pod
         labels = {**_labels(said.said), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
         note = Note(pod.uid, pod.version, sighting.scope, said=dict(said.said))
@@ -243,13 +238,12 @@ class Settling:
         )
 
     def _heed(self, sighting: Sighting, url: str) -> None:
-        """Of a pod that says what cannot be, only heed whether it is ready."""
+        """Of a refused pod, apply only its readiness."""
         worker, note = self._noted(url)
         if worker is not None and note is not None and note.uid == sighting.pod.uid:
             self._follow(sighting, worker, note, PodWorker(url, note.said))
 
     def _follow(self, sighting: Sighting, worker: Worker, note: Note, said: PodWorker) -> None:
-        """Change of a worker what its pod changed since it was last said."""
         pod = sighting.pod
         if pod.version < note.version:
             return
@@ -304,7 +298,7 @@ class Settling:
         )
 
     def _drain_of(self, sighting: Sighting, worker: Worker, note: Note) -> tuple[str, bool]:
-        """Why discovery drains a worker, and whether it drains at all."""
+        """Reason of discovery's drain, and True if the worker drains at all."""
         pod = sighting.pod
         reason = DELETING if pod.deleting else "" if pod.ready else NOT_READY
         if reason:
@@ -319,7 +313,7 @@ class Settling:
         return "", TURNING_LABEL in worker.labels
 
     def _at_us(self, worker: Worker | None) -> int:
-        """Log time of what is said now; until the log was read, as little as counts."""
+        """Log time of an operation; until the log was read, the least that counts."""
         known_us = 0 if worker is None else worker.version[0]
         return max(self._now_us(), known_us + 1) if self._status().ready else known_us + 1
 
@@ -329,7 +323,7 @@ def _labels(said: Mapping[str, str]) -> dict[str, str]:
 
 
 def _merged(now: Mapping[str, str], known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a worker after its pod changed its own from ``known`` to ``new``; others' stay."""
+    """Apply a pod's change of its labels from ``known`` to ``new``; others' labels stay."""
     labels = dict(now)
     for name in known.keys() | new.keys():
         if name in new and new[name] != known.get(name):

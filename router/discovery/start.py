@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_discovery(settings: Settings) -> None:
-    """See that pods can be asked for, before anything starts.
-
-    Raises:
-        SettingsError: There is no client, or no API server is configured.
-    """
+    """Raise `SettingsError` if discovery is on without a client or a configured API server."""
     if not settings.discovery.service_discovery:
         return
     if importlib.util.find_spec("lightkube") is None:
@@ -42,16 +38,7 @@ def make_discovery(
     core: Core,
     destinations: Destinations,
 ) -> Discovery | None:
-    """Build it as the settings say; None where it is off.
-
-    Args:
-        settings: All of them.
-        core: The fleet.
-        destinations: Judges where workers may be.
-
-    Raises:
-        ApiFailure: No API server is configured.
-    """
+    """Build discovery by the settings; None where it is off. Raise `ApiFailure` without an API server."""
     wanted = settings.discovery
     if not wanted.service_discovery:
         return None
@@ -72,11 +59,7 @@ def make_discovery(
 
 
 def scopes_of(wanted: DiscoverySettings) -> frozenset[str]:
-    """The scopes of the selections that the settings make, by which discovery notes its workers.
-
-    Raises:
-        ApiFailure: No API server is configured.
-    """
+    """Scopes of the selections in the settings, which mark discovered workers; may raise `ApiFailure`."""
     if not wanted.service_discovery:
         return frozenset()
     from router.discovery.api_server import find_server
@@ -85,7 +68,7 @@ def scopes_of(wanted: DiscoverySettings) -> frozenset[str]:
 
 
 def selections_of(wanted: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
-    """The selections that the settings make of a cluster's pods."""
+    """Selections of a cluster's pods in the settings."""
     return [
         Selection(cluster_of(config), namespace, role, selector)
         for namespace in wanted.namespaces or (config.namespace.strip(),)
@@ -94,7 +77,7 @@ def selections_of(wanted: DiscoverySettings, config: "SingleConfig") -> list[Sel
 
 
 def cluster_of(config: "SingleConfig") -> str:
-    """What tells a cluster from others: seen from its pods, every one has the same address."""
+    """Identify a cluster: seen from its pods, every one has the same address."""
     cluster = config.cluster
     authority = cluster.certificate_auth_data or ""
     if not authority and cluster.certificate_auth:

@@ -1,17 +1,16 @@
-"""Follows the pods of one selection: a watch tells what happens at once, a list now and then what it missed.
+"""The pods of one selection: a watch reports events at once, a list now and then what it missed.
 
     reconciling:  list ──> merge ──> wait resync_s, less if something is wrong ──> list ...
     watching:     from the list's version ──> events ──> ended, broken, silent ──> from the last version ...
                                                     └──> 410 Gone ──> list first
 
-Both go on side by side, so that a slow list delays no event. What they know is merged by the pods' versions:
+Both run side by side, so that a slow list delays no event. They are merged by the pods' versions:
 
-    listed, unknown or newer          taken over, unless the watch said meanwhile that it is gone
+    listed, unknown or newer          applied, unless the watch reported its end meanwhile
     known, not listed                 gone, unless it is newer than the list
-    found by a list, and the watch still does not say so after `LATE_S`    the watch is dead: begin anew
+    found by a list, and still not reported after `LATE_S`    the watch is dead: begin anew
 
-A pod is only ever taken away by an event or by a whole list that succeeded. While neither comes, everything
-stays as it was, and `problem` says so.
+Only an event or a whole successful list removes a pod; otherwise pods stay, and `problem` says so.
 """
 
 import asyncio
@@ -31,14 +30,14 @@ from router.discovery.source import ApiFailure, Gone, PodEvent, Source, Trouble
 logger = logging.getLogger(__name__)
 
 WATCH_S = (240, 300)
-"""When the server shall end a watch, drawn anew for each; kube-apiserver's own bounds are twice as long."""
+"""Duration of a watch, drawn anew for each; kube-apiserver's own bounds are twice as long."""
 
 LATE_S = 2.0
-"""How long after a list the watch may still say what the list found."""
+"""Seconds after a list in which the watch may still report its findings."""
 
 BACKOFF_S = (1.0, 30.0)
 SILENCE_S = 15.0
-"""After `WATCH_S` and this a watch is over, whether its connection says so or not."""
+"""Seconds beyond `WATCH_S` after which a watch is over, even if its connection is open."""
 
 RENEW_AFTER = 3
 """Failures in a row after which certificates and credentials are read again."""
@@ -49,9 +48,9 @@ class Selection:
     """Pods of one role in one namespace.
 
     Attributes:
-        cluster: Where the API server is.
+        cluster: Identity of the cluster.
         namespace: Its name, or ``*`` for all.
-        role: Of the workers; empty if the pods say it themselves.
+        role: Of the workers; empty if the pods name it.
         selector: Of labels, as Kubernetes writes it.
     """
 
@@ -62,7 +61,7 @@ class Selection:
 
     @property
     def scope(self) -> str:
-        """The same for replicas that select the same, and only for them."""
+        """Identity of the selection, equal on all replicas."""
         words = "\n".join((self.cluster, self.namespace, self.role, self.selector))
         return hashlib.sha256(words.encode()).hexdigest()[:12]
 
@@ -74,23 +73,20 @@ class PodWatch:
     """The pods of one selection.
 
     Args:
-        source: Asked for them; closed when the watch ends, and opens again by itself if it goes on.
-        selection: Which.
-        changed: Told the uid of a pod and what it is now, None if it is gone.
-        listed: Told after each list that succeeded.
+        source: Closed when the watch ends; it opens again by itself.
+        selection: The selection.
+        changed: Called with a pod's uid and its state, None if it is gone.
+        listed: Called after each successful list.
         resync_s: Time between two lists.
         clock: Monotonic seconds.
 
     Attributes:
-        selection: As given.
-        pods: Those that are there, by uid.
-        listed_s: When they were last listed; None while they never were.
-        listed_version: Version of that list.
-        version: From where a watch goes on; empty while only a list can tell.
-        problem: What is wrong with the list; None if nothing is.
-        failures: How often what went wrong.
-        restarts: How often the watch ended otherwise than by its time.
-        missed: How many changes a list found that the watch did not tell.
+        pods: Current pods, by uid.
+        listed_s: Time of the last list; None before the first.
+        version: Where a watch goes on; empty if a list must come first.
+        problem: Failure of the list; None for none.
+        restarts: Watches that ended before their time.
+        missed: Changes that a list found and the watch did not report.
     """
 
     def __init__(
@@ -122,15 +118,15 @@ class PodWatch:
         self._listing = False
         self._empty = False
         self._ended: set[str] = set()
-        """Pods that the watch said are gone while a list was under way."""
+        """Pods that the watch reported as gone while a list was under way."""
         self._found: dict[str, int] = {}
-        """Versions of pods that the last list brought, 0 of those that are gone, until the watch has them."""
+        """Versions of pods in the last list (0 if gone) that the watch has not reported."""
         self._caught_up = asyncio.Event()
-        """The watch has said all that the last list found."""
+        """Set when the watch has reported all findings of the last list."""
         self._watch_limit: asyncio.Timeout | None = None
 
     async def run(self) -> None:
-        """Follow the pods, for ever."""
+        """Follow the pods until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._reconciling(), name=f"list {self.selection}")
@@ -139,11 +135,7 @@ class PodWatch:
             await self._source.close()
 
     async def reconcile(self) -> None:
-        """List the pods and take over what is new.
-
-        Raises:
-            ApiFailure: They cannot be listed; everything stays as it was.
-        """
+        """List the pods and apply what is new; on `ApiFailure` everything stays."""
         selection = self.selection
         self._ended.clear()
         self._listing = True
@@ -229,11 +221,6 @@ class PodWatch:
                 await asyncio.sleep(_backoff_s(max(failed, 1)))
 
     async def _watch_once(self) -> None:
-        """Watch until the server ends it, or its time is over.
-
-        Raises:
-            ApiFailure: It ended otherwise.
-        """
         lasts_s = random.randint(*WATCH_S)  # noqa: S311 - it spreads load, and guards nothing
         selection = self.selection
         events = self._source.watch_pods(selection.namespace, selection.selector, self.version, lasts_s)
@@ -247,7 +234,7 @@ class PodWatch:
             self._watch_limit = None
 
     def heard(self, event: PodEvent) -> None:
-        """Take in what the watch says."""
+        """Apply an event of the watch."""
         pod = event.pod
         self.version = pod.metadata.resource_version or self.version
         if event.kind == "BOOKMARK":
@@ -268,7 +255,7 @@ class PodWatch:
             self._take(pod)
 
     def _judge_watch(self) -> None:
-        """Begin the watch anew if it did not say what the list has found."""
+        """Begin the watch anew if it did not report the list's findings."""
         if not self._found:
             return
         self.missed += len(self._found)
@@ -340,7 +327,7 @@ def _crashed(error: Exception) -> ApiFailure:
 
 
 def _newer(pod: Pod, known: Pod) -> bool:
-    """Whether a pod is newer than what is known of it, or at least not the same if versions say nothing."""
+    """True if a pod is newer, or at least different if versions are missing."""
     if pod.version and known.version:
         return pod.version > known.version
     return pod != known

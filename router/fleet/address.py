@@ -1,7 +1,7 @@
 """Worker URLs and the ids made from them.
 
-An id is ``host:port`` (and the base path, if there is one): readable in headers, logs and
-metrics, and the same on every replica without asking anybody.
+An id is ``host:port`` (and the base path, if any): readable in headers, logs and metrics, and the same on
+every replica.
 """
 
 import re
@@ -10,16 +10,11 @@ from urllib.parse import urlsplit
 from router.errors import ClientError
 
 _PLAIN = re.compile(r"[!-\[\]-~]+")
-"""Printable ASCII without the backslash: what goes into a request's head as it is. Other names of hosts
-are written in their ASCII form (``xn--...``)."""
+"""Printable ASCII without the backslash; host names may be in their ASCII form (``xn--...``)."""
 
 
 def normal_url(text: str) -> str:
-    """Check a worker's base URL and write it in one way: lower-case, with port, no trailing slash.
-
-    Raises:
-        ClientError: If it is not an http or https URL of a host.
-    """
+    """Normalise a worker's URL: lower case, with port, no trailing slash; raise `ClientError` if malformed."""
     url = text.strip()
     if "://" not in url:
         url = f"http://{url}"
@@ -40,7 +35,7 @@ def normal_url(text: str) -> str:
 
 
 def worker_id_of(url: str) -> str:
-    """The id of the worker at a `normal_url`."""
+    """Return the id of the worker at a `normal_url`."""
     return url.split("://", 1)[1]
 
 

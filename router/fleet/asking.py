@@ -1,20 +1,18 @@
-"""What the gateway itself asks workers: health, models, metrics, flushes, new roles.
+"""The gateway's own questions to workers: health, models, metrics, flushes, new roles.
 
     a question ──> the addresses ──> a connection of its own ──> one answer ──> closed, whatever happened
 
-Questions share nothing: no pool, no kept connection, no place in a queue. So nothing that happens to a
-question, cancelled at whatever moment, can keep another from being asked. (A pool leaked the places of
-requests that were cancelled while they connected, until none was left: encode/httpcore#1093.) A connection
-for each question costs little beside that: health checks of a worker are seconds apart, longer than engines
-keep connections.
+Questions share no pool, connection or queue, so a question that is cancelled cannot keep another from being
+asked. (A pool leaked the places of requests cancelled while they connected, until none was left:
+encode/httpcore#1093.) A connection each costs little: health checks of a worker are seconds apart, longer
+than engines keep connections.
 
-It trusts a worker no further than it must. It connects only where `router.destinations` allows, follows no
-redirect, obeys no proxy of the environment, and reads neither compressed nor endless answers: a few
-kilobytes could otherwise be unpacked to gigabytes here. One deadline holds for the whole of a question, so a
-worker that sends a byte now and then gains nothing.
+A worker is trusted no further than necessary: connections only where `router.destinations` allows, no
+redirect, no proxy of the environment, neither compressed nor endless answers (a few kilobytes may unpack to
+gigabytes), and one deadline for the whole question.
 
-Health checks use the `Asker` itself, which costs a third of what httpx does. Everything else asks through an
-httpx client whose transport it is (`asking_client`): at most `AT_ONCE` questions at a time.
+Health checks use the `Asker` itself, at a third of the cost of httpx. All other questions use an httpx client
+with the `Asker` as transport (`asking_client`): at most `AT_ONCE` at a time.
 """
 
 import asyncio
@@ -37,17 +35,17 @@ ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
 SHARE_BYTES = 256 * 1024
-"""While all answers that are being read hold more than the first, none may be longer than the second: twice
-the metrics of an engine with one rank."""
+"""While incomplete answers hold more than `HELD_BYTES_MAX`, none may be longer than this: twice the metrics
+of an engine with one rank."""
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body, in bytes."""
 
 AT_ONCE = 128
-"""Questions at a time that go through httpx."""
+"""Questions at a time through httpx."""
 
 BYTES_MAX = "cacheway.bytes_max"
-"""Name of the extension of an httpx request that says how long its answer may be, if less than the most."""
+"""Extension of an httpx request with the bound on its answer, if below `ANSWER_BYTES_MAX`."""
 
 _LEFT_OUT = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"accept-encoding")
@@ -59,13 +57,7 @@ Lines = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker answered.
-
-    Attributes:
-        status: Its status.
-        lines: Its headers, names in lower case.
-        body: Its body; empty if only the head was asked for.
-    """
+    """A worker's answer, header names in lower case; the body is empty if only the head was asked for."""
 
     status: int
     lines: Lines
@@ -73,16 +65,16 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is one of success."""
+        """True for a 2xx status."""
         return 200 <= self.status < 300
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header of a name in lower case."""
+        """Return the first header of a name in lower case."""
         return next((value for key, value in self.lines if key == name), None)
 
 
 class AskError(Exception):
-    """A question got no answer."""
+    """The question got no answer."""
 
 
 class NotConnected(AskError):
@@ -90,11 +82,7 @@ class NotConnected(AskError):
 
 
 class TooLate(AskError):
-    """There was no answer in time.
-
-    Args:
-        connected: Whether there was a connection.
-    """
+    """The answer, or even the connection, did not come in time."""
 
     def __init__(self, *, connected: bool) -> None:
         super().__init__("no answer in time" if connected else "no connection in time")
@@ -102,11 +90,11 @@ class TooLate(AskError):
 
 
 class BadAnswer(AskError):
-    """The connection broke, or what came is no answer that is accepted."""
+    """The connection broke, or the answer is malformed."""
 
 
 class TooLong(BadAnswer):
-    """The answer is longer than is read."""
+    """The answer exceeds its bound."""
 
 
 class Compressed(BadAnswer):
@@ -114,7 +102,7 @@ class Compressed(BadAnswer):
 
 
 class Asks(Protocol):
-    """Asks workers."""
+    """Port of questions to workers; see `Asker`."""
 
     async def ask(
         self,
@@ -129,10 +117,10 @@ class Asks(Protocol):
         begun: Callable[[], None] = ...,
         connected: Callable[[float], None] = ...,
     ) -> Answer:
-        """See `Asker.ask`."""
+        """Ask once."""
 
     def rebuild(self) -> None:
-        """Begin anew: forget everything that questions might share, and end those under way."""
+        """Drop all state that questions share, and end those under way."""
 
 
 def _nobody_listens(*_: object) -> None:
@@ -140,13 +128,7 @@ def _nobody_listens(*_: object) -> None:
 
 
 class Asker:
-    """Asks workers, each question on a connection of its own.
-
-    Args:
-        destinations: Where it may connect to.
-        tls: How https workers are talked to.
-        key_at: Returns the bearer token that may be shown at a URL (`router.fleet.worker_key`).
-    """
+    """Questions, each on a connection of its own; `key_at` returns the key that may be shown at a URL."""
 
     def __init__(
         self,
@@ -163,16 +145,16 @@ class Asker:
 
     @property
     def open(self) -> int:
-        """Questions that have a connection, or are getting one."""
+        """Questions with a connection or an attempt to get one."""
         return len(self._open)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of answers that are not complete yet."""
+        """Bytes of incomplete answers."""
         return self._held.bytes
 
     def rebuild(self) -> None:
-        """Break off all questions, and forget which lookups of names are under way."""
+        """End all questions, and forget the lookups of names under way."""
         self._destinations.forget_lookups()
         for question in tuple(self._open):
             question.give_up(BadAnswer("it was broken off: questions were stuck"))
@@ -198,10 +180,10 @@ class Asker:
             timeout_s: For all of it, from the lookup of its name to the last byte.
             lines: Headers beside those of the connection, ``accept-encoding`` and the worker's key.
             body: Sent as it is.
-            bytes_max: A longer body is no answer.
+            bytes_max: Longest body that is accepted.
             head_only: Do not read the body.
             begun: Called when the first connection attempt begins.
-            connected: Told how long it took to connect, in seconds; without TLS's handshake.
+            connected: Called with the seconds that connecting took, without TLS's handshake.
 
         Raises:
             AskError: There was no answer; its class says why.
@@ -262,7 +244,6 @@ class Asker:
         tls_name: str | None,
         connected: Callable[[float], None],
     ) -> None:
-        """Connect to the first address that answers, and send."""
         loop = asyncio.get_running_loop()
         for address in addresses:
             began_s = time.monotonic()
@@ -288,7 +269,6 @@ class Asker:
 
 @lru_cache(maxsize=16_384)
 def _parts(url: str) -> SplitResult:
-    """The parts of a URL; the same ones are asked again and again."""
     return urlsplit(url)
 
 
@@ -305,7 +285,7 @@ async def _connected_socket(loop: asyncio.AbstractEventLoop, address: str, port:
 
 
 class _Held:
-    """How many bytes of answers are held that are not complete yet."""
+    """Bytes of incomplete answers."""
 
     __slots__ = ("bytes",)
 
@@ -352,7 +332,7 @@ class _Question(asyncio.Protocol):
         self._body = bytearray()
 
     def close(self) -> None:
-        """Close at once; nothing is told any more. Idempotent."""
+        """Close at once, silently. Idempotent."""
         self._over = True
         self._held.bytes -= len(self._body)
         self._body = bytearray()
@@ -366,14 +346,12 @@ class _Question(asyncio.Protocol):
             self.answered.cancel()
 
     def give_up(self, error: AskError) -> None:
-        """Let who waits hear why there is no answer."""
         if not self.answered.done():
             self.answered.set_exception(error)
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the question."""
         if self._over:  # given up in the very moment
             transport.abort()  # type: ignore[attr-defined]
             return
@@ -385,7 +363,6 @@ class _Question(asyncio.Protocol):
             self._transport.write(body)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
         if self.answered.done():
             return
         self._framing_bytes += len(data)
@@ -400,7 +377,7 @@ class _Question(asyncio.Protocol):
             self.give_up(BadAnswer("more head or framing than is accepted"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A body without a length ends here; anything else breaks here."""
+        """End a body without a length; fail anything else."""
         if self._status and self._length is None and not self._chunked and exc is None:
             self._tell()
         why = "the connection ended before the answer" if exc is None else f"the connection broke: {exc}"
@@ -409,7 +386,6 @@ class _Question(asyncio.Protocol):
     # Parser callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header."""
         name = name.lower()
         if self._status:  # a trailer
             return
@@ -420,7 +396,7 @@ class _Question(asyncio.Protocol):
         self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Judge the head; skip those of interim answers."""
+        """Check the head; skip interim answers."""
         status = self._parser.get_status_code()
         if self._status or status < 200:
             self._lines, self._length, self._chunked = [], None, False
@@ -434,7 +410,6 @@ class _Question(asyncio.Protocol):
             self._tell()
 
     def on_body(self, data: bytes) -> None:
-        """Collect a piece of the body."""
         self._framing_bytes = 0
         self._bytes_left -= len(data)
         if self._bytes_left < 0 or (self._held.bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES):
@@ -443,7 +418,6 @@ class _Question(asyncio.Protocol):
         self._body += data
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
         if self._status:
             self._tell()
 
@@ -453,8 +427,6 @@ class _Question(asyncio.Protocol):
 
 
 class _Transport(httpx.AsyncBaseTransport):
-    """Lets an httpx client ask through an `Asker`."""
-
     def __init__(self, asker: Asks) -> None:
         self._asker = asker
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -493,12 +465,7 @@ class _Transport(httpx.AsyncBaseTransport):
 
 
 def asking_client(asker: Asks, *, timeout_s: float) -> httpx.AsyncClient:
-    """Make an httpx client that asks through an asker; close it in the end.
-
-    Args:
-        asker: Asks.
-        timeout_s: Of each question, where the caller does not say otherwise.
-    """
+    """Make an httpx client that asks through an asker; the timeout is the default of each question."""
     return httpx.AsyncClient(
         transport=_Transport(asker),
         timeout=timeout_s,

@@ -1,8 +1,8 @@
-"""Changes of workers, said again where another replica replaced the entry without knowing of them.
+"""Changes of workers, repeated if another replica replaced the entry without them.
 
-A worker's entry in the log is replaced whole, and says whose changes are in it (`WorkerPut.knows`). Two
-replicas may change different things of a worker within the milliseconds that the log takes: the newer entry
-wins, and does not hold what the older one changed. Who said that sees it, and says it again of the newer one.
+A worker's entry in the log is replaced whole, and names the changes in it (`WorkerPut.knows`). If two
+replicas change different properties within the milliseconds that the log takes, the newer entry wins and
+lacks the older change. The author of the older one sees that, and applies it again to the newer entry.
 
     one    drains: {one: 2} ────────────────────> drains, role: {one: 4, two: 3}
     two                  role: {two: 3}
@@ -19,19 +19,17 @@ from router.shared import LogPort
 logger = logging.getLogger(__name__)
 
 INSIST_US = 600_000_000
-"""How long after a change an entry may come whose author did not know of it: as long as Redis may be gone."""
+"""Time after a change in which an entry without it may come: as long as Redis may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be otherwise; None leaves a property as it is.
+    """New properties; None leaves one as it is.
 
     Attributes:
         role: ``plain``, ``prefill``, ``decode`` or ``encode``.
-        draining: Whether it takes no new requests.
-        capacity_tokens: KV capacity.
-        labels: All that it is to have, but for what discovery notes.
-        leaving: Whether it is to be removed when it has drained; only counts while it drains.
+        labels: All of them, but for discovery's.
+        leaving: Remove it when it has drained; only counts while it drains.
     """
 
     role: str | None = None
@@ -46,28 +44,24 @@ class _Said:
     change: Change
     at_us: int
     before: Mapping[str, str]
-    """The labels that it had."""
+    """Its labels before the change."""
 
 
 class Changes:
-    """Says changes to all replicas.
-
-    Args:
-        log: Where changes are published.
-    """
+    """This replica's changes of workers."""
 
     def __init__(self, log: LogPort) -> None:
         self._publish = log.publish
         self._now_us = log.now_us
         self._replica = log.replica
         self._said: dict[str, _Said] = {}
-        """What was last said of each worker."""
+        """The last change of each worker."""
 
     def say(self, worker: Worker, change: Change) -> None:
         """Change a worker for all replicas.
 
         Raises:
-            OpRefused: The change has a value beyond its bounds. It is neither made nor said again.
+            OpRefused: A value is beyond its bounds. The change is neither made nor repeated.
         """
         put = self._put(worker, change)
         said = self._said.get(worker.worker_id)
@@ -78,7 +72,7 @@ class Changes:
         self._said[worker.worker_id] = _Said(change, put.at_us, before)
 
     def insist(self, workers: Iterable[Worker]) -> None:
-        """Say again what was said of workers whose entries were replaced by somebody who did not know it."""
+        """Repeat changes of workers whose entries were replaced without them."""
         if not self._said:
             return
         since_us = self._now_us() - INSIST_US
@@ -138,7 +132,6 @@ def _content(entry: Worker | WorkerPut) -> tuple[object, ...]:
 
 
 def _both(first: Change, then: Change) -> Change:
-    """Two changes as one."""
     return Change(
         first.role if then.role is None else then.role,
         first.draining if then.draining is None else then.draining,
@@ -149,7 +142,7 @@ def _both(first: Change, then: Change) -> Change:
 
 
 def _on(worker: Worker, said: _Said) -> Change:
-    """A change of labels that leaves what was done to others meanwhile."""
+    """Rebase a change of labels onto the labels that others changed meanwhile."""
     change = said.change
     if change.labels is None:
         return change

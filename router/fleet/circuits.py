@@ -1,11 +1,11 @@
-"""Acts on what `policies.Breaker` decides: publishes it, logs it, and says who may not be dispatched to.
+"""Carries out what `policies.Breaker` decides: publishes, logs, and filters the workers for dispatch.
 
-Circuits are shared state; this replica's part in them (failures it counted, its probe) is in the worker's
-`Breaker`. Each transition is one log line in the gateway, by the replica that caused it. While all
-circuits are closed nothing here costs anything.
+Circuits are shared state; this replica's part in them (failures that it counted, its probe) is in the
+worker's `Breaker`. Each transition is one log line, by the replica that caused it. Closed circuits cost
+nothing here.
 
-Of the workers that may take a request at most a share is ejected (`BreakerRules.spared`). The others are
-*spared*: they take requests although their circuits are open, and are probed in their turn all the same.
+At most a share of the candidates is ejected (`BreakerRules.spared`). The others are *spared*: they take
+requests although their circuits are open, and are probed in turn all the same.
 """
 
 import logging
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 Slots = NDArray[np.intp]
 
 KEPT_MAX = 100
-"""Lists of slots (one per model) that are kept without those that are refused."""
+"""Lists of slots (one per model) with cached results."""
 
 RANKS_US = 1_000_000
-"""How long the turns to probe are kept: replicas come and go in the meantime."""
+"""Time for which the turns to probe are cached: replicas come and go."""
 
 
 class Circuits:
@@ -47,7 +47,7 @@ class Circuits:
         self._stale_us = 0
         self._refused = np.zeros(0, dtype=np.intp)
         self.spared: set[int] = set()
-        """Slots of ejected workers that take requests all the same, since too many are ejected."""
+        """Slots of ejected workers that take requests, since too many are ejected."""
         self._logged_spared: set[int] = set()
         self._kept: dict[int, tuple[Slots, Slots]] = {}
 
@@ -56,7 +56,7 @@ class Circuits:
         return None if self._rules.disable_circuit_breaker else Breaker(self._rules, worker_id, self._replica)
 
     def use(self, rules: BreakerRules, workers: Iterable[LocalWorker]) -> None:
-        """Move and obey circuits by other rules from now on."""
+        """Apply other rules from now on."""
         self._rules = rules
         self._revision = -1
         for local in workers:
@@ -76,7 +76,7 @@ class Circuits:
         return Circuit.CLOSED if known is None else known.state
 
     def allowed(self, slots: Slots, now_us: int) -> Slots:
-        """Of some workers, those that this replica may dispatch to now: the same array until that changes."""
+        """Return the slots that this replica may dispatch to now: the same array until that changes."""
         if not self._fleet.circuits.tripped or self._rules.disable_circuit_breaker:
             return slots
         if self._revision != self._fleet.circuits.revision or now_us >= self._stale_us:
@@ -89,7 +89,7 @@ class Circuits:
         return kept[1]
 
     def _without_refused(self, slots: Slots) -> Slots:
-        """Of some workers, those that are not ejected, and those that are spared since too many are."""
+        """Drop ejected workers, but spare some if too many are."""
         refused = slots[np.isin(slots, self._refused)]
         spared = self._rules.spared(len(slots), len(refused))
         if spared:
@@ -101,7 +101,6 @@ class Circuits:
         return slots[~np.isin(slots, refused)]
 
     def _spare(self, slots: list[int]) -> None:
-        """Note that workers take requests although they are ejected; logged once for each open circuit."""
         self.spared.update(slots)
         for slot in slots:
             if slot not in self._logged_spared:
@@ -112,7 +111,7 @@ class Circuits:
         self._logged_spared.update(slots)
 
     def dispatched(self, local: LocalWorker, now_us: int) -> None:
-        """A request is about to be sent; to a worker that is spared it is no probe."""
+        """Note a request about to be sent; to a spared worker it is no probe."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             known = self._fleet.circuits.tripped.get(local.worker.slot)
             if known is not None and now_us < probe_from_us(known, self._replica, self._replicas()):
@@ -120,28 +119,28 @@ class Circuits:
             self._move(local, local.breaker.dispatched(self.of(local), now_us), "the wait is over")
 
     def succeeded(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
-        """A worker answered what was sent at ``sent_us``."""
+        """Note a success of a request sent at ``sent_us``."""
         breaker = local.breaker
         if breaker is not None and (breaker.failures or self._fleet.circuits.tripped):
             self._move(local, breaker.succeeded(self.of(local), now_us, sent_us), "probes succeeded")
 
     def failed(self, local: LocalWorker, now_us: int, sent_us: int, reason: str) -> None:
-        """A worker failed what was sent at ``sent_us``."""
+        """Note a failure of a request sent at ``sent_us``."""
         if local.breaker is not None:
             self._move(local, local.breaker.failed(self.of(local), now_us, sent_us), reason)
 
     def restarted(self, local: LocalWorker, now_us: int) -> None:
-        """Another process is behind a worker, and it is well: it need not wait to be probed."""
+        """Close the circuit of a healthy worker with a new process, without a probe."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             self._move(local, local.breaker.restarted(self.of(local), now_us), "restarted")
 
     def released(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
-        """What was sent at ``sent_us`` is over, with an outcome or without."""
+        """Note the end of a request sent at ``sent_us``, with an outcome or without."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             self._move(local, local.breaker.released(self.of(local), now_us, sent_us), "no outcome")
 
     def _rank(self, now_us: int) -> None:
-        """Work out to whom this replica may not dispatch now, and until when that holds."""
+        """Find the workers that this replica may not dispatch to now, and until when that holds."""
         replicas, refused, stale_us = self._replicas(), [], now_us + RANKS_US
         for slot, known in self._fleet.circuits.tripped.items():
             from_us = known.until_us
@@ -157,7 +156,6 @@ class Circuits:
         self._logged_spared &= self._fleet.circuits.tripped.keys()
 
     def _move(self, local: LocalWorker, op: CircuitSet | None, reason: str) -> None:
-        """Tell everybody, and log it if the state is another one."""
         if op is None or local.removed:
             return
         before = self.state(local)

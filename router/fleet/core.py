@@ -1,4 +1,4 @@
-"""What a replica knows of its fleet and changes in it: state, workers and log, which belong together."""
+"""State, workers and log of one replica, which are passed on together."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,7 @@ from router.shared import LogPort
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The state of the fleet at one replica.
-
-    Attributes:
-        fleet: What all replicas know, folded from the log.
-        registry: This replica's side of each worker: connections, health, circuit.
-        log: Where changes are published.
-    """
+    """The fleet at one replica: the state folded from the log, its own view of each worker, and the log."""
 
     fleet: FleetState
     registry: Registry

@@ -1,18 +1,16 @@
-"""Active health checks: one loop per replica.
+"""Active health checks: one loop per replica, started by `router.app`.
 
-Started by `router.app`. Every ``interval_s`` (with jitter, so that replicas do not probe together)
-it probes each worker's health endpoint, and at once a worker that is new or may have restarted
-(`Registry.suspect`). A worker that became healthy or may have restarted, and with every tenth probe, is
-also asked what it serves and when it started. A probe
-that raises something unexpected counts as failed; the loop itself never ends.
+It probes each worker every ``interval_s`` (with jitter, so that replicas do not probe together), and at once
+if it is new or may have restarted (`Registry.suspect`). A worker that became healthy or may have restarted is
+also asked for its description and start time, and any worker with every tenth probe. An unexpected exception
+in a probe counts as failed; the loop itself never ends.
 
-Nothing that happens to some workers keeps others from being probed: probes share no connections
-(`router.fleet.asking`), and slow ones take no place of quick ones (`router.fleet.timetable`). If probes
-begin and end for `STUCK_S`, and none so much as tries to connect, or one never ends, then what asks is
-stuck. Probes under way are broken off then, and it is built anew, which is logged and counted.
+Probes share no connections (`router.fleet.asking`), and slow ones take no place of quick ones
+(`router.fleet.timetable`). If probes begin for `STUCK_S` and none tries to connect, or one never ends, the
+asker is stuck: probes under way are ended and the asker is rebuilt, logged and counted.
 
-A worker whose answer names a replica of this gateway (`INSTANCE_HEADER`) is this gateway: requests would go
-round in circles, so it is unhealthy.
+A worker that answers with an instance of this gateway (`INSTANCE_HEADER`) is unhealthy: requests would go
+round in circles.
 """
 
 import asyncio
@@ -37,40 +35,35 @@ logger = logging.getLogger(__name__)
 
 DESCRIBE_EVERY = 10
 SUSPICION_INTERVAL_S = 1.0
-"""Least time between a probe and the next because of a suspicion: an engine that closes every connection soon
-is not to be asked every time."""
+"""Least time between two probes because of a suspicion: some engines close every connection soon."""
 
 BEGUN_AT_ONCE = 32
 PAUSE_S = 0.01
-"""So many probes begin in one turn of the event loop, and after this pause the next: 3,000 in a second."""
+"""Pause after `BEGUN_AT_ONCE` probes began in one turn of the event loop: 3,000 in a second."""
 
 SCAN_S_MIN, SCAN_S_MAX = 0.05, 1.0
-"""How often the list of workers is looked through, which takes a millisecond for a thousand."""
+"""Bounds of the time between two scans of the workers; one takes a millisecond for a thousand."""
 
 STUCK_S = 15.0
-"""Without a sign of life for so long, or for three timeouts if that is more, what asks is stuck."""
+"""Time without a sign of life after which the asker is stuck; at least three timeouts."""
 
 PAGES = 4
-"""Questions of one probe at most, each of which may last as long as the timeout."""
+"""Most questions of one probe, each of which may last for the timeout."""
 
 UNHEALTHY_INTERVAL_S_MAX = 2.0
-"""Between two probes of a worker that is not healthy, at most: that it is back should be seen soon."""
+"""Longest time between two probes of an unhealthy worker, so that its return is seen soon."""
 
 INSTANCE_HEADER = "x-cacheway-instance"
-"""Header of a gateway's answer to a health check: says which replica it is."""
+"""Header of a gateway's answer to a health check with its `instance_of`."""
 
 
 def instance_of(replica: str) -> str:
-    """Return what a replica calls itself in `INSTANCE_HEADER`: its id, unreadable."""
+    """Return the instance name of a replica: a hash of its id."""
     return blake2b(replica.encode(), digest_size=12, person=b"cacheway-replica").hexdigest()
 
 
 class HealthChecks:
-    """The probing loop.
-
-    Attributes:
-        rebuilt: How often what asks was stuck, and was built anew.
-    """
+    """The probing loop; `rebuilt` counts how often the asker was stuck."""
 
     def __init__(
         self,
@@ -85,11 +78,11 @@ class HealthChecks:
         """Make the loop, not yet running.
 
         Args:
-            registry: Told what workers say.
-            asker: Asks them.
-            rules: How often.
-            connected: Told of each new connection, and how long it took to make it, in seconds.
-            replicas: Ids of the replicas that are alive, this one among them.
+            registry: Receives the outcomes.
+            asker: Asks workers.
+            rules: Intervals and thresholds.
+            connected: Called with the seconds that a new connection took.
+            replicas: Ids of the live replicas, this one among them.
             places: Most probes at a time; each may have a connection.
         """
         self._registry = registry
@@ -105,12 +98,12 @@ class HealthChecks:
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._given_up: set[str] = set()
         self._unheard_since_s: float | None = None
-        """When the first probe began of which, as of all that began since, nothing was heard."""
+        """Start of the first probe since which no probe has shown a sign of life."""
         self.rebuilt = 0
         registry.on_change = self._look_again
 
     def use(self, rules: HealthRules) -> None:
-        """Probe by other rules from now on: everybody soon, if they differ."""
+        """Apply other rules from now on; if they differ, probe all workers soon."""
         if rules != self._rules:
             self._rules = rules
             self._timetable.keep(())
@@ -163,7 +156,7 @@ class HealthChecks:
         self._wake.set()
 
     def _scan(self, now_s: float) -> dict[str, LocalWorker]:
-        """Look through the workers: who is new, who is gone, and who should be asked sooner."""
+        """Plan probes of new and suspected workers; forget the removed ones."""
         timetable = self._timetable
         known = {local.worker.worker_id: local for local in self._registry.all()}
         timetable.keep(known)
@@ -182,7 +175,6 @@ class HealthChecks:
         return known
 
     def _watch(self, now_s: float) -> None:
-        """Build anew what asks if it is stuck."""
         stuck_s = max(STUCK_S, 3 * self._rules.health_check_timeout_s)
         endless_s = stuck_s + PAGES * self._rules.health_check_timeout_s
         oldest_s = next((begun_s for _, begun_s in self._running.values()), now_s)
@@ -207,7 +199,7 @@ class HealthChecks:
         self._asker.rebuild()
 
     def _give_up(self, known: Mapping[str, LocalWorker], now_s: float) -> None:
-        """End the oldest probes of workers that are not well anyway, so that others can be probed."""
+        """End the oldest probes of unhealthy workers, so that others can be probed."""
         count = BEGUN_AT_ONCE
         for worker_id, (task, begun_s) in self._running.items():
             if now_s - begun_s <= YOUNG_S:
@@ -222,7 +214,7 @@ class HealthChecks:
                 return
 
     def _heard(self) -> None:
-        """A probe tried to connect, or ended otherwise than by waiting."""
+        """Note that a probe tried to connect, or ended otherwise than by waiting."""
         self._unheard_since_s = None
 
     async def _probe(self, local: LocalWorker) -> None:
@@ -264,7 +256,7 @@ class HealthChecks:
         )
 
     async def probe(self, local: LocalWorker) -> None:
-        """Probe one worker once and tell the registry."""
+        """Probe one worker once, and report to the registry."""
         asked_us = self._registry.now_us()
         try:
             ok, refused, detail = await self._check(local)
@@ -294,7 +286,7 @@ class HealthChecks:
             )
 
     async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
-        """Whether the worker is well, whether it refused the connection, and what it said."""
+        """Return success, a refused connection, and the outcome in words."""
         endpoint, timeout_s = self._rules.health_check_endpoint, self._rules.health_check_timeout_s
         try:
             answer = await self._asker.ask(
@@ -322,14 +314,13 @@ class HealthChecks:
         return answer.is_success, False, f"HTTP {answer.status} from {endpoint}"
 
     def _instances(self) -> frozenset[bytes]:
-        """What the replicas of this gateway call themselves."""
         replicas = self._replicas()
         if replicas != self._own[0]:
             self._own = replicas, frozenset(instance_of(replica).encode() for replica in replicas)
         return self._own[1]
 
     async def _describe(self, local: LocalWorker) -> None:
-        """Ask what the engine serves; what it does not answer stays as it was."""
+        """Ask the engine for its description; fields without an answer stay."""
         listed = _json(await self._text(local, "/v1/models"))
         models = local.models if listed is None else served_models(listed) or None
         asked_us = self._registry.now_us()
@@ -353,7 +344,7 @@ class HealthChecks:
             self._registry.started(local, started_ms, asked_us)
 
     async def _description(self, local: LocalWorker, metrics: str) -> Description:
-        """What the engine says on a page of its own, else in its metrics."""
+        """Read the engine's own page, else its metrics."""
         described = Description()
         for dialect in DIALECTS.values():
             if dialect.info_page:
@@ -368,7 +359,7 @@ class HealthChecks:
         return described
 
     async def _text(self, local: LocalWorker, path: str) -> str:
-        """What a worker answers, whole and in time; empty if it does not."""
+        """Return a page as text; empty on any failure."""
         try:
             answer = await self._asker.ask(
                 "GET",
@@ -382,7 +373,6 @@ class HealthChecks:
 
 
 def _json(text: str) -> Any:
-    """The JSON in a text, None if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
 async def page(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes | None:
-    """What a worker answers to GET with a success; None if it does not, or not in time."""
+    """Return a worker's successful answer to GET; None on any failure, or after the timeout."""
     body = bytearray()
     try:
         async with (

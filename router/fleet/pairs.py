@@ -1,12 +1,12 @@
-"""Who may begin a request, and with which decode workers a prefill worker can share it.
+"""Workers that may begin a request, and the decode workers with which a prefill worker can share it.
 
-    plain     begins, and needs nobody
+    plain     begins, and needs no partner
     prefill   begins, if a decode worker of its hand-over protocol is there
     decode    ends what a prefill worker began; alone it takes whole requests if its protocol lets it
     encode    neither: it works for the others
 
-In a fleet without prefill, decode and encode workers nothing here costs anything. Lists are kept until a
-worker or a circuit changes: a request costs a look into a dictionary.
+In a fleet of plain workers nothing here costs anything. Lists are cached until a worker or a circuit changes:
+a request costs a look-up in a dictionary.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -20,10 +20,10 @@ from router.fleet.circuits import Circuits
 from router.fleet.local_worker import LocalWorker
 
 KEPT_MAX = 1000
-"""Lists of slots, and kinds of requests, whose partners are kept."""
+"""Cached lists of slots, and kinds of requests."""
 
 Kind = tuple[str | None, int]
-"""Of requests: their model, and their length bucket."""
+"""Model and length bucket of a request."""
 
 
 WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.prefills)
@@ -31,7 +31,7 @@ WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.pr
 
 
 class _Kept(NamedTuple):
-    """What was found for a list of slots, as long as those who decode are the same arrays."""
+    """Result for a list of slots, valid while the decode arrays are the same."""
 
     slots: Slots
     decode: tuple[Slots, ...]
@@ -40,14 +40,9 @@ class _Kept(NamedTuple):
 
 
 class Pairs:
-    """The pairs that the workers of a replica can form.
+    """The pairs that a replica's workers can form; `active` if not all are plain.
 
-    Args:
-        circuits: Say whom requests may go to now.
-        ready: The workers that are well and may take part in requests of a kind.
-
-    Attributes:
-        active: Whether somebody is not a plain worker.
+    `ready` returns the healthy workers that may take part in requests of a kind.
     """
 
     def __init__(self, circuits: Circuits, ready: Callable[[Kind], Sequence[LocalWorker]]) -> None:
@@ -59,7 +54,7 @@ class Pairs:
         self._kept: dict[int, _Kept] = {}
 
     def follow(self, workers: Iterable[LocalWorker]) -> None:
-        """Workers, their roles or their protocols may have changed."""
+        """Apply changed workers, roles or protocols."""
         self._decode.clear()
         self._kept.clear()
         others = [local for local in workers if local.worker.role != "plain"]
@@ -69,7 +64,7 @@ class Pairs:
         }
 
     def beginners(self, kind: Kind) -> Slots:
-        """Slots of those that may begin requests of this kind, in the order in which they are ready."""
+        """Slots of the workers that may begin requests of this kind, in the order of `ready`."""
         begins: dict[str, Container[str]] = {"prefill": self._decoding(kind), "decode": WHOLE}
         return np.array(
             [
@@ -81,30 +76,15 @@ class Pairs:
         )
 
     def accompanied(self, slots: Slots, kind: Kind, now_us: int) -> Slots:
-        """Of some who may begin, those who need nobody or whose partners may be asked now.
-
-        Args:
-            slots: Some of `beginners`.
-            kind: As there.
-            now_us: Log time.
-
-        Returns:
-            The same array again until a worker or a circuit changes.
-        """
+        """Return the beginners that need no partner, or have one for now: the same array until a change."""
         return self._of(slots, kind, now_us).accompanied
 
     def pairing(self, slots: Slots, kind: Kind, now_us: int) -> Pairing | None:
-        """Who of some workers needs a partner, and who those are; None if nobody does.
-
-        Args:
-            slots: Some of `accompanied`.
-            kind: As there.
-            now_us: Log time.
-        """
+        """Return those of the `accompanied` slots that need a partner; None if none does."""
         return self._of(slots, kind, now_us).pairing
 
     def missing(self, kind: Kind) -> str:
-        """What would let workers that are well serve requests of this kind; empty if it is not a partner."""
+        """Advice that would let healthy workers serve requests of this kind; empty if no partner is missing."""
         roles: dict[str, set[str]] = {}
         for local in self._ready(kind):
             roles.setdefault(local.worker.role, set()).add(local.protocol)
@@ -118,7 +98,6 @@ class Pairs:
         return ""
 
     def _decoding(self, kind: Kind) -> dict[str, Slots]:
-        """By protocol, the decode workers."""
         known = self._decode.get(kind)
         if known is None:
             slots: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Which workers are shown the fleet's key (``fleet.worker_api_key``): those that the settings name.
+"""The fleet's key (``fleet.worker_api_key``), shown only to workers that the settings name.
 
     fleet.worker_urls, prefill, decode, encode   by scheme, host and port
     fleet.worker_hosts                           by the host's name
@@ -6,11 +6,9 @@
     discovery.selector and the like              by a pod that this replica sees, or by the note of a
                                                  selection that this replica makes, too
 
-An administrator, or an encoder that registers itself, may name any other address and would be told the key by
-the first health check. Such a worker is asked and used without it. A line in the log and the worker's view in
-the admin API say so.
-
-Requests carry the key by their worker's pool, all else by the client of `router.fleet.asking`.
+An administrator, or an encoder that registers itself, may name any other address, and the first health check
+would tell it the key. Such a worker is used without it; a log line and the admin API say so. Requests carry
+the key by their worker's pool, all else by `router.fleet.asking`.
 """
 
 import logging
@@ -29,10 +27,10 @@ class WorkerKey:
 
     Args:
         key: Bearer token of the fleet's workers; None if they ask for none.
-        destinations: Knows hosts that the settings name.
-        urls: Of the workers that the settings name.
-        scopes: Of discovery's selections (`router.discovery.Selection.scope`).
-        discovers: Whether discovery sees a pod at a URL without a path.
+        destinations: Hosts that the settings name.
+        urls: Workers that the settings name.
+        scopes: Discovery's selections (`router.discovery.Selection.scope`).
+        discovers: Returns True if discovery sees a pod at a URL without a path.
     """
 
     def __init__(
@@ -50,20 +48,20 @@ class WorkerKey:
         self._scopes = frozenset(scopes)
         self._discovers = discovers
         self._discovered: dict[str, str] = {}
-        """Ids of workers that discovery found, by origin."""
+        """Ids of discovered workers, by origin."""
         self._withheld: set[str] = set()
 
     @property
     def is_set(self) -> bool:
-        """Whether workers ask for a key at all."""
+        """True if workers ask for a key."""
         return self._key is not None
 
     def use(self, key: str) -> None:
-        """The key is this one now; there was one before."""
+        """Replace the key by a new one."""
         self._key = key
 
     def line_for(self, worker: Worker) -> bytes:
-        """The header line with which requests go to a worker."""
+        """Return the header line for requests to a worker."""
         note = note_of(worker.labels)
         origin = _origin_of(worker.url)
         if note is not None and note.scope in self._scopes:
@@ -79,18 +77,18 @@ class WorkerKey:
         return b"authorization: Bearer %b\r\n" % self._key.encode()
 
     def forget(self, worker: Worker) -> None:
-        """A worker is gone."""
+        """Forget a worker that is gone."""
         origin = _origin_of(worker.url)
         if self._discovered.get(origin) == worker.worker_id:
             del self._discovered[origin]
         self._withheld.discard(worker.worker_id)
 
     def is_withheld(self, worker_id: str) -> bool:
-        """Whether there is a key that a worker is not shown."""
+        """Return True if there is a key that a worker is not shown."""
         return worker_id in self._withheld
 
     def shown_at(self, url: str) -> str | None:
-        """The key, if it may be shown at a URL; None if there is none, or it may not."""
+        """Return the key if it may be shown at a URL, else None."""
         return self._key if self._key is not None and self._is_trusted(_origin_of(url)) else None
 
     def _is_trusted(self, origin: str) -> bool:
@@ -113,7 +111,6 @@ class WorkerKey:
 
 
 def _origin_of(url: str) -> str:
-    """Scheme, host and port of a URL."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)

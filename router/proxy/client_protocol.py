@@ -101,7 +101,6 @@ class _Flow(FlowControl):
         self.unread = False
 
     def resume_reading(self) -> None:
-        """Read on, unless a request waits or input is unparsed."""
         if not self._waiting and not self.unread:
             super().resume_reading()
 
@@ -280,7 +279,6 @@ class GatewayProtocol(HttpToolsProtocol):
         return not self._missing_bytes and self._receiving in (Receiving.BODY, Receiving.APP_BODY)
 
     def _received(self, data: bytes | memoryview) -> None:
-        """Parse; then start what became complete."""
         self.idle.discard(self)
         size = self._read_bytes = len(data)
         self._framing_bytes += size
@@ -622,7 +620,6 @@ class GatewayProtocol(HttpToolsProtocol):
     # Time limits and shutdown
 
     def _unanswered(self) -> RequestResponseCycle | None:
-        """Return the newest request unless its answer is complete."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return None if cycle is None or cycle.response_complete else cycle
 
@@ -702,7 +699,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return self.ending.begun and not self.pipeline and not self.flow.unread
 
     def shutdown(self) -> None:
-        """Answer until idle, then close. Called when the end begins, and again when the listeners are closed."""
+        """Answer until idle, then close. Called when the end begins, and when the listeners are closed."""
         if self._told_to_end:
             return
         self._told_to_end = True

@@ -63,8 +63,6 @@ class _Accepted(asyncio.Protocol):
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection until its handshake has ended."""
-
     def __init__(self, protocol: GatewayProtocol, context: ssl.SSLContext, others: "set[_Handshake]") -> None:
         self._protocol = protocol
         self._context = context
@@ -94,7 +92,6 @@ class _Handshake(asyncio.Protocol):
         self._protocol.connection_made(transport)
 
     def vacate(self) -> bool:
-        """Close at once; return True if it was open."""
         if self._task is None:
             return False
         self._task.cancel()

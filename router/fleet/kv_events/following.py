@@ -1,23 +1,20 @@
-"""Follows the KV events of workers, each by one replica, and tells all replicas what their engines hold.
+"""Follows the KV events of workers, each by one replica, and publishes what their engines hold.
 
     registry ──whose turn?──> Follower per worker ── every 50 ms: read, tell ──> the shared log
                                   └── sockets that are idle wake the loop
 
-One loop per replica, started by `router.app`. A worker is followed by the replica whose turn it is
-(`policies.turn_of`): nothing is agreed upon. When a replica dies its workers are taken over as soon as its
-heartbeat has expired; who takes over asks the publishers for what they said since they started. Two who
-follow one worker for a moment say the same, which harms nobody.
+One loop per replica, started by `router.app`. The replica in turn (`policies.turn_of`) follows a worker,
+without any agreement. When a replica dies, others take its workers over as soon as its heartbeat has expired,
+and ask the publishers for all batches since their start. Two followers of one worker say the same for a
+moment.
 
-Sockets are read when their file descriptor says so, and then every `TICK_S` until there is nothing more:
-what comes within a tick is read at once and told as few operations. So that nobody waits for this, the loop
-gives way every `SLICE_S`. While the log does not take what is told (Redis is gone), nothing more is said;
-what changes meanwhile is coalesced where it is kept.
+Sockets are read when their descriptors are ready, and then every `TICK_S` until they are empty: the batches
+of a tick become few operations. The loop gives way every `SLICE_S`. While the log takes no operations (Redis
+is gone), changes are coalesced in the residency.
 
-A worker is followed if its labels say where its events are, or if its engine says so and its prompts are
-identified by token ids. Of others it would be told what no prompt can match, and its history not be kept in
-bounds.
-
-With ``fleet.kv_events`` off nobody is followed, and who was is given back to history.
+A worker is followed if its labels name its events, or if its engine does and its prompts are identified by
+token ids. Events of other workers match no prompt, and their history would have no bound. With
+``fleet.kv_events`` off no worker is followed, and those that were are given back to history.
 """
 
 import asyncio
@@ -58,18 +55,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
-"""How long what comes is gathered before it is told: as old as a prediction may be anyway, and a twentieth of
-the operations that events alone would make."""
+"""Seconds for which events are gathered: an age that predictions may have anyway, for a twentieth of the
+operations that events alone would make."""
 
 SLICE_S = 0.002
-"""The loop gives way after so long."""
+"""Seconds after which the loop gives way."""
 
 LOOK_S = 1.0
-"""How often it is seen whose turn it is, and what became of connections."""
+"""Seconds between two looks at turns and connections."""
 
 SOON_S, AGAIN_S = 2.0, 60.0
-"""An engine that says nothing of events, or whose endpoint cannot be used, is asked again: soon at first,
-since one that is busy starting may not answer in time, and then ever less often."""
+"""First and longest pause before an engine without usable events is asked again; an engine that is busy
+starting may not answer in time."""
 
 ASKING_AT_ONCE = 4
 """Answers of publishers that are read at a time; each may be 10,000 batches."""
@@ -78,22 +75,22 @@ READS_MAX = 64
 """Reads of a worker until the others have their turn."""
 
 BUFFERED_OPS_MAX = 10_000
-"""With so many operations that the log has not taken, nothing more is said: what requests say goes first."""
+"""Operations that the log has not taken beyond which no more are published: requests' operations go first."""
 
 TURNS_MAX = 10_000
-"""Workers whose turn is remembered."""
+"""Workers with a cached turn."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingRules:
-    """Whom to follow.
+    """Which workers to follow.
 
     Attributes:
-        on: Whether anybody is followed at all.
-        named: Ids of the workers that the settings name; where these publish is the operator's will.
-        timeout_s: An engine that takes longer does not answer.
+        on: False follows none.
+        named: Ids of the workers that the settings name; the operator chose where these publish.
+        timeout_s: Longest time for an engine's answer.
     """
 
     on: bool
@@ -107,11 +104,11 @@ class KvEvents:
     Args:
         core: The fleet.
         client: Asks engines where they publish.
-        destinations: Where the gateway connects to.
-        rules: Whom to follow.
+        destinations: Where the gateway may connect to.
+        rules: Which workers to follow.
         root_of: Root of the token ids that an engine caches under a model's name and a salt.
-        identifies: Whether prompts for a model are identified by token ids.
-        now_unix_s: Wall clock, to say how late events are.
+        identifies: Returns True if prompts for a model are identified by token ids.
+        now_unix_s: Wall clock, for the lag of events.
     """
 
     def __init__(
@@ -156,11 +153,11 @@ class KvEvents:
         self._group: asyncio.TaskGroup | None = None
 
     def counts(self) -> Counter[str]:
-        """What came and happened since the start, by name."""
+        """Batches, events, losses and operations since the start, by name."""
         return sum((follower.counts() for follower in self.followers.values()), Counter(self._past))
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics read of the workers that this replica follows."""
+        """Metrics of the workers that this replica follows."""
         for worker_id, follower in sorted(self.followers.items()):
             yield KV_EVENT_BLOCKS, (worker_id,), follower.blocks
             yield KV_EVENT_STATE, (worker_id, follower.state.value), 1
@@ -168,7 +165,7 @@ class KvEvents:
                 yield KV_EVENT_LAG, (worker_id,), follower.lag_s
 
     def turn(self, worker_id: str) -> int:
-        """How many replicas come before this one at a worker."""
+        """Replicas that come before this one at a worker."""
         alive = self._replicas()
         if alive != self._alive or len(self._turns) > TURNS_MAX:
             self._alive = alive
@@ -205,7 +202,6 @@ class KvEvents:
                 self._context = None
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, less long if a socket that was idle has something."""
         if self._hot:
             await asyncio.sleep(seconds)
             return
@@ -217,7 +213,6 @@ class KvEvents:
             pass
 
     async def _round(self) -> None:
-        """Read what has come, and tell what follows."""
         hot, self._hot = self._hot, {}
         pace = _Pace()
         for worker_id, follower in hot.items():
@@ -236,7 +231,7 @@ class KvEvents:
             await pace.kept()
 
     def _compare(self) -> None:
-        """Compare one worker's part of the tree with what its engine holds; each in turn."""
+        """Compare one worker's part of the tree with its engine's blocks; each in turn."""
         if not self._turn_to_compare:
             self._turn_to_compare = list(self.followers.values())
         if self._turn_to_compare:
@@ -245,7 +240,6 @@ class KvEvents:
                 follower.compare()
 
     async def _look(self) -> None:
-        """See whose turn it is, and what became of those that are followed."""
         wanted = {local.worker.worker_id: local for local in self._registry.all() if self._wants(local)}
         for worker_id in [key for key in self.followers if key not in wanted]:
             self._drop(worker_id)
@@ -275,13 +269,12 @@ class KvEvents:
             self._publish(Tracked(worker_id, now_us, self.replica, exact=False))
 
     def _wants(self, local: LocalWorker) -> bool:
-        """Whether this replica follows a worker."""
         if not self.on or local.models is None or not local.models or self.turn(local.worker.worker_id):
             return False
         return bool(local.worker.labels.get(EVENTS_LABEL)) or self._identifies(self._model_of(local))
 
     def _untracked(self) -> list[str]:
-        """Workers that are said to be followed and are by nobody, if it is this replica's turn to say so."""
+        """Workers tracked by no replica, if it is this replica's turn to publish that."""
         ids = [self._fleet.at_slot(slot).worker_id for slot in self._fleet.evidence.exact]
         return sorted(each for each in ids if each not in self.followers and not self.turn(each))
 
@@ -305,12 +298,12 @@ class KvEvents:
 
     @staticmethod
     def _moved(follower: Follower) -> bool:
-        """Whether a worker may have another address by now: it has been away for long, and has a name."""
+        """True if a worker with a host name has been away for so long that its address may have changed."""
         names = [feed.source.endpoint for feed in follower.feeds if feed.endpoint != feed.source.endpoint]
         return bool(names) and follower.deaf_s > AGAIN_S
 
     def _model_of(self, local: LocalWorker) -> str:
-        """Under which name a worker caches what is asked of no adapter."""
+        """Name under which a worker caches requests without an adapter."""
         base = next((served.model_id for served in local.models or () if not served.parent), "")
         return self._registry.cached_as(base) if base else ""
 
@@ -331,7 +324,6 @@ class KvEvents:
     # Where a worker publishes.
 
     async def _open(self, follower: Follower) -> None:
-        """Find a worker's publishers and subscribe."""
         try:
             sources = await self._sources(follower.local)
             places = [(source, *await self._addresses(source)) for source in sources]
@@ -348,11 +340,7 @@ class KvEvents:
             )
 
     async def _sources(self, local: LocalWorker) -> tuple[Source, ...]:
-        """Where a worker publishes, as its labels say, or its engine.
-
-        Raises:
-            ClientError: A label is no endpoint, or the gateway does not connect there.
-        """
+        """Find a worker's publishers by its labels or engine; may raise `ClientError`."""
         worker = local.worker
         ranks = parsed_whole(worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
         sources = labelled(worker.labels, ranks)
@@ -374,11 +362,6 @@ class KvEvents:
         return sources
 
     async def _addresses(self, source: Source) -> tuple[str, str | None]:
-        """Where a source and its old batches are, as addresses that the gateway connects to.
-
-        Raises:
-            OSError: A name cannot be resolved, or leads where no workers may be.
-        """
         endpoint = source.endpoint if source.listens else await self._address(source.endpoint)
         return endpoint, None if source.replay is None else await self._address(source.replay)
 
@@ -402,7 +385,6 @@ class _Pace:
         self._ends_s = time.monotonic() + SLICE_S
 
     async def kept(self) -> None:
-        """Go on at once, or after the others."""
         if time.monotonic() > self._ends_s:
             await asyncio.sleep(0)
             self._ends_s = time.monotonic() + SLICE_S

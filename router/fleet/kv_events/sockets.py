@@ -1,17 +1,15 @@
-"""The sockets of KV events: a subscription, and asking for old batches.
+"""The sockets of KV events: a subscription, and questions for old batches.
 
     SUB      [topic] [number: 8 bytes, big-endian] [batch]
     DEALER   asks [] [number to begin with], and is answered by one message per batch
              vLLM  [] [topic] [number] [batch]      SGLang  [] [number] [batch]      (both are read)
              and one with number -1 behind the last
 
-ZeroMQ receives in a thread of its own context. Here a socket is read without waiting, a bounded number of
-messages at a time: some 2 µs for each, where `zmq.asyncio` takes 30. A socket that has nothing more is
-*armed*: its file descriptor wakes the loop. That descriptor tells only that something may have changed since
-the socket was last read to its end, so it is never armed before.
-
-A second socket tells of connections (``zmq_socket_monitor``): a publisher that was away may be another
-process.
+ZeroMQ receives in a thread of its own context. Sockets are read here without waiting, a bounded number of
+messages at a time: some 2 µs each, where `zmq.asyncio` takes 30. A drained socket is *armed*: its file
+descriptor wakes the loop. The descriptor signals changes only since the socket was last drained, so it is
+never armed before. A monitor socket (``zmq_socket_monitor``) reports connections: a publisher that was away
+may be another process.
 """
 
 import asyncio
@@ -24,14 +22,14 @@ from router.engines.sources import Source
 from router.fleet.kv_events.sequence import HELD_MAX
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""A longer batch is none; the connection it came by is closed."""
+"""Longest batch; a longer one closes its connection."""
 
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 2_000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 10_000, 30_000
-"""A host that vanished without a word is noticed within so long."""
+"""Heartbeats: time within which a host that vanished silently is noticed."""
 
 SILENCE_S = 3.0
-"""An answer that does not go on for so long has ended. vLLM's publisher looks ten times a second."""
+"""Seconds of silence that end an answer. vLLM's publisher looks ten times a second."""
 
 REPLIES_AT_ONCE = 32
 """Batches of an answer that are handed on together."""
@@ -44,17 +42,10 @@ _GONE = zmq.Event.DISCONNECTED
 
 
 class Subscription:
-    """One SUB socket.
-
-    Args:
-        context: Of the process.
-        source: Which publisher.
-        endpoint: Where, as an address.
-        wake: Called when an armed socket may have something to read.
+    """One SUB socket; `wake` is called when it is armed and may have input.
 
     Attributes:
-        connected: Whether the publisher is there.
-        connections: How often it came.
+        connections: Times that the publisher connected.
         invalid: Messages that are no batches.
 
     Raises:
@@ -86,7 +77,7 @@ class Subscription:
             raise OSError(f"{endpoint}: {error}") from error
 
     def look(self) -> None:
-        """See who came and went."""
+        """Read connections and disconnections."""
         monitor = self._monitor
         while monitor is not None and _events(monitor) & zmq.POLLIN:
             event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
@@ -94,7 +85,7 @@ class Subscription:
             self.connections += event == _GOOD
 
     def read(self, count_max: int) -> list[Batch]:
-        """The next batches; fewer than ``count_max`` if there are no more now."""
+        """Return the next batches; fewer than ``count_max`` if there are no more now."""
         receive, batches = self._socket.recv, []
         try:
             for _ in range(count_max):
@@ -114,7 +105,7 @@ class Subscription:
         return batches
 
     def arm(self) -> None:
-        """Call `wake` when there may be something; the socket was read to its end."""
+        """Call `wake` when there may be input; the socket has been drained."""
         if not self._armed:
             self._armed = True
             for socket in (self._socket, self._monitor):
@@ -122,7 +113,7 @@ class Subscription:
                     self._loop.add_reader(_descriptor(socket), self._ready)
 
     def disarm(self) -> None:
-        """Call nobody."""
+        """Stop calling `wake`."""
         if self._armed:
             self._armed = False
             for socket in (self._socket, self._monitor):
@@ -145,19 +136,10 @@ class Subscription:
 async def replay(
     context: zmq.Context[zmq.Socket[bytes]], endpoint: str, start: int, silence_s: float = SILENCE_S
 ) -> AsyncIterator[list[Batch]]:
-    """Ask for the batches from a number on.
-
-    Args:
-        context: Of the process.
-        endpoint: Where, as an address.
-        start: The first number.
-        silence_s: After so long without a word the answer has ended.
-
-    Yields:
-        Some of them, in their order.
+    """Ask for the batches from number `start` on, and yield them in order.
 
     Raises:
-        TimeoutError: The answer broke off, or none came.
+        TimeoutError: The answer broke off after `silence_s`, or none came.
         OSError: The endpoint cannot be used.
     """
     socket = context.socket(zmq.DEALER)
@@ -194,7 +176,7 @@ async def replay(
 
 
 async def _readable(socket: zmq.Socket[bytes]) -> None:
-    """Wait until a socket that was read to its end may have something."""
+    """Wait until a drained socket may have input."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     descriptor = _descriptor(socket)
