@@ -15,6 +15,7 @@ request), so the head leaves together with the first body bytes.
 
 import asyncio
 import logging
+import math
 import socket
 import struct
 import time
@@ -23,8 +24,7 @@ from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from router.errors import RouterError
-from router.proxy.errors import error_answer
+from router.errors import RouterError, error_body
 from router.proxy.headers import named_by
 from router.proxy.ports import ClientRequest, Exchange, Header
 
@@ -41,6 +41,19 @@ PIECE_BYTES_MIN = 4 * 1024
 
 REQUEST_ID_BYTES_MAX = 256
 """Longest request id that is echoed."""
+
+
+def retry_after(seconds: float) -> bytes:
+    """A Retry-After header value: whole seconds, at least one."""
+    return b"%d" % max(1, math.ceil(seconds))
+
+
+def error_answer(error: RouterError) -> tuple[bytes, bytes]:
+    """Header lines and body of an answer that is an error."""
+    lines = b"content-type: application/json\r\n"
+    if error.status in (429, 503):
+        lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+    return lines, error_body(error)
 
 
 class Answer(RequestResponseCycle):

@@ -41,7 +41,6 @@ from router.errors import ClientError, RequestRejected, RouterError
 from router.proxy.answer import Answer
 from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
-from router.proxy.ending import Ending
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
@@ -103,6 +102,28 @@ class _Flow(FlowControl):
     def resume_reading(self) -> None:
         if not self._waiting and not self.unread:
             super().resume_reading()
+
+
+class Ending:
+    """The end of a process, as all its connections see it: `begun`, and how long idle ones wait.
+
+        serving --begin--> ending: every answer is the last one on its connection, and says so; an idle
+                                   connection waits ``idle_s`` for one more request, then closes
+
+    Closing a kept connection is a race: a request may be on its way. So the answer's head tells the client.
+    """
+
+    __slots__ = ("begun", "idle_s")
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.idle_s = 0.0
+
+    def begin(self, idle_s: float = 0.0) -> None:
+        """End. The first call's time holds."""
+        if not self.begun:
+            self.begun = True
+            self.idle_s = idle_s
 
 
 class GatewayProtocol(HttpToolsProtocol):

@@ -98,14 +98,12 @@ class ClientQuota:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Client:
     """The peer of a connection; its limits are counted by `key`. A trusted one forwards for others."""
 
-    __slots__ = ("key", "trusted")
-
-    def __init__(self, key: str, *, trusted: bool) -> None:
-        self.key = key
-        self.trusted = trusted
+    key: str
+    trusted: bool
 
 
 class Clients:

@@ -16,6 +16,7 @@ per request: the pool calls `check` now and then, so they are noticed up to one 
 import asyncio
 import copy
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -46,42 +47,20 @@ class Malformed(Exception):
     """The worker's bytes are HTTP that the gateway does not accept."""
 
 
+@dataclass(slots=True, eq=False)
 class PooledRequest:
     """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamRequest`)."""
 
-    __slots__ = (
-        "_pool",
-        "connection",
-        "is_head",
-        "patient",
-        "paused",
-        "pieces",
-        "queued_s",
-        "resend",
-        "retried",
-        "sink",
-    )
-
-    def __init__(
-        self,
-        pool: "WorkerPool",
-        pieces: "Sequence[bytes | memoryview]",
-        sink: UpstreamSink,
-        *,
-        is_head: bool,
-        patient: bool = False,
-        resend: bool = True,
-    ) -> None:
-        self._pool = pool
-        self.resend = resend
-        self.pieces = pieces
-        self.sink: UpstreamSink | None = sink
-        self.is_head = is_head
-        self.patient = patient
-        self.connection: WorkerConnection | None = None
-        self.paused = False
-        self.queued_s = 0.0
-        self.retried = False
+    pool: "WorkerPool"
+    pieces: "Sequence[bytes | memoryview]"
+    sink: UpstreamSink | None
+    is_head: bool
+    patient: bool = False
+    resend: bool = True
+    connection: "WorkerConnection | None" = None
+    paused: bool = False
+    queued_s: float = 0.0
+    retried: bool = False
 
     def pause(self) -> None:
         """Stop reading the answer."""
@@ -101,7 +80,7 @@ class PooledRequest:
         if self.connection is not None:
             self.connection.drop()
         else:
-            self._pool.forget(self)
+            self.pool.forget(self)
 
     def fail(self, error: UpstreamError) -> None:
         """Tell the sink, unless it has heard the end or aborted."""
