@@ -69,7 +69,7 @@ APP_BYTES_FREE = 64 * 1024
 
 _HEAD_END = b"\r\n\r\n"
 
-_NOTED = frozenset(
+_CONTROL_HEADERS = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"}
 )
 
@@ -137,17 +137,17 @@ class GatewayProtocol(HttpToolsProtocol):
         "_app_counted_bytes",
         "_begun",
         "_client",
+        "_control",
         "_forwarded_for",
         "_framing_bytes",
         "_missing_bytes",
-        "_noted",
         "_parses_later",
         "_read_bytes",
         "_receive_timer",
         "_receiver",
         "_receiving",
+        "_shutting_down",
         "_stall_timer",
-        "_told_to_end",
         "_turn",
         "_unread",
         "_unread_counted",
@@ -176,7 +176,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
         transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
-        self._noted: dict[bytes, bytes] = {}
+        self._control: dict[bytes, bytes] = {}
         self._read_bytes = 0  # of the read that is being parsed
         self._framing_bytes = 0
         self._missing_bytes = 0  # of a body that is coming in with a declared length
@@ -193,7 +193,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._advancing = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
-        self._told_to_end = False
+        self._shutting_down = False
         self._forwarded_for = ""
         self._client: Client | None = None
         if self.clients is not None:
@@ -370,7 +370,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Begin a request. uvicorn's scope is built only for the application."""
         self.url = b""
         self.headers: list[Header] = []
-        self._noted = {}
+        self._control = {}
         self._receiving = NEXT_RECEIVING[self._receiving][Received.BEGIN]
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -381,19 +381,19 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise _malformed("a trailer that belongs into the head")
             return
         self.headers.append((name, value))
-        if name in _NOTED:
-            noted = self._noted
-            if name not in noted:
-                noted[name] = value
+        if name in _CONTROL_HEADERS:
+            control = self._control
+            if name not in control:
+                control[name] = value
             elif name in _LISTS:
-                noted[name] += b"," + value
+                control[name] += b"," + value
             else:
                 # RFC 9112 sections 3.2 and 6.3; llhttp forgets a coding when another line names one more.
                 raise _malformed("a header twice of which there can be one")
 
     def on_headers_complete(self) -> None:
         """Check the head and choose the route."""
-        parser, limits, noted = self.parser, self.limits, self._noted
+        parser, limits, control = self.parser, self.limits, self._control
         if len(self.headers) > limits.header_count_max:
             raise _too_many_headers(f"more than {limits.header_count_max} headers")
         # All that was read can be too long only if this is.
@@ -412,7 +412,7 @@ class GatewayProtocol(HttpToolsProtocol):
         keep_alive = parser.should_keep_alive()
         # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists, and asking for the version
         # is the dearest call of the parser.
-        speaks_1_1 = keep_alive and b"connection" not in noted
+        speaks_1_1 = keep_alive and b"connection" not in control
         if not speaks_1_1:
             version = parser.get_http_version()
             speaks_1_1 = version == "1.1"
@@ -420,20 +420,20 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise ClientError(
                     f"HTTP/{version} is not served here", code="http_version_not_supported", status=505
                 )
-        host = noted.get(b"host")
+        host = control.get(b"host")
         if host is None:
             if speaks_1_1:
                 raise _malformed("no host")
         elif not _can_be_host(host):
             raise _malformed("a host that cannot be one")
-        coding = noted.get(b"transfer-encoding")
+        coding = control.get(b"transfer-encoding")
         if coding is not None and (coding.rstrip(b" ").lower() != b"chunked" or not speaks_1_1):
             raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
-        length = int(noted.get(b"content-length", b"0"))
+        length = int(control.get(b"content-length", b"0"))
         if length > limits.body_bytes_max:
             raise self._too_large()
         self._missing_bytes = length
-        if b"content-encoding" in noted and noted[b"content-encoding"].strip().lower() != b"identity":
+        if b"content-encoding" in control and control[b"content-encoding"].strip().lower() != b"identity":
             raise ClientError("a compressed body is not served", code="unsupported_encoding", status=415)
         if self.watches_requests:
             self._count_request()
@@ -447,13 +447,13 @@ class GatewayProtocol(HttpToolsProtocol):
             method=method,
             path=path,
             query=query,
-            connection=noted.get(b"connection", b""),
+            connection=control.get(b"connection", b""),
             keep_alive=keep_alive and speaks_1_1,
             can_chunk=speaks_1_1,
         )
         answer.length = length
-        if b"expect" in noted:
-            answer.expects_continue = speaks_1_1 and noted[b"expect"].lower() == b"100-continue"
+        if b"expect" in control:
+            answer.expects_continue = speaks_1_1 and control[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
             answer.forwarded_for = self._forwarded_for
         self._receiving = NEXT_RECEIVING[self._receiving][Received.PROXY]
@@ -721,9 +721,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Answer until idle, then close. Called when the end begins, and when the listeners are closed."""
-        if self._told_to_end:
+        if self._shutting_down:
             return
-        self._told_to_end = True
+        self._shutting_down = True
         self.ending.begin()
         self.timeout_keep_alive = self.ending.idle_s  # type: ignore[assignment]  # a delay of ours only
         cycle = self._unanswered()
@@ -770,7 +770,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.scope["client"] = (self._forwarded_for, 0)
         self.url = url
         self.headers.extend(headers)
-        self.expect_100_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
+        self.expect_100_continue = self._control.get(b"expect", b"").lower() == b"100-continue"
         self._receiving = NEXT_RECEIVING[self._receiving][Received.SERVE]
         self._app_body_bytes = 0
         super().on_headers_complete()

@@ -104,6 +104,7 @@ class WorkerConnection(asyncio.Protocol):
         "_extra",
         "_framing_bytes",
         "_hop_names",
+        "_is_head",
         "_keep_alive",
         "_left_out_bytes",
         "_length",
@@ -144,6 +145,7 @@ class WorkerConnection(asyncio.Protocol):
         assert self._request is None
         self._request = request
         request.connection = self
+        self._is_head = request.is_head
         self._reused = self._sent_requests > 0
         self._sent_requests += 1
         self._status = 0
@@ -235,7 +237,7 @@ class WorkerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came, then deliver what it contained."""
         request = self._request
-        if request is None:  # an idle worker has nothing to say
+        if request is None or (sink := request.sink) is None:  # an idle worker has nothing to say
             self.drop()
             return
         self._quiet_since_s = self._loop.time()
@@ -251,8 +253,6 @@ class WorkerConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             cause = error.__context__
             wrong = str(cause if isinstance(cause, Malformed) else error)
-        sink = request.sink
-        assert sink is not None
         if self._status and not self._delivered:
             self._delivered = True
             sink.upstream_head(self._status, b"".join(self._lines), self._length)
@@ -266,10 +266,11 @@ class WorkerConnection(asyncio.Protocol):
                 return
         if self._complete:
             self._end(
+                request,
                 keep=wrong is None
                 and not self._extra
                 and self._keep_alive
-                and self._transport.get_write_buffer_size() == 0
+                and self._transport.get_write_buffer_size() == 0,
             )
         elif wrong is not None:
             self.give_up(f"sent a malformed answer: {wrong}")
@@ -353,10 +354,9 @@ class WorkerConnection(asyncio.Protocol):
             return
         if self._hop_names:
             self._lines = [line for line in self._lines if line.partition(b":")[0] not in self._hop_names]
-        assert self._request is not None
         self._status = status
         self._framing_bytes = 0
-        if self._request.is_head:
+        if self._is_head:
             self._complete = True
         elif self._length is None and status not in (204, 304):
             self._until_close = not self._chunked
@@ -389,9 +389,7 @@ class WorkerConnection(asyncio.Protocol):
             self._request.connection = None
             self._request = None
 
-    def _end(self, *, keep: bool) -> None:
-        request = self._request
-        assert request is not None
+    def _end(self, request: PooledRequest, *, keep: bool) -> None:
         if keep:
             self._let_go()
             if request.paused:

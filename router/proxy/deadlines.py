@@ -22,7 +22,7 @@ DUE_AT_ONCE_MAX = 100
 class Deadlines(Generic[Item]):
     """Items that wait equally long. If the delay becomes shorter, add waiting ones anew, or they end late."""
 
-    __slots__ = ("_delay_s", "_due_s", "_look_s", "_loop", "_on_due", "_timer")
+    __slots__ = ("_delay_s", "_due_s", "_fires_s", "_loop", "_on_due", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Item], None]) -> None:
         """Begin with no items; `on_due` ends an item that has just been removed."""
@@ -31,7 +31,7 @@ class Deadlines(Generic[Item]):
         self._due_s: dict[Item, float] = {}
         self._delay_s = 0.0  # of the one that was added last
         self._timer: asyncio.Handle | None = None
-        self._look_s = 0.0  # when it fires; uvloop's handles do not all say
+        self._fires_s = 0.0  # when it fires; uvloop's handles do not all say
 
     def __contains__(self, item: Item) -> bool:
         return item in self._due_s
@@ -46,10 +46,10 @@ class Deadlines(Generic[Item]):
         self._due_s.pop(item, None)
         self._due_s[item] = due_s
         if self._timer is None:
-            self._look_at(due_s)
-        elif due_s < self._look_s:
+            self._set_timer(due_s)
+        elif due_s < self._fires_s:
             self._timer.cancel()
-            self._look_at(due_s)
+            self._set_timer(due_s)
 
     def first(self, count: int) -> list[tuple[Item, float]]:
         """Return the items that have waited longest, each with its start by the loop's clock."""
@@ -59,11 +59,11 @@ class Deadlines(Generic[Item]):
         """Remove an item, if it waits."""
         self._due_s.pop(item, None)
 
-    def _look_at(self, due_s: float) -> None:
-        self._look_s = due_s
-        self._timer = self._loop.call_at(due_s, self._look)
+    def _set_timer(self, due_s: float) -> None:
+        self._fires_s = due_s
+        self._timer = self._loop.call_at(due_s, self._fire)
 
-    def _look(self) -> None:
+    def _fire(self) -> None:
         now_s = self._loop.time()
         due: list[Item] = []
         next_s: float | None = None
@@ -74,7 +74,7 @@ class Deadlines(Generic[Item]):
             due.append(item)
         self._timer = None
         if next_s is not None:
-            self._look_at(next_s)
+            self._set_timer(next_s)
         for item in due:
             if self._due_s.pop(item, None) is not None:
                 self._on_due(item)

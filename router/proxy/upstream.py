@@ -132,7 +132,6 @@ class WorkerPool:
         if not is_base_url(url):
             raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")
         parts = urlsplit(url)
-        assert parts.hostname
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.rules = rules or UpstreamRules()
         self.authorization = b""
@@ -144,7 +143,7 @@ class WorkerPool:
         self._resolve = resolve
         self.answer_headers = ANSWER_HEADERS.union(filter(may_pass, answer_headers))
         self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
-        self._host = parts.hostname
+        self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._ssl is not None else 80)
         self._base_path = parts.path.rstrip("/").encode("ascii")
         self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n"
@@ -291,9 +290,9 @@ class WorkerPool:
             task = self._loop.create_task(self._connect(), name=f"connect to {self.origin}")
             self._connecting.add(task)
         if self._timer is None and not self._closed and (self._waiting or self._connections):
-            self._timer = self._loop.call_later(self._look_s(), self._look)
+            self._timer = self._loop.call_later(self._tick_s(), self._tick)
 
-    def _look_s(self) -> float:
+    def _tick_s(self) -> float:
         rules = self.rules
         timeouts = rules.connect_timeout_s, rules.first_byte_timeout_s, rules.idle_timeout_s
         return min(1.0, min(*timeouts, rules.keepalive_s) / 4)
@@ -356,7 +355,7 @@ class WorkerPool:
 
     # The clock
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         self._timer = None
         now_s = self._loop.time()
         while self._waiting and now_s - next(iter(self._waiting)).queued_s > self.rules.connect_timeout_s:
