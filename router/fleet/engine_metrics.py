@@ -18,7 +18,7 @@ import logging
 
 import httpx
 
-from policies import AdmissionRules, Reported, turn_of
+from policies import AdmissionRules, Reported
 from radix import TOKENS_MAX, whole
 from router.fleet.core import Core
 from router.fleet.engine_load import EngineLoad, engine_load
@@ -58,16 +58,9 @@ class EngineMetrics:
         timeout_s: float,
     ) -> None:
         self.rules, self.timeout_s = rules, timeout_s
-        self._registry = core.registry
-        self._fleet = core.fleet
+        self._core = core
         self._client = client
-        self._publish = core.log.publish
-        self._now_us = core.log.now_us
-        self._replica = core.log.replica
-        self._replicas = core.log.replicas
-        self._alive: tuple[str, ...] = ()
-        self._turns: dict[str, int] = {}
-        self._looking: set[str] = set()
+        self._reading: set[str] = set()
         self._inflight: dict[str, tuple[int, int]] = {}
         """Requests and tokens in flight at the last look."""
         self._not_before_us: dict[str, int] = {}
@@ -89,15 +82,15 @@ class EngineMetrics:
                     continue
                 tick_s = min(self._interval_us / 1e6 / TICKS, TICK_S_MAX)
                 looks_max = max(1, round(LOOKS_PER_S_MAX * tick_s))
-                for local in self.due(self._now_us())[:looks_max]:
-                    self._looking.add(local.worker.worker_id)
-                    group.create_task(self._look(local, limit), name=f"look {local.worker.worker_id}")
+                for local in self.due(self._core.log.now_us())[:looks_max]:
+                    self._reading.add(local.worker.worker_id)
+                    group.create_task(self._read(local, limit), name=f"look {local.worker.worker_id}")
                 await asyncio.sleep(tick_s)
 
     async def look(self, local: LocalWorker) -> None:
         """Read one worker's page, and publish."""
-        worker, loads = local.worker, self._fleet.loads
-        asked_us = self._now_us()
+        worker, loads = local.worker, self._core.fleet.loads
+        asked_us = self._core.log.now_us()
         inflight = int(loads.inflight_requests[worker.slot]), int(loads.inflight_tokens[worker.slot])
         before = self._inflight.get(worker.worker_id, inflight)
         self._inflight[worker.worker_id] = inflight
@@ -120,31 +113,31 @@ class EngineMetrics:
 
     def _tell(self, local: LocalWorker, load: EngineLoad, asked_us: int, inflight: tuple[int, int]) -> None:
         worker = local.worker
-        capacity_tokens = worker.capacity_tokens or self._fleet.rules.capacity_tokens
-        knows_kv = load.kv_ratio >= 0 and capacity_tokens > 0
-        self._publish(
+        capacity_tokens = worker.capacity_tokens or self._core.fleet.rules.capacity_tokens
+        reports_kv = load.kv_ratio >= 0 and capacity_tokens > 0
+        self._core.log.publish(
             Reported(
                 worker.worker_id,
                 asked_us,
-                self._replica,
+                self._core.log.replica,
                 load.running,
                 load.waiting,
-                whole(load.kv_ratio * capacity_tokens, TOKENS_MAX) if knows_kv else -1,
+                whole(load.kv_ratio * capacity_tokens, TOKENS_MAX) if reports_kv else -1,
                 local.running_max,
                 *inflight,
             )
         )
 
-    async def _look(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
+    async def _read(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
         try:
             async with limit:
                 await self.look(local)
         finally:
-            self._looking.discard(local.worker.worker_id)
+            self._reading.discard(local.worker.worker_id)
 
     def due(self, now_us: int) -> list[LocalWorker]:
         """Workers that this replica is to read now, the longest overdue first."""
-        workers = self._registry.all()
+        workers = self._core.registry.all()
         self._forget_others({local.worker.worker_id for local in workers})
         due: list[tuple[int, str, LocalWorker]] = []
         for local in workers:
@@ -156,31 +149,20 @@ class EngineMetrics:
 
     def _due_us(self, local: LocalWorker, now_us: int) -> int | None:
         worker_id = local.worker.worker_id
-        if local.health is not Health.HEALTHY or worker_id in self._looking:
+        if local.health is not Health.HEALTHY or worker_id in self._reading:
             return None
-        known = self._fleet.reports.get(worker_id)
-        if known is not None and not self._fleet.loads.inflight_requests[local.worker.slot]:
+        report = self._core.fleet.reports.get(worker_id)
+        if report is not None and not self._core.fleet.loads.inflight_requests[local.worker.slot]:
             return None
-        # Of a worker of which nothing is known, the time runs from when this replica first saw it due.
+        # Of a worker without a report, the time runs from when this replica first saw it due.
         first_us = self._not_before_us.setdefault(worker_id, now_us)
-        wait_us = TURN_INTERVALS * self._turn(worker_id) * self._interval_us
-        if known is None:
+        wait_us = TURN_INTERVALS * self._core.turn(worker_id) * self._interval_us
+        if report is None:
             return first_us + wait_us
-        return max(first_us, known.at_us + self._interval_us + wait_us)
+        return max(first_us, report.at_us + self._interval_us + wait_us)
 
-    def _turn(self, worker_id: str) -> int:
-        """Replicas that come before this one at a worker."""
-        alive = self._replicas()
-        if alive != self._alive:
-            self._alive = alive
-            self._turns.clear()
-        turn = self._turns.get(worker_id)
-        if turn is None:
-            turn = self._turns[worker_id] = turn_of(worker_id, self._replica, alive)
-        return turn
-
-    def _forget_others(self, known: set[str]) -> None:
-        if len(self._not_before_us) > len(known):
-            for kept in (self._not_before_us, self._turns, self._inflight):
-                for worker_id in kept.keys() - known:
-                    del kept[worker_id]
+    def _forget_others(self, current: set[str]) -> None:
+        if len(self._not_before_us) > len(current):
+            for worker_id in self._not_before_us.keys() - current:
+                del self._not_before_us[worker_id]
+                self._inflight.pop(worker_id, None)

@@ -41,7 +41,7 @@ ASKING_AT_ONCE = 4
 class Owner(Protocol):
     """Owner of a feed."""
 
-    def told(self, feed: "Feed", batch: Batch) -> None:
+    def apply(self, feed: "Feed", batch: Batch) -> None:
         """Apply a batch."""
 
     def lost(self, feed: "Feed", loss: Loss) -> None:
@@ -108,7 +108,7 @@ class Feed:
 
     def read(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> bool:
         """Apply a bounded number of batches; return True if there were any. `start` starts a task."""
-        self.look(start)
+        self.check(start)
         batches = [] if self.subscription is None else self.subscription.read(READ_AT_ONCE)
         for number, payload in batches:
             self.sequence.came(number, payload)
@@ -119,12 +119,12 @@ class Feed:
         if self.subscription is not None:
             self.subscription.arm()
 
-    def look(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
+    def check(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
         """Note a new connection of the publisher, and ask for what is missing."""
         subscription, sequence = self.subscription, self.sequence
         if subscription is None:
             return
-        subscription.look()
+        subscription.check()
         if subscription.connections != self._connections:
             self._connections = subscription.connections
             self._end_asking()
@@ -158,7 +158,7 @@ class Feed:
                 self.sequence.complete = False
         elif batch.clears:
             self.sequence.complete = True
-        self._owner.told(self, batch)
+        self._owner.apply(self, batch)
         self.understood_us = self._now_us()
         self.lag_s = self._now_unix_s() - batch.sent_unix_s if batch.sent_unix_s else None
 

@@ -29,9 +29,10 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from policies import FleetState, Forget, Op, Tracked
+from policies import Forget, Op, Tracked
 from radix import Residency
 from router.engines.sources import Source
+from router.fleet.core import Core
 from router.fleet.kv_events.feed import Feed
 from router.fleet.kv_events.sequence import Loss
 from router.fleet.kv_events.wire import Batch
@@ -77,13 +78,10 @@ class Follower:
     def __init__(
         self,
         local: LocalWorker,
-        fleet: FleetState,
+        core: Core,
         residency: Residency,
         *,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
         now_unix_s: Callable[[], float],
-        replica: str,
         woken: "Callable[[Follower], None]",
     ) -> None:
         self.local = local
@@ -91,21 +89,19 @@ class Follower:
         self.feeds: list[Feed] = []
         self.detail = "its endpoints are not known yet"
         self.refused = False
-        self._fleet = fleet
+        self._fleet = core.fleet
+        self._log = core.log
         self._residency = residency
-        self._publish = publish
-        self._now_us = now_us
         self._now_unix_s = now_unix_s
-        self._replica = replica
         self._woken = woken
         self._pending: deque[Op] = deque()
         self._changed = False
-        self._sought = False  # whether it is known where its publishers are, or that there are none
+        self._searched = False  # its publishers are known, or that there are none
         self._forgets = False
         self._retells = False
-        self._told_us = 0
-        self._forgot_us = fleet.forgot_us(local.worker.slot)
-        self._heard_us = now_us()
+        self._published_us = 0
+        self._forgot_us = core.fleet.forgot_us(local.worker.slot)
+        self._connected_us = core.log.now_us()
         self._counts: Counter[str] = Counter()
 
     # What people and metrics ask.
@@ -118,7 +114,7 @@ class Follower:
     @property
     def deaf_s(self) -> float:
         """Seconds since all publishers were connected."""
-        return (self._now_us() - self._heard_us) / 1e6
+        return (self._log.now_us() - self._connected_us) / 1e6
 
     @property
     def asking(self) -> bool:
@@ -174,7 +170,7 @@ class Follower:
 
     # What its feeds tell.
 
-    def told(self, feed: Feed, batch: Batch) -> None:
+    def apply(self, feed: Feed, batch: Batch) -> None:
         """Apply a feed's batch."""
         if feed.doubted:
             feed.doubted = False
@@ -212,12 +208,12 @@ class Follower:
         asking: asyncio.Semaphore,
     ) -> None:
         """Subscribe to publishers, each with its address and the one for old batches; may raise `OSError`."""
-        self._sought = True
+        self._searched = True
         self.refused, self.detail = False, "" if places else "its engine publishes no events"
-        self._heard_us = self._now_us()
+        self._connected_us = self._log.now_us()
         try:
             for source, endpoint, replay_at in places:
-                feed = Feed(self, source, self._now_us, self._now_unix_s, asking)
+                feed = Feed(self, source, self._log.now_us, self._now_unix_s, asking)
                 feed.open(context, endpoint, replay_at, partial(self._woken, self))
                 self.feeds.append(feed)
         except OSError:
@@ -233,7 +229,7 @@ class Follower:
                 "a worker's KV events cannot be followed",
                 extra={"event": "kv_events.refused", "worker_id": self.worker_id, "detail": detail},
             )
-        self._sought, self.refused, self.detail = True, True, detail
+        self._searched, self.refused, self.detail = True, True, detail
 
     def read(self, start: Start) -> bool:
         """Apply a bounded number of batches; return True if there were any."""
@@ -247,22 +243,22 @@ class Follower:
         for feed in self.feeds:
             feed.arm()
 
-    def look(self, start: Start) -> None:
+    def check(self, start: Start) -> None:
         """Check connections and publish `Tracked`; called every second or so."""
-        now_us = self._now_us()
+        now_us = self._log.now_us()
         for feed in self.feeds:
-            feed.look(start)
+            feed.check(start)
         if self.connected:
-            self._heard_us = now_us
+            self._connected_us = now_us
         self._see_forgets()
         deaf = self.deaf_s > DEAF_S
-        if not self._sought or (self.asking and not deaf):
+        if not self._searched or (self.asking and not deaf):
             return
         exact, tracked = self.knows_all and not deaf, self._fleet.tracks(self.worker_id)
         if exact and not tracked and not self.settled:
             return  # first all of it is told
         if exact != tracked:
-            self._publish(Tracked(self.worker_id, now_us, self._replica, exact))
+            self._log.publish(Tracked(self.worker_id, now_us, self._log.replica, exact))
             logger.info(
                 "a worker's cache is known by its KV events" if exact else "a worker is known by history",
                 extra={
@@ -279,7 +275,7 @@ class Follower:
             self._gather()
         for _ in range(min(len(self._pending), OPS_AT_ONCE)):
             op = self._pending.popleft()
-            self._publish(op)
+            self._log.publish(op)
             if isinstance(op, Forget):
                 self._forgot_us = max(self._forgot_us, op.before_us)
                 self._counts["forgets"] += 1
@@ -289,11 +285,11 @@ class Follower:
         """Correct a part of the tree by the engine's blocks, if all of them are known."""
         if not self.settled or self.state is not State.LIVE:
             return
-        slot, now_us = self.local.worker.slot, max(self._now_us(), self._told_us + 1)
+        slot, now_us = self.local.worker.slot, max(self._log.now_us(), self._published_us + 1)
         before_us = min(now_us - round(SPARED_S * 1e6), self._fleet.loads.oldest_prefill_us(slot))
         ops = self._residency.reconcile(self._fleet.tree, slot, self.worker_id, now_us, before_us)
         if ops:
-            self._told_us = now_us
+            self._published_us = now_us
             self._counts["corrections"] += len(ops)
             self._pending.extend(ops)
             self._woken(self)
@@ -317,7 +313,7 @@ class Follower:
         if not self._changed:
             return
         self._changed = False
-        now_us = max(self._now_us(), self._told_us + 1)
+        now_us = max(self._log.now_us(), self._published_us + 1)
         ops: list[Op] = [*self._residency.changes(self.worker_id, now_us)]
         if not ops:
             return
@@ -326,13 +322,13 @@ class Follower:
             if self._forgets:
                 ops.insert(0, Forget(self.worker_id, self._lost_before_us(now_us)))
         self._forgets = False
-        self._told_us = now_us
+        self._published_us = now_us
         self._pending.extend(ops)
 
     def _lost_before_us(self, now_us: int) -> int:
         """Log time before which use is void: prefills still under way are yet to come."""
         oldest_us = self._fleet.loads.oldest_prefill_us(self.local.worker.slot)
-        return max(self._told_us + 1, min(now_us, oldest_us))
+        return max(self._published_us + 1, min(now_us, oldest_us))
 
     def _see_forgets(self) -> None:
         """Doubt the feeds if another source reports that the worker lost everything."""

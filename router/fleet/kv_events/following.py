@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from policies import DP_SIZE_LABEL, Tracked, turn_of
+from policies import DP_SIZE_LABEL, Tracked
 from radix import RANKS_MAX, Residency, parsed_whole
 from router.destinations import Destinations
 from router.engines import DIALECTS
@@ -77,9 +77,6 @@ READS_MAX = 64
 BUFFERED_OPS_MAX = 10_000
 """Operations that the log has not taken beyond which no more are published: requests' operations go first."""
 
-TURNS_MAX = 10_000
-"""Workers with a cached turn."""
-
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -122,39 +119,30 @@ class KvEvents:
         identifies: Callable[[str], bool],
         now_unix_s: Callable[[], float] = time.time,
     ) -> None:
+        self.core = core
         self.on = rules.on
         self.replica = core.log.replica
-        self._now_unix_s = now_unix_s
         self.followers: dict[str, Follower] = {}
-        self._registry = core.registry
-        self._fleet = core.fleet
         self._client = client
-        self._publish = core.log.publish
-        self._now_us = core.log.now_us
-        self._replicas = core.log.replicas
-        self._status = core.log.status
+        self._destinations = destinations
+        self._rules = rules
         self._root_of = root_of
         self._identifies = identifies
-        self._named = rules.named
-        self._check_host = destinations.check_host
-        self._resolve = destinations.resolve
-        self._timeout_s = rules.timeout_s
-        self._past: Counter[str] = Counter()
-        self._alive: tuple[str, ...] = ()
-        self._turns: dict[str, int] = {}
+        self._now_unix_s = now_unix_s
+        self._closed_counts: Counter[str] = Counter()
         self._keys: dict[str, tuple[object, ...]] = {}
-        self._again_us: dict[str, int] = {}
+        self._retry_us: dict[str, int] = {}
         self._pause_s: dict[str, float] = {}
-        self._hot: dict[str, Follower] = {}
+        self._readable: dict[str, Follower] = {}
         self._turn_to_compare: list[Follower] = []
         self._wake = asyncio.Event()
         self._asking = asyncio.Semaphore(ASKING_AT_ONCE)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._group: asyncio.TaskGroup  # set by `run`
 
     def counts(self) -> Counter[str]:
         """Batches, events, losses and operations since the start, by name."""
-        return sum((follower.counts() for follower in self.followers.values()), Counter(self._past))
+        return sum((follower.counts() for follower in self.followers.values()), Counter(self._closed_counts))
 
     def samples(self) -> Iterator[Sample]:
         """Metrics of the workers that this replica follows."""
@@ -163,17 +151,6 @@ class KvEvents:
             yield KV_EVENT_STATE, (worker_id, follower.state.value), 1
             if follower.lag_s is not None:
                 yield KV_EVENT_LAG, (worker_id,), follower.lag_s
-
-    def turn(self, worker_id: str) -> int:
-        """Replicas that come before this one at a worker."""
-        alive = self._replicas()
-        if alive != self._alive or len(self._turns) > TURNS_MAX:
-            self._alive = alive
-            self._turns.clear()
-        turn = self._turns.get(worker_id)
-        if turn is None:
-            turn = self._turns[worker_id] = turn_of(worker_id, self.replica, alive)
-        return turn
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -192,8 +169,7 @@ class KvEvents:
                         await self._look()
                     await self._round()
                     self._compare()
-                    pause_s = TICK_S if self._hot else look_s - time.monotonic()
-                    await self._pause(pause_s)
+                    await self._pause(look_s - time.monotonic())
         finally:
             for worker_id in list(self.followers):
                 self._drop(worker_id)
@@ -202,8 +178,8 @@ class KvEvents:
                 self._context = None
 
     async def _pause(self, seconds: float) -> None:
-        if self._hot:
-            await asyncio.sleep(seconds)
+        if self._readable:
+            await asyncio.sleep(TICK_S)
             return
         self._wake.clear()
         try:
@@ -213,22 +189,22 @@ class KvEvents:
             pass
 
     async def _round(self) -> None:
-        hot, self._hot = self._hot, {}
+        readable, self._readable = self._readable, {}
         pace = _Pace()
-        for worker_id, follower in hot.items():
+        for worker_id, follower in readable.items():
             busy = False
             for _ in range(READS_MAX):
                 if self.followers.get(worker_id) is not follower or not follower.read(self._start):
                     break
                 busy = True
-                await pace.kept()
+                await pace.pause()
             if self.followers.get(worker_id) is not follower:
                 continue
-            if self._status().buffered_ops > BUFFERED_OPS_MAX or follower.flush() or busy:
-                self._hot[worker_id] = follower
+            if self.core.log.status().buffered_ops > BUFFERED_OPS_MAX or follower.flush() or busy:
+                self._readable[worker_id] = follower
             else:
                 follower.arm()
-            await pace.kept()
+            await pace.pause()
 
     def _compare(self) -> None:
         """Compare one worker's part of the tree with its engine's blocks; each in turn."""
@@ -240,13 +216,13 @@ class KvEvents:
                 follower.compare()
 
     async def _look(self) -> None:
-        wanted = {local.worker.worker_id: local for local in self._registry.all() if self._wants(local)}
+        wanted = {local.worker.worker_id: local for local in self.core.registry.all() if self._wants(local)}
         for worker_id in [key for key in self.followers if key not in wanted]:
             self._drop(worker_id)
-        now_us = self._now_us()
+        now_us = self.core.log.now_us()
         pace = _Pace()
         for worker_id, local in wanted.items():
-            await pace.kept()
+            await pace.pause()
             key = (
                 local.worker.url,
                 *map(local.worker.labels.get, (EVENTS_LABEL, REPLAY_LABEL, DP_SIZE_LABEL)),
@@ -258,41 +234,39 @@ class KvEvents:
             if follower is None:
                 self._keys[worker_id] = key
                 follower = self.followers[worker_id] = self._follower(local)
-                self._again_us[worker_id] = now_us
-            if not follower.feeds and now_us >= self._again_us[worker_id]:
+                self._retry_us[worker_id] = now_us
+            if not follower.feeds and now_us >= self._retry_us[worker_id]:
                 pause_s = self._pause_s.get(worker_id, SOON_S)
                 self._pause_s[worker_id] = min(2 * pause_s, AGAIN_S)
-                self._again_us[worker_id] = now_us + round(pause_s * 1e6)
+                self._retry_us[worker_id] = now_us + round(pause_s * 1e6)
                 self._start(self._open(follower), f"kv events {worker_id}")
-            follower.look(self._start)
+            follower.check(self._start)
         for worker_id in self._untracked():
-            self._publish(Tracked(worker_id, now_us, self.replica, exact=False))
+            self.core.log.publish(Tracked(worker_id, now_us, self.replica, exact=False))
 
     def _wants(self, local: LocalWorker) -> bool:
-        if not self.on or local.models is None or not local.models or self.turn(local.worker.worker_id):
+        if not self.on or not local.models or self.core.turn(local.worker.worker_id):
             return False
         return bool(local.worker.labels.get(EVENTS_LABEL)) or self._identifies(self._model_of(local))
 
     def _untracked(self) -> list[str]:
         """Workers tracked by no replica, if it is this replica's turn to publish that."""
-        ids = [self._fleet.at_slot(slot).worker_id for slot in self._fleet.evidence.exact]
-        return sorted(each for each in ids if each not in self.followers and not self.turn(each))
+        fleet = self.core.fleet
+        ids = [fleet.at_slot(slot).worker_id for slot in fleet.evidence.exact]
+        return sorted(each for each in ids if each not in self.followers and not self.core.turn(each))
 
     def _follower(self, local: LocalWorker) -> Follower:
         def root_of(lora: str, salt: str) -> int | None:
             if not lora:
                 return self._root_of(self._model_of(local), salt)
-            known = any(served.model_id == lora for served in local.models or ())
-            return self._root_of(lora, salt) if known else None
+            serves = any(served.model_id == lora for served in local.models or ())
+            return self._root_of(lora, salt) if serves else None
 
         return Follower(
             local,
-            self._fleet,
-            Residency(self._fleet.rules.block_tokens, root_of),
-            publish=self._publish,
-            now_us=self._now_us,
+            self.core,
+            Residency(self.core.fleet.rules.block_tokens, root_of),
             now_unix_s=self._now_unix_s,
-            replica=self.replica,
             woken=self._woken,
         )
 
@@ -305,20 +279,19 @@ class KvEvents:
     def _model_of(self, local: LocalWorker) -> str:
         """Name under which a worker caches requests without an adapter."""
         base = next((served.model_id for served in local.models or () if not served.parent), "")
-        return self._registry.cached_as(base) if base else ""
+        return self.core.registry.cached_as(base) if base else ""
 
     def _drop(self, worker_id: str) -> None:
         follower = self.followers.pop(worker_id, None)
         if follower is not None:
-            self._past.update(follower.counts())
+            self._closed_counts.update(follower.counts())
             follower.close()
-        self._hot.pop(worker_id, None)
+        self._readable.pop(worker_id, None)
         self._keys.pop(worker_id, None)
-        self._again_us.pop(worker_id, None)
+        self._retry_us.pop(worker_id, None)
         self._pause_s.pop(worker_id, None)
 
     def _start(self, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
-        assert self._group is not None
         return self._group.create_task(work, name=name)
 
     # Where a worker publishes.
@@ -344,21 +317,21 @@ class KvEvents:
         worker = local.worker
         ranks = parsed_whole(worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
         sources = labelled(worker.labels, ranks)
-        told = not sources
-        for dialect in DIALECTS.values() if told else ():
+        by_engine = not sources
+        for dialect in DIALECTS.values() if by_engine else ():
             for path in dialect.event_pages if local.engine in ("", dialect.name) else ():
                 sources = sources or dialect.event_sources(
-                    await page(self._client, worker.url + path, self._timeout_s), worker.url
+                    await page(self._client, worker.url + path, self._rules.timeout_s), worker.url
                 )
         host = urlsplit(worker.url).hostname
         for source in sources:
-            if told and host not in _LOOPBACK and host_of(source.endpoint) is None:
+            if by_engine and host not in _LOOPBACK and host_of(source.endpoint) is None:
                 raise ClientError(
                     f"its engine publishes in a file of its own machine, {source.endpoint}",
                     code="kv_events_elsewhere",
                 )
-            if told or worker.worker_id not in self._named:
-                judge(source, self._check_host)
+            if by_engine or worker.worker_id not in self._rules.named:
+                judge(source, self._destinations.check_host)
         return sources
 
     async def _addresses(self, source: Source) -> tuple[str, str | None]:
@@ -370,11 +343,11 @@ class KvEvents:
         if host is None:
             return endpoint
         port = port_of(endpoint)
-        address = (await self._resolve(host, port))[0]
+        address = (await self._destinations.resolve(host, port))[0]
         return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
     def _woken(self, follower: Follower) -> None:
-        self._hot[follower.worker_id] = follower
+        self._readable[follower.worker_id] = follower
         self._wake.set()
 
 
@@ -384,7 +357,7 @@ class _Pace:
     def __init__(self) -> None:
         self._ends_s = time.monotonic() + SLICE_S
 
-    async def kept(self) -> None:
+    async def pause(self) -> None:
         if time.monotonic() > self._ends_s:
             await asyncio.sleep(0)
             self._ends_s = time.monotonic() + SLICE_S

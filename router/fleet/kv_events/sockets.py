@@ -76,10 +76,10 @@ class Subscription:
             self.close()
             raise OSError(f"{endpoint}: {error}") from error
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read connections and disconnections."""
         monitor = self._monitor
-        while monitor is not None and _events(monitor) & zmq.POLLIN:
+        while monitor is not None and _whole(monitor, zmq.EVENTS) & zmq.POLLIN:
             event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
             self.connected = event == _GOOD
             self.connections += event == _GOOD
@@ -110,7 +110,7 @@ class Subscription:
             self._armed = True
             for socket in (self._socket, self._monitor):
                 if socket is not None:
-                    self._loop.add_reader(_descriptor(socket), self._ready)
+                    self._loop.add_reader(_whole(socket, zmq.FD), self._ready)
 
     def disarm(self) -> None:
         """Stop calling `wake`."""
@@ -118,7 +118,7 @@ class Subscription:
             self._armed = False
             for socket in (self._socket, self._monitor):
                 if socket is not None:
-                    self._loop.remove_reader(_descriptor(socket))
+                    self._loop.remove_reader(_whole(socket, zmq.FD))
 
     def close(self) -> None:
         """Unsubscribe."""
@@ -179,25 +179,19 @@ async def _readable(socket: zmq.Socket[bytes]) -> None:
     """Wait until a drained socket may have input."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    descriptor = _descriptor(socket)
+    descriptor = _whole(socket, zmq.FD)
     loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
     try:
-        if not _events(socket) & zmq.POLLIN:
+        if not _whole(socket, zmq.EVENTS) & zmq.POLLIN:
             await ready
     finally:
         loop.remove_reader(descriptor)
 
 
-def _events(socket: zmq.Socket[bytes]) -> int:
-    events = socket.get(zmq.EVENTS)
-    assert isinstance(events, int)
-    return events
-
-
-def _descriptor(socket: zmq.Socket[bytes]) -> int:
-    descriptor = socket.get(zmq.FD)
-    assert isinstance(descriptor, int)
-    return descriptor
+def _whole(socket: zmq.Socket[bytes], option: int) -> int:
+    value = socket.get(option)
+    assert isinstance(value, int)
+    return value
 
 
 def _prepare(socket: zmq.Socket[bytes], endpoint: str) -> None:
