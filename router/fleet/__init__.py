@@ -25,7 +25,6 @@ __all__ = [
     "HealthChecks",
     "HealthRules",
     "LocalWorker",
-    "Patience",
     "Registry",
     "RolePlanner",
     "ServedModel",

@@ -14,7 +14,7 @@ _PLAIN = re.compile(r"[!-\[\]-~]+")
 
 
 def normal_url(text: str) -> str:
-    """Normalise a worker's URL: lower case, with port, no trailing slash; raise `ClientError` if malformed."""
+    """Normalise a worker's URL: lower case, with port, no trailing slash; may raise `ClientError`."""
     url = text.strip()
     if "://" not in url:
         url = f"http://{url}"

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 import httptools
@@ -40,6 +40,9 @@ of an engine with one rank."""
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body, in bytes."""
+
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""Longest page of an engine, in bytes."""
 
 AT_ONCE = 128
 """Questions at a time through httpx."""
@@ -101,32 +104,6 @@ class Compressed(BadAnswer):
     """The answer is compressed although that was not asked for."""
 
 
-class Asks(Protocol):
-    """Port of questions to workers; see `Asker`."""
-
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        lines: Lines = (),
-        body: bytes = b"",
-        bytes_max: int = ANSWER_BYTES_MAX,
-        head_only: bool = False,
-        begun: Callable[[], None] = ...,
-        connected: Callable[[float], None] = ...,
-    ) -> Answer:
-        """Ask once."""
-
-    def rebuild(self) -> None:
-        """Drop all state that questions share, and end those under way."""
-
-
-def _nobody_listens(*_: object) -> None:
-    return None
-
-
 class Asker:
     """Questions, each on a connection of its own; `key_at` returns the key that may be shown at a URL."""
 
@@ -141,17 +118,13 @@ class Asker:
         self._destinations = destinations
         self._tls = tls
         self._open: set[_Question] = set()
-        self._held = _Held()
+        self.held_bytes = 0
+        """Bytes of incomplete answers."""
 
     @property
     def open(self) -> int:
         """Questions with a connection or an attempt to get one."""
         return len(self._open)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of incomplete answers."""
-        return self._held.bytes
 
     def rebuild(self) -> None:
         """End all questions, and forget the lookups of names under way."""
@@ -169,8 +142,8 @@ class Asker:
         body: bytes = b"",
         bytes_max: int = ANSWER_BYTES_MAX,
         head_only: bool = False,
-        begun: Callable[[], None] = _nobody_listens,
-        connected: Callable[[float], None] = _nobody_listens,
+        begun: Callable[[], None] = lambda *_: None,
+        connected: Callable[[float], None] = lambda *_: None,
     ) -> Answer:
         """Ask once.
 
@@ -202,7 +175,7 @@ class Asker:
             )
         except ValueError as error:
             raise NotConnected(str(error)) from None
-        question = _Question((head, body), bytes_max, self._held, head_only=head_only)
+        question = _Question(self, (head, body), bytes_max, head_only=head_only)
         self._open.add(question)
         try:
             async with asyncio.timeout(timeout_s):
@@ -284,42 +257,15 @@ async def _connected_socket(loop: asyncio.AbstractEventLoop, address: str, port:
     return sock
 
 
-class _Held:
-    """Bytes of incomplete answers."""
-
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-
 class _Question(asyncio.Protocol):
     """The protocol of one connection, which carries one question."""
 
-    __slots__ = (
-        "_body",
-        "_bytes_left",
-        "_chunked",
-        "_framing_bytes",
-        "_head_only",
-        "_held",
-        "_length",
-        "_lines",
-        "_over",
-        "_parser",
-        "_pieces",
-        "_status",
-        "_transport",
-        "answered",
-        "is_connected",
-    )
-
-    def __init__(self, pieces: tuple[bytes, bytes], bytes_max: int, held: _Held, *, head_only: bool) -> None:
+    def __init__(self, asker: Asker, pieces: tuple[bytes, bytes], bytes_max: int, *, head_only: bool) -> None:
         self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.is_connected = False
         self._pieces = pieces
         self._bytes_left = bytes_max
-        self._held = held
+        self._asker = asker
         self._head_only = head_only
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
@@ -334,7 +280,7 @@ class _Question(asyncio.Protocol):
     def close(self) -> None:
         """Close at once, silently. Idempotent."""
         self._over = True
-        self._held.bytes -= len(self._body)
+        self._asker.held_bytes -= len(self._body)
         self._body = bytearray()
         if self._transport is not None:
             self._transport.abort()
@@ -412,9 +358,11 @@ class _Question(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         self._framing_bytes = 0
         self._bytes_left -= len(data)
-        if self._bytes_left < 0 or (self._held.bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES):
+        if self._bytes_left < 0 or (
+            self._asker.held_bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES
+        ):
             raise TooLong("the answer is longer than is read")
-        self._held.bytes += len(data)
+        self._asker.held_bytes += len(data)
         self._body += data
 
     def on_message_complete(self) -> None:
@@ -427,7 +375,7 @@ class _Question(asyncio.Protocol):
 
 
 class _Transport(httpx.AsyncBaseTransport):
-    def __init__(self, asker: Asks) -> None:
+    def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -464,7 +412,7 @@ class _Transport(httpx.AsyncBaseTransport):
         return httpx.Response(answer.status, headers=list(answer.lines), content=answer.body)
 
 
-def asking_client(asker: Asks, *, timeout_s: float) -> httpx.AsyncClient:
+def asking_client(asker: Asker, *, timeout_s: float) -> httpx.AsyncClient:
     """Make an httpx client that asks through an asker; the timeout is the default of each question."""
     return httpx.AsyncClient(
         transport=_Transport(asker),
@@ -472,3 +420,20 @@ def asking_client(asker: Asks, *, timeout_s: float) -> httpx.AsyncClient:
         trust_env=False,
         follow_redirects=False,
     )
+
+
+async def page(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes | None:
+    """Return a worker's successful answer to GET; None on any failure, or after the timeout."""
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            client.stream("GET", url, timeout=timeout_s, extensions={BYTES_MAX: PAGE_BYTES_MAX}) as answer,
+        ):
+            async for data in answer.aiter_bytes():
+                body += data
+                if len(body) > PAGE_BYTES_MAX:
+                    return None
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None
+    return bytes(body) if answer.is_success else None

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 Slots = NDArray[np.intp]
 
-KEPT_MAX = 100
+CACHED_MAX = 100
 """Lists of slots (one per model) with cached results."""
 
 RANKS_US = 1_000_000
@@ -32,15 +32,9 @@ RANKS_US = 1_000_000
 class Circuits:
     """The circuits of the workers, as this replica moves and obeys them."""
 
-    def __init__(
-        self,
-        fleet: FleetState,
-        log: LogPort,
-        rules: BreakerRules,
-    ) -> None:
+    def __init__(self, fleet: FleetState, log: LogPort, rules: BreakerRules) -> None:
         self._fleet = fleet
-        self._publish = log.publish
-        self._replica = log.replica
+        self._log = log
         self._replicas = log.replicas
         self._rules = rules
         self._revision = -1
@@ -49,11 +43,12 @@ class Circuits:
         self.spared: set[int] = set()
         """Slots of ejected workers that take requests, since too many are ejected."""
         self._logged_spared: set[int] = set()
-        self._kept: dict[int, tuple[Slots, Slots]] = {}
+        self._cached: dict[int, tuple[Slots, Slots]] = {}
 
     def breaker(self, worker_id: str) -> Breaker | None:
         """This replica's part in a new worker's circuit; None if circuits are turned off."""
-        return None if self._rules.disable_circuit_breaker else Breaker(self._rules, worker_id, self._replica)
+        off = self._rules.disable_circuit_breaker
+        return None if off else Breaker(self._rules, worker_id, self._log.replica)
 
     def use(self, rules: BreakerRules, workers: Iterable[LocalWorker]) -> None:
         """Apply other rules from now on."""
@@ -72,8 +67,8 @@ class Circuits:
 
     def state(self, local: LocalWorker) -> Circuit:
         """The state of a worker's circuit."""
-        known = self.of(local)
-        return Circuit.CLOSED if known is None else known.state
+        circuit = self.of(local)
+        return Circuit.CLOSED if circuit is None else circuit.state
 
     def allowed(self, slots: Slots, now_us: int) -> Slots:
         """Return the slots that this replica may dispatch to now: the same array until that changes."""
@@ -81,12 +76,12 @@ class Circuits:
             return slots
         if self._revision != self._fleet.circuits.revision or now_us >= self._stale_us:
             self._rank(now_us)
-        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
-        if kept is None or kept[0] is not slots:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            kept = self._kept[id(slots)] = (slots, self._without_refused(slots))
-        return kept[1]
+        cached = self._cached.get(id(slots))  # see `policies.fleet.columns`
+        if cached is None or cached[0] is not slots:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
+            cached = self._cached[id(slots)] = (slots, self._without_refused(slots))
+        return cached[1]
 
     def _without_refused(self, slots: Slots) -> Slots:
         """Drop ejected workers, but spare some if too many are."""
@@ -94,7 +89,7 @@ class Circuits:
         spared = self._rules.spared(len(slots), len(refused))
         if spared:
             tripped = self._fleet.circuits.tripped
-            # Those that were ejected first have had most time to recover; every replica spares the same.
+            # The first that were ejected have had most time to recover; every replica spares the same.
             ranked = sorted(refused.tolist(), key=lambda slot: (tripped[slot].until_us, tripped[slot].worker))
             self._spare(ranked[:spared])
             refused = np.array(ranked[spared:], dtype=np.intp)
@@ -112,9 +107,10 @@ class Circuits:
 
     def dispatched(self, local: LocalWorker, now_us: int) -> None:
         """Note a request about to be sent; to a spared worker it is no probe."""
-        if self._fleet.circuits.tripped and local.breaker is not None:
-            known = self._fleet.circuits.tripped.get(local.worker.slot)
-            if known is not None and now_us < probe_from_us(known, self._replica, self._replicas()):
+        tripped = self._fleet.circuits.tripped
+        if tripped and local.breaker is not None:
+            circuit, log = tripped.get(local.worker.slot), self._log
+            if circuit is not None and now_us < probe_from_us(circuit, log.replica, self._replicas()):
                 return
             self._move(local, local.breaker.dispatched(self.of(local), now_us), "the wait is over")
 
@@ -142,16 +138,16 @@ class Circuits:
     def _rank(self, now_us: int) -> None:
         """Find the workers that this replica may not dispatch to now, and until when that holds."""
         replicas, refused, stale_us = self._replicas(), [], now_us + RANKS_US
-        for slot, known in self._fleet.circuits.tripped.items():
-            from_us = known.until_us
+        for slot, circuit in self._fleet.circuits.tripped.items():
+            from_us = circuit.until_us
             if from_us <= now_us:  # whose turn it is matters only when the wait is over
-                from_us = probe_from_us(known, self._replica, replicas)
+                from_us = probe_from_us(circuit, self._log.replica, replicas)
             if from_us > now_us:
                 refused.append(slot)
                 stale_us = min(stale_us, from_us)
         self._refused, self._stale_us = np.array(refused, dtype=np.intp), stale_us
         self._revision = self._fleet.circuits.revision
-        self._kept.clear()
+        self._cached.clear()
         self.spared = set()
         self._logged_spared &= self._fleet.circuits.tripped.keys()
 
@@ -159,7 +155,7 @@ class Circuits:
         if op is None or local.removed:
             return
         before = self.state(local)
-        self._publish(op)
+        self._log.publish(op)
         if op.state is before:
             return
         event, level = _LINES[op.state]
@@ -171,7 +167,7 @@ class Circuits:
                 "event": event,
                 "worker_id": local.worker.worker_id,
                 "reason": reason,
-                "replica": self._replica,
+                "replica": self._log.replica,
                 "successes": op.successes,
             },
         )

@@ -20,10 +20,10 @@ import httpx
 
 from policies import AdmissionRules, Reported
 from radix import TOKENS_MAX, whole
+from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.engine_load import EngineLoad, engine_load
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.pages import page
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,9 @@ from hashlib import blake2b
 from typing import Any
 
 from router.engines import DIALECTS, Description, switches_role
-from router.fleet.asking import AskError, Asks, NotConnected, TooLate
+from router.fleet.asking import PAGE_BYTES_MAX, Asker, AskError, NotConnected, TooLate
 from router.fleet.engine_info import served_models, started_unix_ms
 from router.fleet.local_worker import Health, HealthRules, LocalWorker
-from router.fleet.pages import PAGE_BYTES_MAX
 from router.fleet.registry import Registry
 from router.fleet.timetable import PLACES, YOUNG_S, Timetable
 
@@ -68,7 +67,7 @@ class HealthChecks:
     def __init__(
         self,
         registry: Registry,
-        asker: Asks,
+        asker: Asker,
         rules: HealthRules,
         connected: Callable[[LocalWorker, float], None] = lambda _, __: None,
         *,
@@ -90,24 +89,24 @@ class HealthChecks:
         self._asker = asker
         self._rules = rules
         self._replicas = replicas
-        self._own: tuple[Collection[str], frozenset[bytes]] = ((), frozenset())
+        self._own_instances: tuple[Collection[str], frozenset[bytes]] = ((), frozenset())
         self._timetable = Timetable(places)
         self._wake = asyncio.Event()
         self._changed = True
         self._probed_s: dict[str, float] = {}
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._given_up: set[str] = set()
-        self._unheard_since_s: float | None = None
+        self._no_progress_since_s: float | None = None
         """Start of the first probe since which no probe has shown a sign of life."""
         self.rebuilt = 0
-        registry.on_change = self._look_again
+        registry.on_change = self._rescan
 
     def use(self, rules: HealthRules) -> None:
         """Apply other rules from now on; if they differ, probe all workers soon."""
         if rules != self._rules:
             self._rules = rules
             self._timetable.keep(())
-            self._look_again()
+            self._rescan()
 
     async def all_probed(self) -> None:
         """Wait until each worker was probed once."""
@@ -117,28 +116,28 @@ class HealthChecks:
     async def run(self) -> None:
         """Probe until cancelled."""
         loop = asyncio.get_running_loop()
-        known: dict[str, LocalWorker] = {}
+        workers: dict[str, LocalWorker] = {}
         scanned_s = -SCAN_S_MAX
-        self._unheard_since_s = None
+        self._no_progress_since_s = None
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
                 now_s = loop.time()
                 if now_s - scanned_s >= (SCAN_S_MIN if self._changed else SCAN_S_MAX):
                     scanned_s, self._changed = now_s, False
-                    known = self._scan(now_s)
+                    workers = self._scan(now_s)
                 self._watch(now_s)
                 if self._timetable.is_held_up(now_s):
-                    self._give_up(known, now_s)
+                    self._give_up(workers, now_s)
                 begun = self._timetable.begin(now_s, BEGUN_AT_ONCE)
                 for worker_id in begun:
-                    if worker_id not in known:  # it was removed while it was probed
+                    if worker_id not in workers:  # it was removed while it was probed
                         self._timetable.end(worker_id)
                         continue
-                    task = group.create_task(self._probe(known[worker_id]), name=f"probe {worker_id}")
+                    task = group.create_task(self._probe(workers[worker_id]), name=f"probe {worker_id}")
                     self._running[worker_id] = task, now_s
-                if begun and self._unheard_since_s is None:
-                    self._unheard_since_s = now_s
+                if begun and self._no_progress_since_s is None:
+                    self._no_progress_since_s = now_s
                 if len(begun) == BEGUN_AT_ONCE:
                     await asyncio.sleep(PAUSE_S)
                     continue
@@ -151,18 +150,18 @@ class HealthChecks:
                 except TimeoutError:
                     continue
 
-    def _look_again(self) -> None:
+    def _rescan(self) -> None:
         self._changed = True
         self._wake.set()
 
     def _scan(self, now_s: float) -> dict[str, LocalWorker]:
         """Plan probes of new and suspected workers; forget the removed ones."""
         timetable = self._timetable
-        known = {local.worker.worker_id: local for local in self._registry.all()}
-        timetable.keep(known)
-        for gone in self._probed_s.keys() - known.keys():
+        workers = {local.worker.worker_id: local for local in self._registry.all()}
+        timetable.keep(workers)
+        for gone in self._probed_s.keys() - workers.keys():
             del self._probed_s[gone]
-        for worker_id, local in known.items():
+        for worker_id, local in workers.items():
             if timetable.is_running(worker_id):
                 continue
             due_s = timetable.due_s(worker_id)
@@ -172,13 +171,13 @@ class HealthChecks:
                 soon_s = self._probed_s.get(worker_id, now_s) + SUSPICION_INTERVAL_S
                 if due_s > soon_s:
                     timetable.plan(worker_id, soon_s)
-        return known
+        return workers
 
     def _watch(self, now_s: float) -> None:
         stuck_s = max(STUCK_S, 3 * self._rules.health_check_timeout_s)
         endless_s = stuck_s + PAGES * self._rules.health_check_timeout_s
         oldest_s = next((begun_s for _, begun_s in self._running.values()), now_s)
-        unheard_s = 0.0 if self._unheard_since_s is None else now_s - self._unheard_since_s
+        unheard_s = 0.0 if self._no_progress_since_s is None else now_s - self._no_progress_since_s
         if unheard_s <= stuck_s and now_s - oldest_s <= endless_s:
             return
         self.rebuilt += 1
@@ -195,16 +194,16 @@ class HealthChecks:
         for task, begun_s in self._running.values():
             if unheard_s > stuck_s or now_s - begun_s > endless_s:
                 task.cancel()
-        self._unheard_since_s = None
+        self._no_progress_since_s = None
         self._asker.rebuild()
 
-    def _give_up(self, known: Mapping[str, LocalWorker], now_s: float) -> None:
+    def _give_up(self, workers: Mapping[str, LocalWorker], now_s: float) -> None:
         """End the oldest probes of unhealthy workers, so that others can be probed."""
         count = BEGUN_AT_ONCE
         for worker_id, (task, begun_s) in self._running.items():
             if now_s - begun_s <= YOUNG_S:
                 return
-            local = known.get(worker_id)
+            local = workers.get(worker_id)
             if worker_id in self._given_up or (local is not None and local.health is Health.HEALTHY):
                 continue
             self._given_up.add(worker_id)
@@ -213,9 +212,9 @@ class HealthChecks:
             if not count:
                 return
 
-    def _heard(self) -> None:
+    def _note_progress(self) -> None:
         """Note that a probe tried to connect, or ended otherwise than by waiting."""
-        self._unheard_since_s = None
+        self._no_progress_since_s = None
 
     async def _probe(self, local: LocalWorker) -> None:
         worker_id = local.worker.worker_id
@@ -294,20 +293,20 @@ class HealthChecks:
                 local.worker.url + endpoint,
                 timeout_s=timeout_s,
                 head_only=True,
-                begun=self._heard,
+                begun=self._note_progress,
                 connected=partial(self._connected, local),
             )
         except TooLate as error:
             if error.connected:
-                self._heard()
+                self._note_progress()
             return False, False, f"no {'answer' if error.connected else 'connection'} within {timeout_s:g} s"
         except NotConnected as error:
-            self._heard()
+            self._note_progress()
             return False, True, f"connection failed: {error}"
         except AskError as error:
-            self._heard()
+            self._note_progress()
             return False, False, f"no answer: {error}"
-        self._heard()
+        self._note_progress()
         instance = answer.header(INSTANCE_HEADER.encode())
         if instance is not None and instance in self._instances():
             return False, False, "it is this gateway itself: requests would go round in circles"
@@ -315,9 +314,9 @@ class HealthChecks:
 
     def _instances(self) -> frozenset[bytes]:
         replicas = self._replicas()
-        if replicas != self._own[0]:
-            self._own = replicas, frozenset(instance_of(replica).encode() for replica in replicas)
-        return self._own[1]
+        if replicas != self._own_instances[0]:
+            self._own_instances = replicas, frozenset(instance_of(replica).encode() for replica in replicas)
+        return self._own_instances[1]
 
     async def _describe(self, local: LocalWorker) -> None:
         """Ask the engine for its description; fields without an answer stay."""
@@ -325,9 +324,9 @@ class HealthChecks:
         models = local.models if listed is None else served_models(listed) or None
         asked_us = self._registry.now_us()
         metrics = await self._text(local, "/metrics")
-        known = local.worker.capacity_tokens and local.engine and not local.misnamed
+        complete = local.worker.capacity_tokens and local.engine and not local.misnamed
         described = Description()
-        if not known or (switches_role(local.engine) and local.suspected_us):
+        if not complete or (switches_role(local.engine) and local.suspected_us):
             described = await self._description(local, metrics)
         self._registry.described(
             local,

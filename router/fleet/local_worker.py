@@ -117,11 +117,6 @@ class LocalWorker:
         return "draining" if self.worker.draining else self.health.value
 
     @property
-    def site(self) -> str:
-        """Its site."""
-        return self.worker.site
-
-    @property
     def protocol(self) -> str:
         """Hand-over protocol by its label, else its engine; empty if unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
@@ -148,8 +143,8 @@ class LocalWorker:
 
     def context_tokens_max(self, model: str | None) -> int:
         """Longest prompt and answer that it can hold for a model; 0 if unknown."""
-        known = [tokens for tokens in (self.longest_tokens(model), self.worker.capacity_tokens) if tokens]
-        return min(known, default=0)
+        limits = [tokens for tokens in (self.longest_tokens(model), self.worker.capacity_tokens) if tokens]
+        return min(limits, default=0)
 
     def longest_tokens(self, model: str | None) -> int:
         """Longest prompt and answer that its engine takes for a model (``max_model_len``); 0 if unknown."""

@@ -19,7 +19,7 @@ from policies import ALONE, HAND_OVERS, Pairing, Partners, Slots
 from router.fleet.circuits import Circuits
 from router.fleet.local_worker import LocalWorker
 
-KEPT_MAX = 1000
+CACHED_MAX = 1000
 """Cached lists of slots, and kinds of requests."""
 
 Kind = tuple[str | None, int]
@@ -30,7 +30,7 @@ WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.pr
 """Protocols whose decode workers can do a whole request alone."""
 
 
-class _Kept(NamedTuple):
+class _Cached(NamedTuple):
     """Result for a list of slots, valid while the decode arrays are the same."""
 
     slots: Slots
@@ -51,12 +51,12 @@ class Pairs:
         self._ready = ready
         self._prefill: dict[int, str] = {}
         self._decode: dict[Kind, dict[str, Slots]] = {}
-        self._kept: dict[int, _Kept] = {}
+        self._cached: dict[int, _Cached] = {}
 
     def follow(self, workers: Iterable[LocalWorker]) -> None:
         """Apply changed workers, roles or protocols."""
         self._decode.clear()
-        self._kept.clear()
+        self._cached.clear()
         others = [local for local in workers if local.worker.role != "plain"]
         self.active = bool(others)
         self._prefill = {
@@ -84,7 +84,7 @@ class Pairs:
         return self._of(slots, kind, now_us).pairing
 
     def missing(self, kind: Kind) -> str:
-        """Advice that would let healthy workers serve requests of this kind; empty if no partner is missing."""
+        """Advice that would let healthy workers serve requests of this kind; empty if no partner lacks."""
         roles: dict[str, set[str]] = {}
         for local in self._ready(kind):
             roles.setdefault(local.worker.role, set()).add(local.protocol)
@@ -98,48 +98,48 @@ class Pairs:
         return ""
 
     def _decoding(self, kind: Kind) -> dict[str, Slots]:
-        known = self._decode.get(kind)
-        if known is None:
+        decode = self._decode.get(kind)
+        if decode is None:
             slots: dict[str, list[int]] = {}
             for local in self._ready(kind):
                 if local.worker.role == "decode" and local.protocol:
                     slots.setdefault(local.protocol, []).append(local.worker.slot)
-            if len(self._decode) >= KEPT_MAX:
+            if len(self._decode) >= CACHED_MAX:
                 self._decode.clear()
-            known = self._decode[kind] = {
+            decode = self._decode[kind] = {
                 name: np.array(slots[name], dtype=np.intp) for name in sorted(slots)
             }
-        return known
+        return decode
 
-    def _of(self, slots: Slots, kind: Kind, now_us: int) -> _Kept:
+    def _of(self, slots: Slots, kind: Kind, now_us: int) -> _Cached:
         allowed = self._circuits.allowed
         decoding = self._decoding(kind)
         decode = [allowed(each, now_us) for each in decoding.values()]
-        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
+        cached = self._cached.get(id(slots))  # see `policies.fleet.columns`
         if (
-            kept is None
-            or kept.slots is not slots
-            or len(kept.decode) != len(decode)
-            or any(map(is_not, kept.decode, decode))
+            cached is None
+            or cached.slots is not slots
+            or len(cached.decode) != len(decode)
+            or any(map(is_not, cached.decode, decode))
         ):
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            kept = self._kept[id(slots)] = self._find(slots, decoding, tuple(decode))
-        return kept
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
+            cached = self._cached[id(slots)] = self._find(slots, decoding, tuple(decode))
+        return cached
 
-    def _find(self, slots: Slots, protocols: Iterable[str], decode: tuple[Slots, ...]) -> _Kept:
+    def _find(self, slots: Slots, protocols: Iterable[str], decode: tuple[Slots, ...]) -> _Cached:
         partners = tuple(
             Partners(protocol, each) for protocol, each in zip(protocols, decode, strict=True) if len(each)
         )
         numbers = {each.protocol: number for number, each in enumerate(partners)}
         prefill = self._prefill
-        kept = [slot for slot in slots.tolist() if slot not in prefill or prefill[slot] in numbers]
-        accompanied = slots if len(kept) == len(slots) else np.array(kept, dtype=np.intp)
-        groups = [numbers[prefill[slot]] if slot in prefill else ALONE for slot in kept]
+        usable = [slot for slot in slots.tolist() if slot not in prefill or prefill[slot] in numbers]
+        accompanied = slots if len(usable) == len(slots) else np.array(usable, dtype=np.intp)
+        groups = [numbers[prefill[slot]] if slot in prefill else ALONE for slot in usable]
         pairing = None
         if any(group != ALONE for group in groups):
             pairing = Pairing(accompanied, np.array(groups, dtype=np.intp), partners)
-        return _Kept(slots, decode, accompanied, pairing)
+        return _Cached(slots, decode, accompanied, pairing)
 
 
 def _listed(protocols: Iterable[str]) -> str:

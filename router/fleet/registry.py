@@ -267,7 +267,7 @@ class Registry:
         return known
 
     def cached_as(self, model: str) -> str:
-        """Name under which engines cache requests for a model; all workers should name models in one order."""
+        """Name under which engines cache requests for a model; all workers should give names in one order."""
         self._sync()
         name = self._cached_as.get(model)
         if name is None:

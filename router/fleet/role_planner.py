@@ -48,9 +48,9 @@ from policies import (
     turn_roles,
 )
 from router.engines import DIALECTS, switches_role
+from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.pages import page
 
 logger = logging.getLogger(__name__)
 

@@ -52,10 +52,10 @@ class Timetable:
 
     def keep(self, worker_ids: Iterable[str]) -> None:
         """Forget all other workers; their probes under way still end."""
-        known = set(worker_ids)
-        for worker_id in self._due_s.keys() - known:
+        current = set(worker_ids)
+        for worker_id in self._due_s.keys() - current:
             del self._due_s[worker_id]
-        self._slow &= known
+        self._slow &= current
 
     def plan(self, worker_id: str, due_s: float, *, slow: bool | None = None) -> None:
         """Set when a worker is due; not while it is being probed. `slow` None leaves its kind of place."""

@@ -51,11 +51,6 @@ class WorkerKey:
         """Ids of discovered workers, by origin."""
         self._withheld: set[str] = set()
 
-    @property
-    def is_set(self) -> bool:
-        """True if workers ask for a key."""
-        return self._key is not None
-
     def use(self, key: str) -> None:
         """Replace the key by a new one."""
         self._key = key

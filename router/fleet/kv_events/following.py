@@ -34,6 +34,7 @@ from router.destinations import Destinations
 from router.engines import DIALECTS
 from router.engines.sources import Source
 from router.errors import ClientError
+from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.kv_events.follower import Follower
 from router.fleet.kv_sources import (
@@ -45,7 +46,6 @@ from router.fleet.kv_sources import (
     port_of,
 )
 from router.fleet.local_worker import LocalWorker
-from router.fleet.pages import page
 from router.metric_families import KV_EVENT_BLOCKS, KV_EVENT_LAG, KV_EVENT_STATE
 from router.metrics import Sample
 

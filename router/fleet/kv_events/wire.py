@@ -136,7 +136,7 @@ class Decoder:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(("batches", "stored", "removed", "cleared", "unknown", "damaged"), 0)
         self._form = 0
-        self._told = b""
+        self._last_ids = b""
         self._ids: list[int] = []
 
     def decode(self, payload: bytes) -> Batch:
@@ -211,13 +211,13 @@ class Decoder:
         )
 
     def _token_ids(self, raw: msgspec.Raw) -> list[int]:
-        told = bytes(raw)
-        if told != self._told:
+        encoded = bytes(raw)
+        if encoded != self._last_ids:
             try:
-                self._ids = _ids(told)
+                self._ids = _ids(encoded)
             except _UNREADABLE:  # none, or pairs of them (speculative decoding)
                 self._ids = []
-            self._told = told
+            self._last_ids = encoded
         return self._ids
 
 
