@@ -128,15 +128,15 @@ class ApiServer:
     async def renew(self) -> None:
         """Connect anew with the current credentials."""
         client = _client(find_server(self._kubeconfig))
-        known, self._client = self._client, client
-        if known is not None:
-            await known.aclose()
+        former, self._client = self._client, client
+        if former is not None:
+            await former.aclose()
 
     async def close(self) -> None:
         """Close all connections; a later question opens new ones."""
-        known, self._client = self._client, None
-        if known is not None:
-            await known.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     def _opened(self) -> httpx2.AsyncClient:
         if self._client is None:
@@ -257,13 +257,13 @@ def _read(item: msgspec.Raw) -> Pod | None:
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         problem = f"it is no pod as Kubernetes describes them: {error}"[:300]
     try:
-        known = _named_decoder.decode(item).metadata
+        identity = _named_decoder.decode(item).metadata
     except (msgspec.DecodeError, RecursionError, ValueError):
         logger.warning(
             "a pod cannot be read at all", extra={"event": "discovery.unreadable", "detail": problem}
         )
         return None
-    metadata = Metadata(known.name, known.namespace, known.uid, known.resource_version)
+    metadata = Metadata(identity.name, identity.namespace, identity.uid, identity.resource_version)
     return Pod(metadata, unreadable=problem)
 
 

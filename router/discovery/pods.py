@@ -65,7 +65,7 @@ _RESERVED = frozenset((DISCOVERED_LABEL, NOTE_LABEL, "turning"))
 
 ROLE = "role"
 CAPACITY = "capacity_tokens"
-"""Names of role and capacity beside the labels in `PodWorker.said`."""
+"""Names of role and capacity beside the labels in `PodWorker.declared`."""
 
 
 class Refusal(StrEnum):
@@ -103,11 +103,11 @@ class PodWorker:
 
     Attributes:
         url: As `router.fleet.normal_url` writes it.
-        said: Its labels, its `ROLE` and its `CAPACITY`, if it has one.
+        declared: Its labels, its `ROLE` and its `CAPACITY`, if it has one.
     """
 
     url: str
-    said: Mapping[str, str]
+    declared: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,17 +230,17 @@ def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWork
         return Refused(Refusal.ENDED, f"its phase is {pod.status.phase}")
     try:
         host = _host(pod.status.pod_ip, rules)
-        told = _told(pod)
-        role = _role(told, roles)
-        ports = _ports(pod, told.get("port", ""), rules.ports)
-        labels = _labels(told)
+        declared = _declared(pod)
+        role = _role(declared, roles)
+        ports = _ports(pod, declared.get("port", ""), rules.ports)
+        labels = _labels(declared)
         if BOOTSTRAP_HOST_LABEL in labels:
             _check_host(labels[BOOTSTRAP_HOST_LABEL], rules.check_engine_host)
         if role in ("prefill", "decode"):
             labels = {**rules.pair_labels, **labels}
-        bootstrap_ports = _bootstrap_ports(told, len(ports))
+        bootstrap_ports = _bootstrap_ports(declared, len(ports))
         return tuple(
-            _worker(f"{_scheme(told)}://{host}:{port}", role, labels, told, bootstrap)
+            _worker(f"{_scheme(declared)}://{host}:{port}", role, labels, declared, bootstrap)
             for port, bootstrap in zip(ports, bootstrap_ports, strict=True)
         )
     except _Wrong as wrong:
@@ -271,37 +271,37 @@ def _check_host(host: str, check: Callable[[str], None]) -> None:
         raise _Wrong(Refusal.ADDRESS_REFUSED, error.message) from None
 
 
-def _told(pod: Pod) -> dict[str, str]:
+def _declared(pod: Pod) -> dict[str, str]:
     """Annotations and labels of a pod, by our names without the prefix."""
-    told: dict[str, str] = {}
+    declared: dict[str, str] = {}
     sources = (pod.metadata.labels or {}, pod.metadata.annotations or {})
     for source in sources:
-        told.update({name: source[theirs] for theirs, name in _PEERS.items() if theirs in source})
+        declared.update({name: source[theirs] for theirs, name in _PEERS.items() if theirs in source})
     for source in sources:
-        told.update(
+        declared.update(
             {
                 name[len(PREFIX) :].replace("_", "-"): value
                 for name, value in source.items()
                 if name.startswith(PREFIX)
             }
         )
-    if len(told) > LABELS_MAX:
+    if len(declared) > LABELS_MAX:
         raise _Wrong(Refusal.BAD_LABEL, f"it says more than {LABELS_MAX} things with {PREFIX}")
-    for name, value in told.items():
+    for name, value in declared.items():
         if not is_name(name):
             raise _Wrong(Refusal.BAD_LABEL, f"{PREFIX}{name[:64]!a} is no name of printable characters")
         if len(value) > VALUE_LENGTH_MAX or not value.isprintable():
             raise _Wrong(
                 Refusal.BAD_LABEL, f"{name} is no line of at most {VALUE_LENGTH_MAX} printable characters"
             )
-    return {name: value.strip() for name, value in told.items() if value.strip()}
+    return {name: value.strip() for name, value in declared.items() if value.strip()}
 
 
-def _role(told: Mapping[str, str], roles: Collection[str]) -> str:
+def _role(declared: Mapping[str, str], roles: Collection[str]) -> str:
     selected = sorted(set(roles) - {""})
     if len(selected) > 1:
         raise _Wrong(Refusal.ROLE_CONFLICT, f"the selectors of {' and '.join(selected)} select it")
-    own = told.get("role", "").lower()
+    own = declared.get("role", "").lower()
     if own and own not in _ROLES:
         raise _Wrong(Refusal.BAD_LABEL, f"role {own!r} is not known; give one of {', '.join(_ROLES)}")
     if not selected:
@@ -353,15 +353,15 @@ def _port(word: str, declared: list[ContainerPort]) -> int:
     return number
 
 
-def _scheme(told: Mapping[str, str]) -> str:
-    scheme = told.get("scheme", "http")
+def _scheme(declared: Mapping[str, str]) -> str:
+    scheme = declared.get("scheme", "http")
     if scheme not in ("http", "https"):
         raise _Wrong(Refusal.BAD_LABEL, f"scheme {scheme[:20]!r} is not known; give http or https")
     return scheme
 
 
-def _labels(told: Mapping[str, str]) -> dict[str, str]:
-    labels = {name.replace("-", "_"): value for name, value in told.items() if name not in _NOT_LABELS}
+def _labels(declared: Mapping[str, str]) -> dict[str, str]:
+    labels = {name.replace("-", "_"): value for name, value in declared.items() if name not in _NOT_LABELS}
     for name in _RESERVED & labels.keys():
         raise _Wrong(Refusal.BAD_LABEL, f"{name} is not for pods to say")
     if "handover" in labels:
@@ -369,9 +369,9 @@ def _labels(told: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
-def _bootstrap_ports(told: Mapping[str, str], count: int) -> list[str]:
+def _bootstrap_ports(declared: Mapping[str, str], count: int) -> list[str]:
     """Bootstrap port of each worker, empty to use the engine's."""
-    text = told.get("bootstrap-port", "")
+    text = declared.get("bootstrap-port", "")
     words = [word.strip() for word in text.split(",") if word.strip()] if text.lower() != "none" else []
     if len(words) not in (0, 1, count):
         raise _Wrong(
@@ -384,18 +384,18 @@ def _bootstrap_ports(told: Mapping[str, str], count: int) -> list[str]:
 
 
 def _worker(
-    url: str, role: str, labels: Mapping[str, str], told: Mapping[str, str], bootstrap_port: str
+    url: str, role: str, labels: Mapping[str, str], declared: Mapping[str, str], bootstrap_port: str
 ) -> PodWorker:
-    said = {**labels, **({BOOTSTRAP_PORT_LABEL: bootstrap_port} if bootstrap_port else {})}
+    described = {**labels, **({BOOTSTRAP_PORT_LABEL: bootstrap_port} if bootstrap_port else {})}
     try:
-        check_labels(said)
+        check_labels(described)
         url = normal_url(url)
     except (ValueError, ClientError) as error:
         raise _Wrong(Refusal.BAD_LABEL, str(error)) from None
-    capacity = told.get("capacity-tokens", "")
+    capacity = declared.get("capacity-tokens", "")
     if capacity:
         if parsed_whole(capacity, TOKENS_MAX) is None:
             raise _Wrong(Refusal.BAD_LABEL, f"capacity-tokens {capacity[:20]!r} is no whole number of tokens")
-        said[CAPACITY] = capacity
-    said[ROLE] = role
-    return PodWorker(url, said)
+        described[CAPACITY] = capacity
+    described[ROLE] = role
+    return PodWorker(url, described)

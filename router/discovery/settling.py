@@ -74,10 +74,7 @@ class Settling:
         self._scopes = scopes
         self._rules = rules
         self._fleet = core.fleet
-        self._publish = core.log.publish
-        self._now_us = core.log.now_us
-        self._replica = core.log.replica
-        self._status = core.log.status
+        self._log = core.log
         self._mark = mark
         self._later = later
         self._clock = clock
@@ -147,7 +144,7 @@ class Settling:
 
     def remove(self, worker: Worker, why: str) -> None:
         """Remove a worker for all replicas; requests in flight there finish."""
-        self._publish(WorkerGone(worker.worker_id, self._at_us(worker), self._replica))
+        self._log.publish(WorkerGone(worker.worker_id, self._at_us(worker), self._log.replica))
         logger.info(
             "a worker is removed",
             extra={
@@ -188,15 +185,15 @@ class Settling:
             self._sightings[other].refused = Refused(
                 Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which is more alive, or newer"
             )
-        said, pod = sighting.claims[url], sighting.pod
+        claim, pod = sighting.claims[url], sighting.pod
         if worker is not None and note is None:
             sighting.refused = Refused(Refusal.BY_HAND, f"somebody else added a worker at {url}")
         elif worker is not None and note is not None and note.uid == uid:
-            self._follow(sighting, worker, note, said)
+            self._follow(sighting, worker, note, claim)
         elif note is not None and note.version > pod.version:
             return
         elif sighting.serves:
-            self._add(sighting, worker, said)
+            self._add(sighting, worker, claim)
         elif worker is not None and note is not None and self._is_past(note):
             self.remove(worker, "another pod has its address")
 
@@ -204,21 +201,21 @@ class Settling:
         """True if a worker's pod was of our selections and is gone."""
         return note.scope in self._scopes and note.uid not in self._sightings
 
-    def _add(self, sighting: Sighting, former: Worker | None, said: PodWorker) -> None:
-        worker_id, pod = worker_id_of(said.url), sighting.pod
-        labels = {**_labels(said.said), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
-        note = Note(pod.uid, pod.version, sighting.scope, said=dict(said.said))
+    def _add(self, sighting: Sighting, former: Worker | None, claim: PodWorker) -> None:
+        worker_id, pod, declared = worker_id_of(claim.url), sighting.pod, claim.declared
+        labels = {**_labels(declared), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
+        note = Note(pod.uid, pod.version, sighting.scope, said=dict(declared))
         at_us = self._at_us(former)
-        capacity_tokens = parsed_whole(said.said.get(CAPACITY, ""), TOKENS_MAX) or 0
+        capacity_tokens = parsed_whole(declared.get(CAPACITY, ""), TOKENS_MAX) or 0
         if former is not None:
-            self._publish(Forget(worker_id, at_us))
-        self._publish(
+            self._log.publish(Forget(worker_id, at_us))
+        self._log.publish(
             WorkerPut(
                 worker_id,
                 at_us,
-                self._replica,
-                said.url,
-                said.said[ROLE],
+                self._log.replica,
+                claim.url,
+                declared[ROLE],
                 False,  # noqa: FBT003 - it takes requests
                 capacity_tokens,
                 {**labels, NOTE_LABEL: note_text(note)},
@@ -232,8 +229,8 @@ class Settling:
                 "event": "discovery.added",
                 "pod": pod.name,
                 "worker_id": worker_id,
-                "role": said.said[ROLE],
-                "labels": _labels(said.said),
+                "role": declared[ROLE],
+                "labels": _labels(declared),
             },
         )
 
@@ -243,35 +240,35 @@ class Settling:
         if worker is not None and note is not None and note.uid == sighting.pod.uid:
             self._follow(sighting, worker, note, PodWorker(url, note.said))
 
-    def _follow(self, sighting: Sighting, worker: Worker, note: Note, said: PodWorker) -> None:
+    def _follow(self, sighting: Sighting, worker: Worker, note: Note, claim: PodWorker) -> None:
         pod = sighting.pod
         if pod.version < note.version:
             return
         drained, draining = self._drain_of(sighting, worker, note)
         if (pod.version, sighting.scope) <= (note.version, note.scope):
-            # Known already; what people said since is theirs. Only the end of a drain may have had to wait.
+            # Applied already; later changes are the operators'. Only the end of a drain may have had to wait.
             if not (note.drained == NOT_READY and not drained):
                 return
-            said = PodWorker(worker.url, note.said)
-        new, known = said.said, note.said
-        labels = _merged(worker.labels, _labels(known), _labels(new))
-        role = worker.role if new.get(ROLE) == known.get(ROLE) else new[ROLE]
+            claim = PodWorker(worker.url, note.said)
+        new, old = claim.declared, note.said
+        labels = _merged(worker.labels, _labels(old), _labels(new))
+        role = worker.role if new.get(ROLE) == old.get(ROLE) else new[ROLE]
         capacity_tokens = worker.capacity_tokens
-        if new.get(CAPACITY) != known.get(CAPACITY):
+        if new.get(CAPACITY) != old.get(CAPACITY):
             capacity_tokens = parsed_whole(new.get(CAPACITY, ""), TOKENS_MAX) or 0
         leaving = draining and (worker.leaving or pod.deleting)
-        was = (worker.labels, worker.role, worker.capacity_tokens, worker.draining, note.drained, known)
-        if was == (labels, role, capacity_tokens, draining, drained, new) and leaving == worker.leaving:
+        before = (worker.labels, worker.role, worker.capacity_tokens, worker.draining, note.drained, old)
+        if before == (labels, role, capacity_tokens, draining, drained, new) and leaving == worker.leaving:
             return
         note = msgspec.structs.replace(
             note, version=pod.version, scope=sighting.scope, drained=drained, said=dict(new)
         )
         at_us = self._at_us(worker)
-        self._publish(
+        self._log.publish(
             WorkerPut(
                 worker.worker_id,
                 at_us,
-                self._replica,
+                self._log.replica,
                 worker.url,
                 role,
                 draining,
@@ -282,7 +279,7 @@ class Settling:
                 worker.knows,
             )
         )
-        # Somebody may have replaced the entry at the same moment without knowing of this.
+        # Another replica may have replaced the entry at the same moment without this change.
         self._later(pod.uid, self._clock() + AGAIN_S)
         logger.info(
             "a worker follows its pod",
@@ -302,7 +299,7 @@ class Settling:
         pod = sighting.pod
         reason = DELETING if pod.deleting else "" if pod.ready else NOT_READY
         if reason:
-            # A drain that is somebody else's stays theirs.
+            # An operator's drain stays the operator's.
             return (reason if note.drained or not worker.draining else ""), True
         if not note.drained:
             return "", worker.draining
@@ -314,20 +311,20 @@ class Settling:
 
     def _at_us(self, worker: Worker | None) -> int:
         """Log time of an operation; until the log was read, the least that counts."""
-        known_us = 0 if worker is None else worker.version[0]
-        return max(self._now_us(), known_us + 1) if self._status().ready else known_us + 1
+        last_us = 0 if worker is None else worker.version[0]
+        return max(self._log.now_us(), last_us + 1) if self._log.status().ready else last_us + 1
 
 
-def _labels(said: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in said.items() if name not in (ROLE, CAPACITY)}
+def _labels(declared: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in declared.items() if name not in (ROLE, CAPACITY)}
 
 
-def _merged(now: Mapping[str, str], known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """Apply a pod's change of its labels from ``known`` to ``new``; others' labels stay."""
-    labels = dict(now)
-    for name in known.keys() | new.keys():
-        if name in new and new[name] != known.get(name):
+def _merged(current: Mapping[str, str], old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Apply a pod's change of its labels from ``old`` to ``new``; others' labels stay."""
+    labels = dict(current)
+    for name in old.keys() | new.keys():
+        if name in new and new[name] != old.get(name):
             labels[name] = new[name]
-        elif name not in new and labels.get(name) == known[name]:
+        elif name not in new and labels.get(name) == old[name]:
             del labels[name]
     return labels

@@ -1,6 +1,7 @@
 """One pod as this replica has seen it so far."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from router.discovery.pods import Pod, PodWorker, Refusal, Refused
 from router.discovery.watch import Selection
@@ -52,8 +53,9 @@ class Sighting:
             self.ready_s = None
 
     def held_until_s(self) -> float:
-        """Time when the workers of a ready pod may go on."""
-        assert self.ready_s is not None
+        """Time when the workers of a ready pod may go on; infinite while it is not ready."""
+        if self.ready_s is None:
+            return inf
         return self.ready_s + HOLD_S[min(max(self.failures - 1, 0), len(HOLD_S) - 1)]
 
     def not_now(self) -> Refused | None:

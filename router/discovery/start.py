@@ -33,46 +33,44 @@ def check_discovery(settings: Settings) -> None:
         raise SettingsError([f"discovery.service_discovery: {failure.message}"]) from failure
 
 
-def make_discovery(
-    settings: Settings,
-    core: Core,
-    destinations: Destinations,
-) -> Discovery | None:
+def make_discovery(settings: Settings, core: Core, destinations: Destinations) -> Discovery | None:
     """Build discovery by the settings; None where it is off. Raise `ApiFailure` without an API server."""
-    wanted = settings.discovery
-    if not wanted.service_discovery:
+    discovery = settings.discovery
+    if not discovery.service_discovery:
         return None
     # Importing the client takes some 0.1 s and 5 MB.
     from router.discovery.api_server import ApiServer, find_server
 
-    config = find_server(wanted.kubeconfig)
-    watched = [(selection, ApiServer(wanted.kubeconfig)) for selection in selections_of(wanted, config)]
+    config = find_server(discovery.kubeconfig)
+    watched = [(selection, ApiServer(discovery.kubeconfig)) for selection in selections_of(discovery, config)]
     pair_labels = (
         {HANDOVER_LABEL: settings.fleet.kv_connector} if settings.fleet.vllm_pd_disaggregation else {}
     )
     return Discovery(
         watched,
-        PodRules(wanted.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
+        PodRules(discovery.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
         core,
-        resync_s=wanted.resync_s,
+        resync_s=discovery.resync_s,
     )
 
 
-def scopes_of(wanted: DiscoverySettings) -> frozenset[str]:
+def scopes_of(discovery: DiscoverySettings) -> frozenset[str]:
     """Scopes of the selections in the settings, which mark discovered workers; may raise `ApiFailure`."""
-    if not wanted.service_discovery:
+    if not discovery.service_discovery:
         return frozenset()
     from router.discovery.api_server import find_server
 
-    return frozenset(each.scope for each in selections_of(wanted, find_server(wanted.kubeconfig)))
+    return frozenset(
+        selection.scope for selection in selections_of(discovery, find_server(discovery.kubeconfig))
+    )
 
 
-def selections_of(wanted: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
+def selections_of(discovery: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
     """Selections of a cluster's pods in the settings."""
     return [
         Selection(cluster_of(config), namespace, role, selector)
-        for namespace in wanted.namespaces or (config.namespace.strip(),)
-        for role, selector in wanted.selectors.items()
+        for namespace in discovery.namespaces or (config.namespace.strip(),)
+        for role, selector in discovery.selectors.items()
     ]
 
 

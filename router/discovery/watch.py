@@ -114,12 +114,12 @@ class PodWatch:
         self._clock = clock
         self.version = ""
         self._relist = asyncio.Event()
-        self._known = asyncio.Event()
+        self._version_set = asyncio.Event()
         self._listing = False
         self._empty = False
         self._ended: set[str] = set()
         """Pods that the watch reported as gone while a list was under way."""
-        self._found: dict[str, int] = {}
+        self._unconfirmed: dict[str, int] = {}
         """Versions of pods in the last list (0 if gone) that the watch has not reported."""
         self._caught_up = asyncio.Event()
         """Set when the watch has reported all findings of the last list."""
@@ -144,26 +144,26 @@ class PodWatch:
         finally:
             self._listing = False
         first = self.listed_s is None
-        self._found.clear()
+        self._unconfirmed.clear()
         self._caught_up.clear()
         self.listed_version = parsed_whole(listed.version, VERSION_MAX) or 0
-        there = set()
+        listed_uids = set()
         for pod in listed.pods:
-            there.add(pod.uid)
-            known = self.pods.get(pod.uid)
-            if pod.uid not in self._ended and (known is None or _newer(pod, known)):
+            listed_uids.add(pod.uid)
+            current = self.pods.get(pod.uid)
+            if pod.uid not in self._ended and (current is None or _newer(pod, current)):
                 self._take(pod)
-                self._found[pod.uid] = pod.version
-        for uid in [uid for uid in self.pods if uid not in there]:
+                self._unconfirmed[pod.uid] = pod.version
+        for uid in [uid for uid in self.pods if uid not in listed_uids]:
             if self.pods[uid].version <= self.listed_version:
                 self._drop(uid)
-                self._found[uid] = 0
+                self._unconfirmed[uid] = 0
         if first or not self.version:
-            self._found.clear()
+            self._unconfirmed.clear()
             self.version = listed.version
-            self._known.set()
+            self._version_set.set()
         self.listed_s = self._clock()
-        self._succeeded(len(there))
+        self._succeeded(len(listed_uids))
         self._listed(self)
 
     async def _reconciling(self) -> None:
@@ -183,7 +183,7 @@ class PodWatch:
                 self._failed(_crashed(error))
                 await self._renew()
             wait_s = _backoff_s(failed) if failed else self._resync_s * random.uniform(0.9, 1.1)  # noqa: S311
-            if self._found:
+            if self._unconfirmed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LATE_S):
                         await self._caught_up.wait()
@@ -198,8 +198,8 @@ class PodWatch:
         failed = 0
         while True:
             if not self.version:
-                self._known.clear()
-                await self._known.wait()
+                self._version_set.clear()
+                await self._version_set.wait()
             begun_s = self._clock()
             try:
                 await self._watch_once()
@@ -227,43 +227,47 @@ class PodWatch:
         try:
             async with asyncio.timeout(lasts_s + SILENCE_S) as self._watch_limit, contextlib.aclosing(events):
                 async for event in events:
-                    self.heard(event)
+                    self.apply(event)
         except TimeoutError:
             raise ApiFailure(Trouble.TIMEOUT, "the watch fell silent") from None
         finally:
             self._watch_limit = None
 
-    def heard(self, event: PodEvent) -> None:
+    def apply(self, event: PodEvent) -> None:
         """Apply an event of the watch."""
         pod = event.pod
         self.version = pod.metadata.resource_version or self.version
         if event.kind == "BOOKMARK":
             return
         gone = event.kind == "DELETED"
-        found = self._found.get(pod.uid)
-        if found is not None and (gone or pod.version >= found > 0):
-            del self._found[pod.uid]
-            if not self._found:
+        version = self._unconfirmed.get(pod.uid)
+        if version is not None and (gone or pod.version >= version > 0):
+            del self._unconfirmed[pod.uid]
+            if not self._unconfirmed:
                 self._caught_up.set()
-        known = self.pods.get(pod.uid)
+        current = self.pods.get(pod.uid)
         if gone:
             if self._listing:
                 self._ended.add(pod.uid)
-            if known is not None:
+            if current is not None:
                 self._drop(pod.uid)
-        elif known is None or _newer(pod, known):
+        elif current is None or _newer(pod, current):
             self._take(pod)
 
     def _judge_watch(self) -> None:
         """Begin the watch anew if it did not report the list's findings."""
-        if not self._found:
+        if not self._unconfirmed:
             return
-        self.missed += len(self._found)
+        self.missed += len(self._unconfirmed)
         logger.warning(
             "a watch missed changes of pods, which the list found",
-            extra={"event": "discovery.missed", "selection": str(self.selection), "count": len(self._found)},
+            extra={
+                "event": "discovery.missed",
+                "selection": str(self.selection),
+                "count": len(self._unconfirmed),
+            },
         )
-        self._found.clear()
+        self._unconfirmed.clear()
         self.version = str(self.listed_version or "")
         if self._watch_limit is not None:
             self._watch_limit.reschedule(asyncio.get_running_loop().time())
@@ -326,11 +330,11 @@ def _crashed(error: Exception) -> ApiFailure:
     return ApiFailure(Trouble.INTERNAL, f"internal error: {type(error).__name__}: {error}"[:300])
 
 
-def _newer(pod: Pod, known: Pod) -> bool:
+def _newer(pod: Pod, current: Pod) -> bool:
     """True if a pod is newer, or at least different if versions are missing."""
-    if pod.version and known.version:
-        return pod.version > known.version
-    return pod != known
+    if pod.version and current.version:
+        return pod.version > current.version
+    return pod != current
 
 
 def _backoff_s(failed: int) -> float:

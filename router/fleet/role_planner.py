@@ -118,9 +118,9 @@ class RolePlanner:
         if not members:
             return
         verdict = self.verdict(members)
-        step = turn_roles(verdict, members, *self._known(), self.rules)
+        step = turn_roles(verdict, members, *self._context(), self.rules)
         self._log(verdict)
-        self._say(step)
+        self._publish(step)
         if step.free:
             await asyncio.gather(*(self._switch(worker_id, role) for worker_id, role in step.free))
 
@@ -150,10 +150,10 @@ class RolePlanner:
         """The decision that this replica would make now."""
         if self.rules.mode == "off":
             return SWITCHED_OFF
-        plan, _, now_us = self._known()
+        plan, _, now_us = self._context()
         return plan_roles(self.demand(members), members, plan, now_us, self.rules)
 
-    def _known(self) -> tuple[OffloadPlan | None, str, int]:
+    def _context(self) -> tuple[OffloadPlan | None, str, int]:
         """The newest plan, this replica's id, and log time."""
         log = self.core.log
         return self.core.fleet.offload_plan, log.replica, log.now_us()
@@ -174,7 +174,7 @@ class RolePlanner:
         if member is None or not member.turning or not member.worker.draining:
             return
         before = member.worker.role
-        self._say(role_taken(member, role, outcome, *self._known()))
+        self._publish(role_taken(member, role, outcome, *self._context()))
         worker = self.core.fleet.worker(worker_id)
         if worker is not None and worker.role != before:
             self.turned(worker.role)
@@ -194,7 +194,7 @@ class RolePlanner:
                 role = await role_of(self.client, worker.url, local.engine)
                 asked[worker.worker_id] = started.started_unix_ms
                 if role and role != worker.role and local.worker is worker:
-                    self._told(worker.worker_id, f"is to {role}, as its engine was started")
+                    self._log_change(worker.worker_id, f"is to {role}, as its engine was started")
                     self.core.registry.change(worker.worker_id, role=role)
         self._asked = asked
 
@@ -216,16 +216,16 @@ class RolePlanner:
             held_tokens=fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens,
         )
 
-    def _say(self, step: RoleStep) -> None:
+    def _publish(self, step: RoleStep) -> None:
         for op in step.ops:
             self.core.log.publish(op)
-        for worker_id, told in step.told:
-            self._told(worker_id, told)
+        for worker_id, change in step.told:
+            self._log_change(worker_id, change)
 
-    def _told(self, worker_id: str, told: str) -> None:
+    def _log_change(self, worker_id: str, change: str) -> None:
         logger.info(
             "the role of a worker changes",
-            extra={"event": "role.changes", "worker_id": worker_id, "told": told},
+            extra={"event": "role.changes", "worker_id": worker_id, "told": change},
         )
 
     def _log(self, verdict: RoleVerdict) -> None:
