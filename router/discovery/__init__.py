@@ -2,12 +2,8 @@
 
     API server ──list + watch──> PodWatch ──pods──> Discovery ──WorkerPut, WorkerGone──> the shared log
 
-Pods and the names of the peers that are understood: `router.discovery.pods`. Additions, changes, drains and
-removals: `router.discovery.settling`. Lists and watches: `router.discovery.watch`. For operators:
-docs/discovery.md.
-
-The service account needs exactly this, as a Role in each namespace with workers, bound to the gateway's
-service account; only for the namespace ``*`` as a ClusterRole::
+For operators: docs/discovery.md. The service account needs exactly this, as a Role in each namespace with
+workers; only for the namespace ``*`` as a ClusterRole::
 
     rules:
       - apiGroups: [""]
@@ -15,8 +11,7 @@ service account; only for the namespace ``*`` as a ClusterRole::
         verbs: ["list", "watch"]
 
 Every replica discovers by itself. While the API server is lost, workers stay, health checks go on, and
-``cacheway_degraded{component="kubernetes"}`` reports it. Its client is an extra, ``cacheway[kubernetes]``,
-imported only where discovery is on (`router.discovery.start`).
+``cacheway_degraded{component="kubernetes"}`` reports it.
 """
 
 from router.discovery.discovery import Discovery

@@ -1,13 +1,10 @@
 """Lists and watches of a Kubernetes API server.
 
 lightkube finds the server (service account, ``KUBECONFIG``, ``~/.kube/config``) and makes an HTTP client with
-its certificates and credentials; a rotated token is read again when the old one is refused
-(``BearerTokenFileAuth``), and exec plugins are run. Lists and watches are our own: those of lightkube 1.0
+its certificates and credentials, tokens rotated. Lists and watches are our own: those of lightkube 1.0
 (core/generic_client.py) wait for ever on a silently dead connection, know no bookmarks, mistake HTTP 410 for
 another error, reconnect without a pause, and break lines like ``str.splitlines``: an annotation with U+0085
-would end the watch.
-
-A failure is an `ApiFailure`, never an empty list.
+would end the watch. A failure is an `ApiFailure`, never an empty list.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Keeps the fleet's workers as the pods are.
+"""Keeps the fleet's workers as the pods are; `router.app` starts `Discovery.run`.
 
-`router.app` starts `Discovery.run`. Every event of a pod marks it; marked pods are settled at once
-(`router.discovery.settling`), all pods of a selection after each of its lists, and pods that wait every
-`TICK_S`. Changes by operators are known only when the shared log was read, so the first round waits for it,
-and goes on without it after `WARM_S`: its operations then give way to the log.
+Every event of a pod marks it; marked pods are settled at once (`router.discovery.settling`), all pods of a
+selection after each of its lists, and pods that wait every `TICK_S`. Operators' changes are in the shared
+log, so the first round waits for it up to `WARM_S`.
 """
 
 import asyncio

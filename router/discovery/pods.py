@@ -112,13 +112,12 @@ class PodWorker:
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """Rules for all pods.
+    """Rules for all pods; hosts that may not be connected to raise `ClientError`.
 
     Attributes:
         ports: Numbers or names for a pod that names none; empty for the one called ``http``, or its only one.
         pair_labels: Defaults of prefill and decode workers' labels.
-        check_host: Raises `ClientError` if no worker may be at a host.
-        check_engine_host: Likewise for a host that only engines connect to.
+        check_engine_host: For a host that only engines connect to.
     """
 
     ports: tuple[str, ...] = ()

@@ -48,14 +48,7 @@ _WRONG = frozenset(
 class Settling:
     """Operations for pods; `added` counts new workers since the start.
 
-    Args:
-        sightings: All pods that are seen, by uid.
-        scopes: Of our selections.
-        rules: How pods are read.
-        core: The fleet.
-        mark: Has a pod settled soon.
-        later: Has a pod settled again at a time, in monotonic seconds.
-        clock: Monotonic seconds.
+    `mark` has a pod settled soon, `later` at a time in monotonic seconds.
     """
 
     def __init__(

@@ -81,7 +81,6 @@ class PodWatch:
         clock: Monotonic seconds.
 
     Attributes:
-        pods: Current pods, by uid.
         listed_s: Time of the last list; None before the first.
         version: Where a watch goes on; empty if a list must come first.
         problem: Failure of the list; None for none.

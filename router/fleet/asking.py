@@ -2,17 +2,14 @@
 
     a question ──> the addresses ──> a connection of its own ──> one answer ──> closed, whatever happened
 
-Questions share no pool, connection or queue, so a question that is cancelled cannot keep another from being
-asked. (A pool leaked the places of requests cancelled while they connected, until none was left:
-encode/httpcore#1093.) A connection each costs little: health checks of a worker are seconds apart, longer
-than engines keep connections.
+Questions share no pool, connection or queue, so a cancelled one cannot keep another from being asked (a pool
+leaked the places of requests cancelled while they connected: encode/httpcore#1093). Health checks of a worker
+are seconds apart, longer than engines keep connections.
 
 A worker is trusted no further than necessary: connections only where `router.destinations` allows, no
-redirect, no proxy of the environment, neither compressed nor endless answers (a few kilobytes may unpack to
-gigabytes), and one deadline for the whole question.
-
-Health checks use the `Asker` itself, at a third of the cost of httpx. All other questions use an httpx client
-with the `Asker` as transport (`asking_client`): at most `AT_ONCE` at a time.
+redirect, no proxy of the environment, neither compressed nor endless answers, one deadline for the whole
+question. Health checks use the `Asker` itself, at a third of the cost of httpx; all else an httpx client with
+the `Asker` as transport (`asking_client`): at most `AT_ONCE` at a time.
 """
 
 import asyncio

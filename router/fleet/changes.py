@@ -1,8 +1,7 @@
 """Changes of workers, repeated if another replica replaced the entry without them.
 
-A worker's entry in the log is replaced whole, and names the changes in it (`WorkerPut.knows`). If two
-replicas change different properties within the milliseconds that the log takes, the newer entry wins and
-lacks the older change. The author of the older one sees that, and applies it again to the newer entry.
+A worker's entry in the log is replaced whole, and names the changes in it (`WorkerPut.knows`). If the newer
+of two entries lacks the older change, the author of the older one applies it again.
 
     one    drains: {one: 2} ────────────────────> drains, role: {one: 4, two: 3}
     two                  role: {two: 3}

@@ -1,11 +1,9 @@
 """Carries out what `policies.Breaker` decides: publishes, logs, and filters the workers for dispatch.
 
 Circuits are shared state; this replica's part in them (failures that it counted, its probe) is in the
-worker's `Breaker`. Each transition is one log line, by the replica that caused it. Closed circuits cost
-nothing here.
-
-At most a share of the candidates is ejected (`BreakerRules.spared`). The others are *spared*: they take
-requests although their circuits are open, and are probed in turn all the same.
+worker's `Breaker`. Closed circuits cost nothing here. At most a share of the candidates is ejected
+(`BreakerRules.spared`). The others are *spared*: they take requests although their circuits are open, and are
+probed in turn all the same.
 """
 
 import logging

@@ -4,11 +4,9 @@
     discovery    {"uid", "version", "scope", "drained", "said"} as JSON    for the replicas among each other
     registered   encoder                                                   it registered itself, and may leave
 
-Discovery on several replicas, operators and the slow loop all replace a worker's entry as a whole. The note
-holds the version of the pod that is in the entry: a replica with an older view leaves it alone, one with a
-newer view changes only what the pod changed. So no leader is needed, and operators' changes stay.
-
-A manual change keeps these labels (`kept`) and takes over the drain: discovery ends only its own drains.
+A worker's entry is replaced as a whole. The note holds the version of the pod that is in the entry: a replica
+with an older view leaves it alone, one with a newer view changes only what the pod changed, so no leader is
+needed. A manual change keeps these labels (`kept`) and takes over the drain.
 """
 
 from collections.abc import Mapping

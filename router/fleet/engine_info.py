@@ -28,7 +28,6 @@ class ServedModel:
     Attributes:
         model_id: Name in requests.
         max_model_len: Longest context in tokens; 0 if unknown.
-        owned_by: As reported, for the merged list.
         root: Base model (LoRA adapters name theirs as ``parent`` or ``root``).
         parent: Base model of a LoRA adapter; else empty.
     """

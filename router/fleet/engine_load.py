@@ -1,12 +1,10 @@
 """An engine's load from its ``/metrics``, without parsing the rest: 100 KB, mostly histograms.
 
-`router.engines` names the metrics. All engines count the blocks of running requests as held: an unused cached
-block is free (vLLM v1/core/block_pool.py ``get_usage``: it is in the free queue; SGLang scheduler
-``_get_token_info``: evictable tokens are not used). Values may be seconds old.
-
-A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM ``engine``), and one per tensor-parallel
-rank of each, all alike, if SGLang reports for all schedulers. So requests are summed over ranks, the greatest
-of each, and shares averaged. A value beyond `radix.bounds` counts as missing.
+Blocks of running requests are held, unused cached ones free (vLLM v1/core/block_pool.py ``get_usage``; SGLang
+scheduler ``_get_token_info``). A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM
+``engine``), and one per tensor-parallel rank of each, all alike, if SGLang reports for all schedulers. So
+requests are summed over ranks, the greatest of each, and shares averaged. A value beyond `radix.bounds`
+counts as missing.
 """
 
 import re

@@ -1,16 +1,13 @@
 """Reads the workers' ``/metrics`` and publishes their load. One loop per replica, started by `router.app`.
 
 A worker is due when its newest report, of any replica, is an interval old; the replica in turn
-(`policies.turn_of`) reads. If it does not, the next in turn does two intervals later, and so on, without any
-agreement. Only workers with requests in flight are read, and those without a report: any other worker may be
-given requests (`policies.fleet.admission`).
+(`policies.turn_of`) reads, the next in turn two intervals later, and so on. Only workers with requests in
+flight are read, and those without a report: any other worker may be given requests
+(`policies.fleet.admission`).
 
-A page may be seconds old (`router.fleet.engine_load`): requests that ended since would look foreign, and a
-free worker full. So a report carries the most that was in flight at this look and the one before; foreign
-work is what exceeds that.
-
-A missing or silent page is counted, and the worker is left alone for a while: most likely its engine has no
-metrics. An unexpected error is logged, and counts as a missing page; the loop never ends.
+A page may be seconds old: requests that ended since would look foreign, and a free worker full. So a report
+carries the most that was in flight at this look and the one before; foreign work is what exceeds that. A
+missing or silent page, or an unexpected error, is counted, and the worker is left alone for a while.
 """
 
 import asyncio

@@ -5,12 +5,9 @@ if it is new or may have restarted (`Registry.suspect`). A worker that became he
 also asked for its description and start time, and any worker with every tenth probe. An unexpected exception
 in a probe counts as failed; the loop itself never ends.
 
-Probes share no connections (`router.fleet.asking`), and slow ones take no place of quick ones
-(`router.fleet.timetable`). If probes begin for `STUCK_S` and none tries to connect, or one never ends, the
-asker is stuck: probes under way are ended and the asker is rebuilt, logged and counted.
-
-A worker that answers with an instance of this gateway (`INSTANCE_HEADER`) is unhealthy: requests would go
-round in circles.
+If probes begin for `STUCK_S` and none tries to connect, or one never ends, the asker is stuck: probes under
+way are ended and the asker is rebuilt, logged and counted. A worker that answers with an instance of this
+gateway (`INSTANCE_HEADER`) is unhealthy: requests would go round in circles.
 """
 
 import asyncio
@@ -76,13 +73,8 @@ class HealthChecks:
     ) -> None:
         """Make the loop, not yet running.
 
-        Args:
-            registry: Receives the outcomes.
-            asker: Asks workers.
-            rules: Intervals and thresholds.
-            connected: Called with the seconds that a new connection took.
-            replicas: Ids of the live replicas, this one among them.
-            places: Most probes at a time; each may have a connection.
+        `connected` is called with the seconds that a new connection took; `replicas` returns the ids of live
+        replicas, this one among them; `places` bounds the probes, and so the connections, at a time.
         """
         self._registry = registry
         self._connected = connected

@@ -3,11 +3,9 @@
     label kv_events [and kv_replay]     set by an operator; bind:ENDPOINT listens for the engine
     a page of the engine                read by `router.engines`
 
-An engine whose endpoint has no wildcard connects (``_is_bind_endpoint`` in vLLM's distributed/kv_events.py);
-then only a label can make the gateway listen.
-
-Endpoints that are not from the settings are judged like URLs of workers (`router.destinations`). Files
-(``ipc:``) and listening concern this machine, so ``fleet.disable_loopback_workers`` refuses both to others.
+An engine whose endpoint has no wildcard connects (``_is_bind_endpoint`` in vLLM's distributed/kv_events.py).
+Endpoints that are not from the settings are judged like URLs of workers (`router.destinations`); files
+(``ipc:``) and listening count as loopback.
 """
 
 from collections.abc import Callable, Mapping

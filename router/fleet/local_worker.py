@@ -73,7 +73,6 @@ class LocalWorker:
     """One worker as seen from this replica.
 
     Attributes:
-        worker: Its shared state.
         breaker: This replica's part in its circuit; None if circuits are turned off.
         detail: Outcome of the last probe.
         models: What it serves; None before it reported.
@@ -83,9 +82,7 @@ class LocalWorker:
             over (SGLang); 0 if they find them before, or it is unknown.
         advertised_port: Bootstrap port of its engine; 0 if unknown.
         engine_role: Role that its engine was started for; empty if unknown.
-        failures: Failed probes in a row.
-        successes: Good probes in a row.
-        probes: Probes so far.
+        failures: Failed probes in a row; successes likewise.
         suspected_us: Log time of the last sign of a restart that no probe has cleared up, or 0.
         heard_us: Log time at which another process was found that a sibling is to report, or 0.
         refused_us: Log time at which the connection was refused, until it is back, or 0.

@@ -6,14 +6,10 @@ replica sees health for itself, since a partition may separate a worker from one
     starting ──probe ok──> healthy ──N failures──> unhealthy ──M successes──> healthy
                             (drain and circuit are shared state)
 
-A restarted worker has lost its cache; all replicas must forget it at once, but once. The worker reports its
-start time, and `policies.Started` in the log holds the current one. Of the replicas that see another one, the
-replica in turn publishes it at once, the others only if it is still missing when they ask again. A refused,
-reset or unexpectedly closed connection is a reason to ask at once. Of an engine without a start time, a
-refused connection is the only sign: when it is back its cache is lost, unless a sibling has published that
-since.
-
-A worker that returns takes a growing share (`policies.pricing.slow_start`).
+A restarted worker has lost its cache; all replicas must forget it at once, but once. `policies.Started` in
+the log holds the current start time. Of the replicas that see another one, the replica in turn publishes it
+at once, the others only if it is still missing when they ask again; a refused, reset or unexpectedly closed
+connection is a reason to ask. Of an engine without a start time, a refused connection is the only sign.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -126,16 +122,11 @@ class Registry:
     # What dispatch asks.
 
     def eligible(self, model: str | None, now_us: int, bucket: int = ANY_BUCKET) -> Slots:
-        """Slots of the workers that may begin a request for a model now, rising.
+        """Slots of workers that may begin a request for a model now, rising (roles: `router.fleet.pairs`).
 
-        Roles: `router.fleet.pairs`. The list is cached until a worker changes; open circuits are checked each
-        time.
-
-        Args:
-            model: Requested model; None if the request names none.
-            now_us: Log time.
-            bucket: Length bucket of the request (`policies.BucketMembers.of_length`). Workers of other
-                buckets that hold its length are included: placement prices them.
+        The list is cached until a worker changes; open circuits are checked each time. Workers of other
+        length buckets (`policies.BucketMembers.of_length`) that hold its length are included: placement
+        prices them.
         """
         if self._fleet.revision != self._revision:
             self._sync()
@@ -322,7 +313,7 @@ class Registry:
         labels: dict[str, str] | None = None,
         static: bool = False,
     ) -> str:
-        """Add a worker for all replicas, and return its id.
+        """Add a worker for all replicas, and return its id; may raise `ClientError`.
 
         Args:
             url: Base URL.
@@ -331,9 +322,6 @@ class Registry:
             labels: Free labels.
             static: True for workers of the settings: a change through the admin API is newer and wins, even
                 over a restart with the same settings.
-
-        Raises:
-            ClientError: If the URL is malformed, or leads where no worker may be.
         """
         url = normal_url(url)
         if not static:
@@ -366,11 +354,8 @@ class Registry:
         """Change a worker for all replicas; None leaves a property as it is. Return False if unknown.
 
         The change is repeated if another replica changes the worker at the same moment
-        (`router.fleet.changes`). Only a draining worker can be leaving: removed when it has drained
-        (`policies.fleet.departures`).
-
-        Raises:
-            ClientError: If a label names a host where no worker may be.
+        (`router.fleet.changes`). Only a draining worker can be leaving (`policies.fleet.departures`). A
+        label's host may raise `ClientError`.
         """
         local = self.get(worker_id)
         if local is None:
@@ -446,11 +431,10 @@ class Registry:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 
     def started(self, local: LocalWorker, started_unix_ms: int, asked_us: int) -> None:
-        """Apply the start time that the worker's process reports, by its own clock.
+        """Apply a process's start time by its own clock; `asked_us` is the log time of the question.
 
         Another time means another process if another sign of a restart came, too; without one only if it is
-        clearly later: several processes may answer behind one address. `asked_us` is the log time of the
-        question.
+        clearly later: several processes may answer behind one address.
         """
         worker_id = local.worker.worker_id
         known = self._fleet.started(worker_id)

@@ -2,16 +2,12 @@
 
 `router.app` starts `RolePlanner.run`, which looks every ``roles.interval_s``, or every `TURNING_S` while a
 worker is turning; with ``roles.mode`` off it only takes earlier plans back. The leader is the replica in turn
-(`policies.turn_of`) of those with a live heartbeat in Redis: the heartbeat is the lease. A new leader waits
-`LEAD_S` for the last one's operations to arrive. If two lead at once, the later plan counts, and the next
-leader sorts out their turns (`policies.disaggregation.role_turns`).
+(`policies.turn_of`) of those with a live heartbeat in Redis: the heartbeat is the lease. If two lead at once,
+the later plan counts, and the next leader sorts out their turns (`policies.disaggregation.role_turns`).
 
-Decisions are pure (`turn_roles`, `role_taken`). The planner asks the engine to take a role, and publishes the
-outcome. An engine without a call for it (`router.engines`), or an unknown one, counts as switched at once:
-the label ``convertible=true`` says so.
-
-Nothing depends on a plan: without one, threshold and roles stay as configured. A failed look is logged and
-tried again in the next.
+An engine without a call to switch its role (`router.engines`), or an unknown one, counts as switched at once:
+the label ``convertible=true`` says so. Nothing depends on a plan: without one, threshold and roles stay as
+configured. A failed look is logged and tried again in the next.
 """
 
 import asyncio
@@ -71,7 +67,6 @@ class RolePlanner:
     """Decides which workers prefill and decode, and from which length on prefill is remote.
 
     Attributes:
-        client: Asks engines to switch.
         decode_fit: This replica's decode measurements, by worker class.
         turned: Called with the role into which a worker turned.
         clock: Monotonic seconds.

@@ -5,13 +5,9 @@
      └──was slow, is unhealthy: a slow place is free─────> old
 
 A probe of a worker that does not answer lasts for the timeout; a few hundred dead workers would keep the
-living from being probed. So a probe holds its quick place for a second at most: then it is old. Unhealthy
-workers that were slow the last time get no quick place at all. Old probes have a bound of their own, as each
-has a connection. While there are too many, young ones keep their places, unless an old one is ended
-(`is_held_up`).
-
-Workers are taken in the order in which they are due. A probe costs O(log workers), a change of the fleet
-O(workers).
+living from being probed. So a probe is young for a second at most. Old probes have a bound of their own;
+beyond it young ones keep their places, unless an old one is ended (`is_held_up`). Workers are taken in the
+order in which they are due. A probe costs O(log workers), a change of the fleet O(workers).
 """
 
 import heapq

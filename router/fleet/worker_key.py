@@ -6,9 +6,8 @@
     discovery.selector and the like              by a pod that this replica sees, or by the note of a
                                                  selection that this replica makes, too
 
-An administrator, or an encoder that registers itself, may name any other address, and the first health check
-would tell it the key. Such a worker is used without it; a log line and the admin API say so. Requests carry
-the key by their worker's pool, all else by `router.fleet.asking`.
+An administrator, or an encoder that registers itself, may name any other address; such a worker is used
+without the key, which a log line and the admin API report. Requests carry it by their worker's pool.
 """
 
 import logging
@@ -23,14 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerKey:
-    """The key, and the workers that it is shown to.
+    """The key (None if workers ask for none), and the workers that it is shown to.
 
-    Args:
-        key: Bearer token of the fleet's workers; None if they ask for none.
-        destinations: Hosts that the settings name.
-        urls: Workers that the settings name.
-        scopes: Discovery's selections (`router.discovery.Selection.scope`).
-        discovers: Returns True if discovery sees a pod at a URL without a path.
+    `scopes` are discovery's (`router.discovery.Selection.scope`); `discovers` returns True if a pod is at a
+    URL.
     """
 
     def __init__(

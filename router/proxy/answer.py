@@ -6,11 +6,9 @@
         +--refused, its turn--> refused
         +--turned away, its turn--> started without its body --finish--> complete, connection closed
 
-`Answer` is the `ports.ClientConnection` of one exchange, and a uvicorn *cycle* without an ASGI task, so
-uvicorn's pipelining, keep-alive and shutdown treat it like any other request.
-
-Each write is a system call (14 µs beside `loadtest.bench.serving processes --bare`, a quarter of a small
-request), so the head leaves together with the first body bytes.
+`Answer` is an exchange's `ports.ClientConnection`, and to uvicorn a *cycle* without an ASGI task. A write is
+a system call (14 µs beside `loadtest.bench.serving processes --bare`, a quarter of a small request), so the
+head leaves together with the first body bytes.
 """
 
 import asyncio

@@ -13,16 +13,10 @@ is complete, and enforces limits for both:
 * large bodies beyond `Intake`, or `WAITING_MAX` pipelined requests: not read for now;
 * a request incomplete in time: 408; an answer not taken in time, or an idle connection: closed.
 
-A refusal waits for its turn, so that pipelined requests never mix. After it the gateway stops sending and
-discards input for `LINGER_S`: closing at once would reset the connection before the client reads the refusal.
-
-A client that closes its side while an exchange is in flight has left, even if it could still read: uvicorn
-treats it so, and the worker is freed at once. Only a pipelining client, whose socket is not read while later
-requests wait, is noticed when the answer is written. A client with an earlier promise of keep-alive may be
-sending its next request when the process ends; `Ending` says how its connection closes.
-
-Upgrades that clients offer (Java's first request has ``upgrade: h2c``) are ignored, as RFC 9110 section 7.8
-allows; the request is served as HTTP/1.1.
+A refusal waits for its turn. After it input is discarded for `LINGER_S`: closing at once would reset the
+connection before the client reads the refusal. A client that closes its side has left, even if it could still
+read: uvicorn treats it so, and the worker is freed at once (late for a pipelining client, whose socket is not
+read meanwhile). Upgrades that clients offer are ignored, as RFC 9110 section 7.8 allows.
 """
 
 import asyncio
@@ -58,8 +52,8 @@ PIECE_BYTES = 2048
 """Piece in which a read with many requests is parsed. The shortest request has 18 bytes."""
 
 WAITING_MAX = 32
-"""Requests of one client that wait for their turn, or begin in one turn of the event loop, before parsing
-stops. The requests of one piece may exceed it."""
+"""Requests of one client that wait, or begin in one turn of the loop, before parsing stops after its
+piece."""
 
 UNREAD_BYTES_MAX = 64 * 1024 * 1024
 """Unparsed input of all clients (256 KB of one at most); beyond it a pipelining client is refused."""
@@ -108,9 +102,7 @@ class Ending:
     """The end of a process, as all its connections see it: `begun`, and how long idle ones wait.
 
         serving --begin--> ending: every answer is the last one on its connection, and says so; an idle
-                                   connection waits ``idle_s`` for one more request, then closes
-
-    Closing a kept connection is a race: a request may be on its way. So the answer's head tells the client.
+                connection waits ``idle_s`` for one more request, which may be on its way
     """
 
     __slots__ = ("begun", "idle_s")

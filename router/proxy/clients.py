@@ -4,13 +4,10 @@
         └──room for it?──no──> an idle one is closed for it, counted; closed at once if there is none
     a request's head ──does its client's rate allow one more?──no──> 429 with Retry-After, and closed
 
-A client is an IPv4 address or the /64 of an IPv6 address, as a household has. Requests of a peer in
-``trusted_proxies`` count for the address in ``x-forwarded-for`` (from the right, past other trusted proxies),
-which is ignored from any other peer.
-
-The rate is a token bucket, kept as the time when it will be full again (the generic cell rate algorithm,
-ITU-T I.371). A full bucket need not be stored; forgetting the client that asked least recently gives away one
-burst.
+A client is an IPv4 address or the /64 of an IPv6 address, as a household has. ``x-forwarded-for`` counts only
+from a peer in ``trusted_proxies``: from the right, past other trusted proxies. The rate is a token bucket,
+stored as the time when it will be full again (the generic cell rate algorithm, ITU-T I.371); forgetting the
+client that asked least recently gives away one burst.
 """
 
 import ipaddress
@@ -109,11 +106,8 @@ class Client:
 class Clients:
     """Connection and request counts of one process. For use from the event loop's thread.
 
-    Args:
-        quota: Limits of clients.
-        now_s: Monotonic seconds.
-        refused: Called on each refusal.
-        files_max: Connections for which there are open files; 0 for any number.
+    `refused` is called on each refusal. `files_max` are connections for which there are open files; 0 for
+    any.
     """
 
     def __init__(

@@ -5,12 +5,9 @@
                          +--- closed, silent ----+--> closed; the sink hears why
                          `--- closed at once, on a kept connection --> sent once more, if the pool allows
 
-A connection is kept only after clean framing: answer complete, nothing behind it, ``keep-alive`` allowed,
-request fully written. So one request's leftovers never become another's answer.
-
-Parser callbacks only collect; the result is delivered once per read, when the parser has returned. So a sink
-may abort, send again or fail in any call, and a burst of small chunks costs one call. Timeouts need no timer
-per request: the pool calls `check` now and then, so they are noticed up to one check late.
+A connection is kept only after clean framing (answer complete, nothing behind it, ``keep-alive`` allowed,
+request fully written), so that one request's leftovers never become another's answer. Parser callbacks only
+collect; the result is delivered once per read, so a sink may abort, send again or fail in any call.
 """
 
 import asyncio

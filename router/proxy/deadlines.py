@@ -3,9 +3,8 @@
     add --> waiting, in order --its time has come--> on_due(item)
                `--discard--> forgotten
 
-A connection becomes idle with every answer and busy with every request: a timer of the loop for each costs
-more than all its other bookkeeping, an entry here a dictionary write. The timer runs until the first item as
-of when it was set, and is then set for the first that is left.
+A connection becomes idle and busy with every answer: a timer of the loop for each costs more than all its
+other bookkeeping. The one timer runs until the item that was first when it was set.
 """
 
 import asyncio

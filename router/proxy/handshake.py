@@ -3,9 +3,8 @@
     accepted ──room?──> handshake ──in time──> GatewayProtocol
         └──no──> closed     └──fails, is late, or its place is needed (`Spare`)──> closed
 
-asyncio and uvloop report a TLS connection after its handshake; a client that begins none would hold a file
-for a minute outside every bound. So the listener accepts plain connections, and hands each over again, with
-TLS.
+asyncio and uvloop report a TLS connection only after its handshake; without one it would hold a file for a
+minute outside every bound. So plain connections are accepted, and handed over again with TLS.
 """
 
 import asyncio

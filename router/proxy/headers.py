@@ -1,10 +1,8 @@
-"""Which headers travel end to end, and which belong to one connection.
+"""Which headers travel end to end, and which belong to one connection (RFC 9110 section 7.6.1).
 
-Framing and connection management are decided anew on each side (RFC 9110 section 7.6.1): neither
-`CONNECTION_HEADERS` nor the headers that ``connection`` names (`named_by`) cross. Lists say which headers of
-a request reach a worker (`lines_of`) and which of an answer reach a client (`ANSWER_HEADERS`): a worker is
-not trusted with cookies, cross-origin rules or redirects of the gateway's host, nor with headers that proxies
-in front of the gateway obey (``x-accel-redirect``, ``x-envoy-...``).
+Lists say which headers of a request reach a worker (`lines_of`) and which of an answer reach a client
+(`ANSWER_HEADERS`): a worker is not trusted with cookies, cross-origin rules or redirects of the gateway's
+host, nor with headers that proxies in front of the gateway obey (``x-accel-redirect``, ``x-envoy-...``).
 """
 
 from collections.abc import Container, Iterable

@@ -3,10 +3,9 @@
     first byte comes in ──> waits for a worker ──> is at a worker ──first byte of its answer──> released
     `────────────────────── counted, once, whatever becomes of the request ──────────────────'
 
-A body counts until its exchange releases it, since it may have to be sent again. It counts twice the bytes
-received, up to its declared length: a declared length alone reserves nothing, so a client has to send half of
-what it holds, and a body is sure of its room once half of it has come. A body without room as a whole is
-refused at its head, with 429; so is one that grows beyond the bound.
+A body counts twice the bytes received, up to its declared length, which alone reserves nothing: a client has
+to send half of what it holds, and a body is sure of its room once half of it has come. A body without room as
+a whole is refused at its head, with 429; so is one that grows beyond the bound.
 """
 
 import sys
@@ -45,12 +44,7 @@ class HeldBytes:
             raise self._rejected()
 
     def grow(self, counted: int, received: int, length: int) -> int:
-        """Count a body that has grown, and return what is counted of it now.
-
-        Args:
-            counted: Bytes of it that are counted already.
-            received: Bytes of it that have come.
-            length: Declared length; 0 if unknown.
+        """Count a body's growth to `received` bytes of `length` (0 if unknown), and return its new count.
 
         Raises:
             RequestRejected: There is no room for `received`; nothing is changed.

@@ -2,10 +2,10 @@
 
     client <-> ClientConnection <-> Exchange (router.gateway) <-> UpstreamRequest <-> worker
 
-An *exchange* is one client request from its last byte to the last byte of its answer. All calls are
-synchronous callbacks on the event loop: no task, no queue and no copy per chunk. A request's headers are
-`Header` pairs; headers of an answer, and those to a worker, only pass by, as header *lines* (``name: value``
-and CR LF, names in lower case) in one piece of bytes that is built once.
+An *exchange* is one client request until its answer ends. All calls are synchronous callbacks on the event
+loop: no task, no queue and no copy per chunk. A request's headers are `Header` pairs; the others only pass
+by, as header *lines* (``name: value`` and CR LF, names in lower case) in one piece of bytes that is built
+once.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,9 @@ Header = tuple[bytes, bytes]
 
 
 class ClientRequest(msgspec.Struct, frozen=True, gc=False):
-    """A complete client request, within limits, as it came; header names in lower case.
+    """A complete client request, within limits; header names in lower case, path and query raw.
 
     Attributes:
-        path: Raw path without the query.
-        query: Raw query without ``?``.
         client: Peer address for the log, without the port.
         received_s: Monotonic seconds when the last byte of the body came.
         hop_names: Headers that ``connection`` restricts to this hop: they must not travel on.
@@ -45,13 +43,9 @@ class ClientConnection(Protocol):
     """Actions of an exchange on its client. Calls after the client left do nothing."""
 
     def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
-        """Begin the answer.
+        """Begin the answer: status, header lines (but connection, length and transfer-encoding), length if known.
 
-        Args:
-            status: HTTP status.
-            lines: Header lines, without connection, length and transfer-encoding, which are ours.
-            length: Body length if known, else chunked.
-            body: The first body bytes, if available: they leave with the head in one write.
+        `body` are the first body bytes, if available: they leave with the head in one write.
         """
 
     def send_body(self, data: bytes) -> None:

@@ -7,8 +7,7 @@
     or answered, and the answer is not read       ──── if there is none of these, after `PATIENCE_S`
 
 A bound on connections alone lets a client fill it with idle ones and keep all others out. A client that has
-just connected is the youngest and the last to be closed. A client can hold a request up by half a body or an
-unread answer, for `PATIENCE_S` where others need the place.
+just connected is the youngest and the last to be closed.
 """
 
 import asyncio

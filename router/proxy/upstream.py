@@ -4,14 +4,11 @@
          or  a place in the queue, and a new connection while there are fewer than the bound
          or  refused: the queue is full
 
-A free connection serves, and a failed attempt to connect fails, the request that has waited longest; so every
-queued request ends by a connection, a failed attempt or the clock. A stale connection's request
-(`router.proxy.connection`) is sent once more, before all others, unless the caller forbids it for this
-request or `may_resend` for all. A request on a fresh connection is never repeated here: the gateway may
-prefer another worker.
-
-One timer per pool checks idle connections, silent workers and the queue; limits are noticed up to one check
-(a quarter of the shortest limit, at most one second) late.
+A free connection serves, and a failed attempt to connect fails, the request that has waited longest. A stale
+connection's request (`router.proxy.connection`) is sent once more, before all others, unless the caller or
+`may_resend` forbids it. A request on a fresh connection is never repeated here: the gateway may prefer
+another worker. One timer per pool checks connections and queue; limits are noticed up to one check (a quarter
+of the shortest limit, at most one second) late.
 """
 
 import asyncio
@@ -43,10 +40,9 @@ CHECKED_AT_ONCE = 500
 class UpstreamRules:
     """Timeouts and the connection bound of one worker.
 
-    The time to connect includes the wait for a connection while all are in use. The first byte is that of the
-    body, since an engine may send the head before it has begun (vLLM does, for streams); the same limit holds
-    for a worker that takes nothing of a request. Time during which the client was paused does not count as
-    idle.
+    Connecting includes the wait for a connection. The first byte is that of the body, since vLLM sends a
+    stream's head before it has begun; its limit also holds for a worker that takes nothing of a request. Time
+    during which the client was paused does not count as idle.
     """
 
     connect_timeout_s: float = setting(
@@ -92,14 +88,13 @@ class UpstreamRules:
 
 
 class WorkerPool:
-    """The connections to one worker. Make it inside a running event loop.
+    """The connections to one worker, made inside a running event loop; counts are since then.
 
     Attributes:
         rules: Current rules; a change holds for requests in flight, too.
         authorization: Header line with the key that the worker is shown; may be empty.
-        opened: Connections set up so far.
-        reused: Requests so far that began on a kept connection.
-        retried: Requests so far that were sent again because a kept connection was stale.
+        reused: Requests that began on a kept connection.
+        retried: Requests that were sent again because a kept connection was stale.
         on_idle_closed: Called when the worker closes an idle connection sooner than the gateway: it may be
             gone.
     """
@@ -115,7 +110,7 @@ class WorkerPool:
         answer_headers: Collection[bytes] = (),
         may_resend: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Prepare without connecting.
+        """Prepare without connecting; raise `ValueError` for a malformed URL.
 
         Args:
             url: ``http://`` or ``https://``, host, optional port and base path. IPv6 in brackets.
@@ -125,9 +120,6 @@ class WorkerPool:
             resolve: Finds the addresses that may be connected to; None takes the name as it is.
             answer_headers: Answer headers that pass beside `ANSWER_HEADERS`, in lower case.
             may_resend: Asked, and charged, before a request on a stale connection is sent again.
-
-        Raises:
-            ValueError: If the URL is malformed.
         """
         if not is_base_url(url):
             raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")

@@ -3,8 +3,7 @@
     socket ── numbers ──> `Sequence` ── batches in order ──> `Decoder` ── events ──> residency
                               └── what is missing ──> a task that asks for it
 
-The worker's follower (`router.fleet.kv_events.follower`) reads a feed when its socket is ready; only asking
-for old batches has a task of its own. ZeroMQ is an extra, imported when the first feed is opened.
+ZeroMQ is an extra, imported when the first feed is opened.
 """
 
 import asyncio
@@ -52,7 +51,6 @@ class Feed:
     """One publisher.
 
     Attributes:
-        subscription: Its socket; None until `open`.
         endpoint: Where it is subscribed, as an address.
         understood_us: Log time at which the last batch was applied; 0 for none.
         lag_s: Age of that batch by the engine's clock; None if it has no time.

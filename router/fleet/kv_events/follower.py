@@ -10,15 +10,12 @@
     partial      its events are true, but not complete: history describes it
     live         everything its engine holds is known: its events describe it (`policies.state.evidence`)
 
-Another process has an empty cache, and a gap that cannot be filled hides removals: then earlier use is
-forgotten, up to the oldest prefill still under way there, whose blocks are yet to come. After a gap history
-describes the worker, until its engine clears its cache or restarts; so it does for a worker that is deaf for
-`DEAF_S`, until it has proved that nothing was missed. History that described the worker anyway survives a
-gap.
+After a restart, or a gap that hides removals, earlier use is forgotten up to the oldest prefill still under
+way there, whose blocks are yet to come. Then, or while it is deaf for `DEAF_S`, history describes the worker;
+history that described it anyway survives a gap.
 
-**A restart that a health check saw, or a flush by the admin API,** may precede its events: engines report a
-flush with the next step that changes something. The tree forgets at once, and the next batch decides: if it
-neither clears the cache nor comes from another process, nothing was lost, and everything is published again.
+A restart or flush that another source reports may precede its events. The tree forgets at once, and the next
+batch decides: if it neither clears the cache nor comes from another process, everything is published again.
 """
 
 import asyncio

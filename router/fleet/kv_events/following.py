@@ -3,18 +3,12 @@
     registry ──whose turn?──> Follower per worker ── every 50 ms: read, tell ──> the shared log
                                   └── sockets that are idle wake the loop
 
-One loop per replica, started by `router.app`. The replica in turn (`policies.turn_of`) follows a worker,
-without any agreement. When a replica dies, others take its workers over as soon as its heartbeat has expired,
-and ask the publishers for all batches since their start. Two followers of one worker say the same for a
-moment.
-
-Sockets are read when their descriptors are ready, and then every `TICK_S` until they are empty: the batches
-of a tick become few operations. The loop gives way every `SLICE_S`. While the log takes no operations (Redis
-is gone), changes are coalesced in the residency.
+One loop per replica, started by `router.app`. The replica in turn (`policies.turn_of`) follows a worker; when
+it dies, another asks the publishers for all batches since their start. Two followers of one worker say the
+same for a moment. While the log takes no operations (Redis is gone), changes are coalesced in the residency.
 
 A worker is followed if its labels name its events, or if its engine does and its prompts are identified by
-token ids. Events of other workers match no prompt, and their history would have no bound. With
-``fleet.kv_events`` off no worker is followed, and those that were are given back to history.
+token ids: other events match no prompt. With ``fleet.kv_events`` off workers are given back to history.
 """
 
 import asyncio

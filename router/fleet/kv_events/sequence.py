@@ -12,12 +12,8 @@ vLLM's distributed/kv_events.py) and sends them again on request. So:
         it is gone already  what is missing will never come: all is lost, partial
     partial ── connected again ──> asked for everything: complete, or as before
 
-A number that comes again is another process's, unless it is the last batch, again. Batches that come while an
-answer is awaited are held, within bounds; dropping them is one more gap. The last batch has a time stamp, so
-it identifies its process. Without a replay endpoint a reconnected publisher counts as the same process if its
-numbers go on.
-
-Nothing here waits or raises: the owner sees `asked` and brings the answer.
+The last batch has a time stamp, so it identifies its process; any other number that comes again is another
+process's. Without a replay endpoint a reconnected publisher counts as the same process if its numbers go on.
 """
 
 from collections import deque
@@ -53,7 +49,7 @@ class Sequence:
     Attributes:
         complete: All batches of its process are known; the owner may set it after a batch that clears the
             cache.
-        asked: Number from which on batches are to be asked for; None for none.
+        asked: Number from which on the owner is to ask for batches; None for none.
         next: Number of the next batch; None for any.
         gaps: Times that a number was missing.
         restarts: Times that another process was noticed.

@@ -5,11 +5,9 @@
              vLLM  [] [topic] [number] [batch]      SGLang  [] [number] [batch]      (both are read)
              and one with number -1 behind the last
 
-ZeroMQ receives in a thread of its own context. Sockets are read here without waiting, a bounded number of
-messages at a time: some 2 µs each, where `zmq.asyncio` takes 30. A drained socket is *armed*: its file
-descriptor wakes the loop. The descriptor signals changes only since the socket was last drained, so it is
-never armed before. A monitor socket (``zmq_socket_monitor``) reports connections: a publisher that was away
-may be another process.
+Sockets are read without waiting: some 2 µs per message, where `zmq.asyncio` takes 30. A drained socket is
+*armed*: its file descriptor, which signals only changes since then, wakes the loop. A monitor socket
+(``zmq_socket_monitor``) reports connections: a publisher that was away may be another process.
 """
 
 import asyncio
@@ -42,14 +40,11 @@ _GONE = zmq.Event.DISCONNECTED
 
 
 class Subscription:
-    """One SUB socket; `wake` is called when it is armed and may have input.
+    """One SUB socket; may raise `OSError`. `wake` is called when it is armed and may have input.
 
     Attributes:
         connections: Times that the publisher connected.
         invalid: Messages that are no batches.
-
-    Raises:
-        OSError: The endpoint cannot be used.
     """
 
     def __init__(

@@ -4,12 +4,9 @@
     event   {"type": "BlockStored", "block_hashes": [...], ...}     vLLM since 2026 (distributed/kv_events.py)
             ["BlockStored", [hash, ...], parent, token ids, ...]    vLLM before, SGLang (mem_cache/events.py)
 
-Hashes are opaque, 64-bit integers of either sign or bytes. Fields may be missing at the end of an array and
-anywhere in a map, and unknown ones may follow. A publisher keeps to one form, so the form that fitted last is
-tried first, on the whole batch; a batch that does not fit is read event by event.
-
-Token ids are most of a batch, and each cache group of a hybrid model repeats them: decoding them once for
-equal neighbours takes 3 instead of 13 µs for an event of 256 tokens.
+Hashes are opaque, 64-bit integers of either sign or bytes. Fields may be missing, and unknown ones may
+follow. The form that fitted last is tried first, on the whole batch; a batch that does not fit is read event
+by event. Decoding equal neighbours' token ids once takes 3 instead of 13 µs for an event of 256 tokens.
 
 Nothing raises. An unknown kind of event is counted and skipped. A malformed batch, or a malformed event of a
 known kind, may hide a change of the cache: `Batch.damaged`.
