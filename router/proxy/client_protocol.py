@@ -101,8 +101,8 @@ class _Flow(FlowControl):
 class Ending:
     """The end of a process, as all its connections see it: `begun`, and how long idle ones wait.
 
-        serving --begin--> ending: every answer is the last one on its connection, and says so; an idle
-                connection waits ``idle_s`` for one more request, which may be on its way
+    Every answer is then the last one on its connection, and says so; an idle connection waits ``idle_s`` for
+    one more request, which may be on its way, and closes.
     """
 
     __slots__ = ("begun", "idle_s")

@@ -43,7 +43,7 @@ class ClientConnection(Protocol):
     """Actions of an exchange on its client. Calls after the client left do nothing."""
 
     def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
-        """Begin the answer: status, header lines (but connection, length and transfer-encoding), length if known.
+        """Begin the answer; without `length` it is chunked. Lines of connection and framing are ours.
 
         `body` are the first body bytes, if available: they leave with the head in one write.
         """
