@@ -42,12 +42,7 @@ LINE_BYTES_MAX = 8 * 1024 * 1024
 WATCH_GRACE_S = 15.0
 
 
-_OF_STATUS = {
-    401: Trouble.UNAUTHORIZED,
-    403: Trouble.FORBIDDEN,
-    410: Trouble.GONE,
-    429: Trouble.THROTTLED,
-}
+_OF_STATUS = {401: Trouble.UNAUTHORIZED, 403: Trouble.FORBIDDEN, 410: Trouble.GONE, 429: Trouble.THROTTLED}
 
 
 class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -117,10 +112,7 @@ class ApiServer:
 
     def __init__(self, kubeconfig: str = "") -> None:
         self._kubeconfig = kubeconfig
-        config = find_server(kubeconfig)
-        self.namespace = config.namespace.strip()
-        self.url = config.cluster.server
-        self._client: httpx2.AsyncClient | None = _client(config)
+        self._client: httpx2.AsyncClient | None = _client(find_server(kubeconfig))
 
     async def renew(self) -> None:
         """Connect anew with the current credentials."""

@@ -68,13 +68,7 @@ class Discovery:
         """Times when waiting pods are settled again."""
         self._wake = asyncio.Event()
         self._settling = Settling(
-            self.sightings,
-            self._scopes,
-            rules,
-            core,
-            mark=self._mark,
-            later=self._later,
-            clock=clock,
+            self.sightings, self._scopes, rules, core, mark=self._mark, later=self._later, clock=clock
         )
 
     async def run(self) -> None:

@@ -39,10 +39,9 @@ def make_discovery(settings: Settings, core: Core, destinations: Destinations) -
     if not discovery.service_discovery:
         return None
     # Importing the client takes some 0.1 s and 5 MB.
-    from router.discovery.api_server import ApiServer, find_server
+    from router.discovery.api_server import ApiServer
 
-    config = find_server(discovery.kubeconfig)
-    watched = [(selection, ApiServer(discovery.kubeconfig)) for selection in selections_of(discovery, config)]
+    watched = [(selection, ApiServer(discovery.kubeconfig)) for selection in selections_of(discovery)]
     pair_labels = (
         {HANDOVER_LABEL: settings.fleet.kv_connector} if settings.fleet.vllm_pd_disaggregation else {}
     )
@@ -58,15 +57,14 @@ def scopes_of(discovery: DiscoverySettings) -> frozenset[str]:
     """Scopes of the selections in the settings, which mark discovered workers; may raise `ApiFailure`."""
     if not discovery.service_discovery:
         return frozenset()
+    return frozenset(selection.scope for selection in selections_of(discovery))
+
+
+def selections_of(discovery: DiscoverySettings) -> list[Selection]:
+    """Selections of a cluster's pods in the settings; may raise `ApiFailure`."""
     from router.discovery.api_server import find_server
 
-    return frozenset(
-        selection.scope for selection in selections_of(discovery, find_server(discovery.kubeconfig))
-    )
-
-
-def selections_of(discovery: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
-    """Selections of a cluster's pods in the settings."""
+    config = find_server(discovery.kubeconfig)
     return [
         Selection(cluster_of(config), namespace, role, selector)
         for namespace in discovery.namespaces or (config.namespace.strip(),)

@@ -19,8 +19,7 @@ def normal_url(text: str) -> str:
     if "://" not in url:
         url = f"http://{url}"
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts, origin = urlsplit(url), origin_of(url)
     except ValueError as error:
         raise _invalid(text) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -29,9 +28,15 @@ def normal_url(text: str) -> str:
         raise _invalid(text)
     if not all(0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
         raise _invalid(text)  # no resolver takes such a name
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = port if port is not None else (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+    return origin + parts.path.rstrip("/")
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL: lower case, IPv6 in brackets; may raise `ValueError`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def worker_id_of(url: str) -> str:

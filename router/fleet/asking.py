@@ -118,11 +118,6 @@ class Asker:
         self.held_bytes = 0
         """Bytes of incomplete answers."""
 
-    @property
-    def open(self) -> int:
-        """Questions with a connection or an attempt to get one."""
-        return len(self._open)
-
     def rebuild(self) -> None:
         """End all questions, and forget the lookups of names under way."""
         self._destinations.forget_lookups()
@@ -412,10 +407,7 @@ class _Transport(httpx.AsyncBaseTransport):
 def asking_client(asker: Asker, *, timeout_s: float) -> httpx.AsyncClient:
     """Make an httpx client that asks through an asker; the timeout is the default of each question."""
     return httpx.AsyncClient(
-        transport=_Transport(asker),
-        timeout=timeout_s,
-        trust_env=False,
-        follow_redirects=False,
+        transport=_Transport(asker), timeout=timeout_s, trust_env=False, follow_redirects=False
     )
 
 

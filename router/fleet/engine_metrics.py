@@ -48,11 +48,7 @@ class EngineMetrics:
     """The loop. `reports` counts pages with a load, `failures` those without, or later than `timeout_s`."""
 
     def __init__(
-        self,
-        core: Core,
-        client: httpx.AsyncClient,
-        rules: AdmissionRules,
-        timeout_s: float,
+        self, core: Core, client: httpx.AsyncClient, rules: AdmissionRules, timeout_s: float
     ) -> None:
         self.rules, self.timeout_s = rules, timeout_s
         self._core = core

@@ -8,9 +8,6 @@ from router.engines import DIALECTS
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
-PROTOCOL_OF_ENGINE = {name: dialect.handover for name, dialect in DIALECTS.items()}
-"""Hand-over protocol of an engine's prefill and decode workers without a label."""
-
 
 class Health(StrEnum):
     """Health by probes."""
@@ -117,7 +114,9 @@ class LocalWorker:
     def protocol(self) -> str:
         """Hand-over protocol by its label, else its engine; empty if unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
-        return label if label in HAND_OVERS else PROTOCOL_OF_ENGINE.get(self.engine, "")
+        if label in HAND_OVERS:
+            return label
+        return DIALECTS[self.engine].handover if self.engine in DIALECTS else ""
 
     @property
     def misnamed(self) -> str:

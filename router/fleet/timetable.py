@@ -37,11 +37,6 @@ class Timetable:
         self._young: dict[str, float] = {}
         self._old: set[str] = set()
 
-    @property
-    def running(self) -> int:
-        """Probes under way."""
-        return len(self._young) + len(self._old)
-
     def is_running(self, worker_id: str) -> bool:
         """Return True while a worker is being probed."""
         return worker_id in self._young or worker_id in self._old

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from policies import Worker
 from router.destinations import Destinations
+from router.fleet.address import origin_of
 from router.fleet.discovered import note_of
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class WorkerKey:
     ) -> None:
         self._key = key
         self._destinations = destinations
-        self._named = frozenset(map(_origin_of, urls))
+        self._named = frozenset(map(origin_of, urls))
         self._scopes = frozenset(scopes)
         self._discovers = discovers
         self._discovered: dict[str, str] = {}
@@ -53,7 +54,7 @@ class WorkerKey:
     def line_for(self, worker: Worker) -> bytes:
         """Return the header line for requests to a worker."""
         note = note_of(worker.labels)
-        origin = _origin_of(worker.url)
+        origin = origin_of(worker.url)
         if note is not None and note.scope in self._scopes:
             self._discovered[origin] = worker.worker_id
         elif self._discovered.get(origin) == worker.worker_id:
@@ -68,7 +69,7 @@ class WorkerKey:
 
     def forget(self, worker: Worker) -> None:
         """Forget a worker that is gone."""
-        origin = _origin_of(worker.url)
+        origin = origin_of(worker.url)
         if self._discovered.get(origin) == worker.worker_id:
             del self._discovered[origin]
         self._withheld.discard(worker.worker_id)
@@ -79,7 +80,7 @@ class WorkerKey:
 
     def shown_at(self, url: str) -> str | None:
         """Return the key if it may be shown at a URL, else None."""
-        return self._key if self._key is not None and self._is_trusted(_origin_of(url)) else None
+        return self._key if self._key is not None and self._is_trusted(origin_of(url)) else None
 
     def _is_trusted(self, origin: str) -> bool:
         return (
@@ -98,10 +99,3 @@ class WorkerKey:
             "fleet.worker_hosts or discovery's selectors name it",
             extra={"event": "worker.key_withheld", "worker_id": worker.worker_id, "url": worker.url},
         )
-
-
-def _origin_of(url: str) -> str:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -80,11 +80,7 @@ class ClientQuota:
         live=True,
     )
     requests_per_client_burst: int = setting(
-        20,
-        "Requests that such a client may send at once after a pause.",
-        ge=1,
-        le=100_000,
-        live=True,
+        20, "Requests that such a client may send at once after a pause.", ge=1, le=100_000, live=True
     )
     trusted_proxies: Networks = setting(
         (),

@@ -8,7 +8,8 @@ waiting clients down.
 
 import asyncio
 import itertools
-from typing import Protocol
+
+from uvicorn.protocols.http.flow_control import FlowControl
 
 TURN_BYTES = 1024 * 1024
 """Bytes read in one pass: half a millisecond. One read of a socket, 256 KB at most, may exceed it."""
@@ -20,27 +21,15 @@ RESUMED_MAX = 4
 """Clients that go on in one pass: enough to fill `TURN_BYTES`."""
 
 
-class Readable(Protocol):
-    """A connection's flow control (uvicorn's ``FlowControl``)."""
-
-    read_paused: bool
-
-    def pause_reading(self) -> None:
-        """Read no more."""
-
-    def resume_reading(self) -> None:
-        """Read on, if paused."""
-
-
 class Intake:
     """Shares reading between the clients of one process. For use from the event loop's thread."""
 
     def __init__(self) -> None:
         self._taken_bytes = 0
-        self._waiting: dict[Readable, None] = {}
+        self._waiting: dict[FlowControl, None] = {}
         self._turn_due = False
 
-    def took(self, client: Readable, size: int, loop: asyncio.AbstractEventLoop) -> None:
+    def took(self, client: FlowControl, size: int, loop: asyncio.AbstractEventLoop) -> None:
         """Count a piece of an incomplete body; pause its client if this pass has read enough."""
         self._taken_bytes += size
         if self._taken_bytes > TURN_BYTES and not client.read_paused:
@@ -48,7 +37,7 @@ class Intake:
             self._waiting[client] = None
         self._await_turn(loop)
 
-    def forget(self, client: Readable) -> None:
+    def forget(self, client: FlowControl) -> None:
         """Forget a client that is gone."""
         self._waiting.pop(client, None)
 

@@ -31,14 +31,7 @@ from router.errors import ClientError
 from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.kv_events.follower import Follower
-from router.fleet.kv_sources import (
-    EVENTS_LABEL,
-    REPLAY_LABEL,
-    host_of,
-    judge,
-    labelled,
-    port_of,
-)
+from router.fleet.kv_sources import EVENTS_LABEL, REPLAY_LABEL, host_of, judge, labelled, port_of
 from router.fleet.local_worker import LocalWorker
 from router.metric_families import KV_EVENT_BLOCKS, KV_EVENT_LAG, KV_EVENT_STATE
 from router.metrics import Sample
