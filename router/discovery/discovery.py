@@ -117,7 +117,7 @@ class Discovery:
         if age_s is not None:
             yield DISCOVERY_LIST_AGE, (), age_s
 
-    # What watches tell.
+    # Calls of the watches
 
     def _changed(self, watch: PodWatch, uid: str, pod: Pod | None) -> None:
         sighting = self.sightings.get(uid)
@@ -142,7 +142,7 @@ class Discovery:
     def _later(self, uid: str, due_s: float) -> None:
         self._due[uid] = min(due_s, self._due.get(uid, due_s))
 
-    # What becomes of it.
+    # Settling
 
     async def _acting(self) -> None:
         await self._until_warm()
@@ -158,7 +158,7 @@ class Discovery:
     async def _until_warm(self) -> None:
         try:
             async with asyncio.timeout(WARM_S):
-                while not self._status().ready:  # noqa: ASYNC110 - plain state, which nobody signals
+                while not self._status().ready:  # noqa: ASYNC110 - state without a signal
                     await asyncio.sleep(0.02)
         except TimeoutError:
             logger.warning(
@@ -173,7 +173,7 @@ class Discovery:
             del self._due[uid]
             self._marked[uid] = None
         if self._status().ready and not self._was_warm:
-            # The log may say otherwise than we did without it.
+            # The log may contradict what was published without it.
             self._was_warm = True
             self._unswept.update(listed)
         while self._unswept:
@@ -184,7 +184,7 @@ class Discovery:
                 self._settle(uid)
             await asyncio.sleep(0)
         if self._settling.added != added:
-            self._registry.all()  # it follows the fold when it is asked
+            self._registry.all()  # a read makes it follow the fold
         if len(listed) == len(self.watches):
             self.first_settled.set()
 

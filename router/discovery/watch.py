@@ -212,11 +212,11 @@ class PodWatch:
                 self._note_restart(failure)
             except Exception as error:  # noqa: BLE001 - likewise
                 failed += 1
-                self.version = ""  # what it was about is passed over: the list says how things are
+                self.version = ""  # skip the event that failed: the list has the current state
                 self._relist.set()
                 self._note_restart(_crashed(error))
             if failed or self._clock() - begun_s < BACKOFF_S[0]:
-                # A server that ends each watch at once must not make us ask as fast as we can.
+                # A server that ends each watch at once must not be asked without a pause.
                 await asyncio.sleep(_backoff_s(max(failed, 1)))
 
     async def _watch_once(self) -> None:

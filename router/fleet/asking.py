@@ -176,7 +176,7 @@ class Asker:
                 await self._connect(question, addresses, port, host if secure else None, connected)
                 return await question.answered
         except TimeoutError:
-            # Of the clock; one of the system would have become `NotConnected`.
+            # The deadline's; the system's own is `NotConnected` already.
             raise TooLate(connected=question.is_connected) from None
         except (OSError, UnicodeError) as error:
             raise NotConnected(str(error) or type(error).__name__) from error
@@ -222,7 +222,7 @@ class Asker:
                     await loop.create_connection(
                         lambda: question, sock=sock, ssl=self._tls, server_hostname=tls_name
                     )
-            except TimeoutError as error:  # the system's own; that of the clock comes as a cancellation
+            except TimeoutError as error:  # the system's own; the deadline's comes as a cancellation
                 if address == addresses[-1]:
                     raise NotConnected(str(error) or "no answer to the connection attempt") from error
             except OSError:
@@ -279,7 +279,7 @@ class _Question(asyncio.Protocol):
             self._transport = None
         if self.answered.done():
             if not self.answered.cancelled():
-                self.answered.exception()  # nobody may have waited for it
+                self.answered.exception()  # perhaps never awaited
         else:
             self.answered.cancel()
 
@@ -290,7 +290,7 @@ class _Question(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._over:  # given up in the very moment
+        if self._over:  # closed while it connected
             transport.abort()  # type: ignore[attr-defined]
             return
         self._transport = transport

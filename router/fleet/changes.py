@@ -88,7 +88,7 @@ class Changes:
             before = worker.labels
             try:
                 self._publish(put)
-            except OpRefused as error:  # with what another replica changed it exceeds a bound, as of labels
+            except OpRefused as error:  # together with the other change it exceeds a bound, as of labels
                 del self._said[worker.worker_id]
                 logger.warning(
                     "a change of a worker is dropped: it cannot be made beside another replica's change",
@@ -109,7 +109,7 @@ class Changes:
         at_us = max(self._now_us(), worker.version[0] + 1)
         drains = worker.draining if change.draining is None else change.draining
         labels = worker.labels if change.labels is None else change.labels
-        # What is older nobody says again.
+        # Older changes are not repeated.
         knows = {name: known_us for name, known_us in worker.knows.items() if known_us > at_us - INSIST_US}
         return WorkerPut(
             worker.worker_id,

@@ -138,7 +138,7 @@ class Circuits:
         replicas, refused, stale_us = self._replicas(), [], now_us + RANKS_US
         for slot, circuit in self._fleet.circuits.tripped.items():
             from_us = circuit.until_us
-            if from_us <= now_us:  # whose turn it is matters only when the wait is over
+            if from_us <= now_us:  # turns to probe matter only after the wait
                 from_us = probe_from_us(circuit, self._log.replica, replicas)
             if from_us > now_us:
                 refused.append(slot)

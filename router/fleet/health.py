@@ -123,7 +123,7 @@ class HealthChecks:
                     self._give_up(workers, now_s)
                 begun = self._timetable.begin(now_s, BEGUN_AT_ONCE)
                 for worker_id in begun:
-                    if worker_id not in workers:  # it was removed while it was probed
+                    if worker_id not in workers:  # removed while it was probed
                         self._timetable.end(worker_id)
                         continue
                     task = group.create_task(self._probe(workers[worker_id]), name=f"probe {worker_id}")
@@ -133,7 +133,7 @@ class HealthChecks:
                 if len(begun) == BEGUN_AT_ONCE:
                     await asyncio.sleep(PAUSE_S)
                     continue
-                # A worker probed in the meantime may be due sooner than those that wait now.
+                # A worker that is probed meanwhile may be due sooner than the waiting ones.
                 most_s = min(SCAN_S_MAX, self._rules.health_check_interval_s)
                 wait_s = self._timetable.wait_s(now_s, SCAN_S_MIN if self._changed else most_s)
                 try:

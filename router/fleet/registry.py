@@ -104,7 +104,7 @@ class Registry:
         self.circuits = Circuits(fleet, log, breaker)
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
-        """Whether what follows from the workers' roles is to be found anew when somebody asks."""
+        """True if `pairs` and `has_encoders` are to be computed anew when they are used."""
         self._changes = Changes(log)
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
@@ -119,7 +119,7 @@ class Registry:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
-    # What dispatch asks.
+    # Dispatch
 
     def eligible(self, model: str | None, now_us: int, bucket: int = ANY_BUCKET) -> Slots:
         """Slots of workers that may begin a request for a model now, rising (roles: `router.fleet.pairs`).
@@ -292,7 +292,7 @@ class Registry:
         for local in self.all():
             self._show_key(local)
 
-    # What people and discovery ask.
+    # Operators and discovery
 
     def all(self) -> list[LocalWorker]:
         """All workers, by id."""
@@ -366,7 +366,7 @@ class Registry:
         self._say(worker_id, lambda: self._changes.say(local.worker, change))
         return True
 
-    # What probes tell.
+    # Probes
 
     def probed(
         self, local: LocalWorker, *, ok: bool, refused: bool, detail: str, asked_us: int | None = None

@@ -57,7 +57,7 @@ def error_answer(error: RouterError) -> tuple[bytes, bytes]:
 class Answer(RequestResponseCycle):
     """A request and its answer. `GatewayProtocol` makes it when the head is complete."""
 
-    # The part of uvicorn's interface that `HttpToolsProtocol` uses. Nobody waits for this event.
+    # The part of uvicorn's interface that `HttpToolsProtocol` uses. No task waits for this event.
     message_event = asyncio.Event()
     disconnected = False
     response_complete = False
@@ -249,7 +249,7 @@ class Answer(RequestResponseCycle):
         self.release_body()
         protocol = self._protocol
         if self._head_sent and not self._chunked and self._left_bytes is None:
-            # This answer ends where the connection ends: only a reset says that it did not end here.
+            # The end of the connection would end this answer: only a reset tells the client that it is cut.
             sock: socket.socket | None = protocol.transport.get_extra_info("socket")
             if sock is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

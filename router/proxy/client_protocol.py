@@ -70,7 +70,7 @@ _CONTROL_HEADERS = frozenset(
 _LISTS = frozenset({b"connection", b"content-encoding", b"expect"})
 """Noted headers that may have several lines (RFC 9110 section 5.3)."""
 
-# RFC 3986: what the host and the port of an authority are made of.
+# RFC 3986: characters of an authority's host and port.
 _HOST_BYTES = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 
 # RFC 9110 section 6.5.1: none of these may come after the body. llhttp itself refuses two more, and would
@@ -121,8 +121,8 @@ class Ending:
 class GatewayProtocol(HttpToolsProtocol):
     """One client connection. `make_protocol` makes the class that uvicorn needs."""
 
-    # Of an object with more than 30 attributes the interpreter finds all more slowly; uvicorn has 28 of them:
-    # the client's side of a small request took 9.0 us without these slots, 7.4 with them.
+    # Beyond 30 attributes, of which uvicorn has 28, the interpreter finds all more slowly: the client's side of
+    # a small request took 9.0 us without these slots, 7.4 with them.
     __slots__ = (
         "_active",
         "_advancing",
@@ -169,16 +169,16 @@ class GatewayProtocol(HttpToolsProtocol):
         self.flow = _Flow(transport, self.pipeline)
         transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
         self._control: dict[bytes, bytes] = {}
-        self._read_bytes = 0  # of the read that is being parsed
+        self._read_bytes = 0  # size of the read that is being parsed
         self._framing_bytes = 0
-        self._missing_bytes = 0  # of a body that is coming in with a declared length
-        self._begun = 0  # requests whose heads are complete
-        self._unread = b""  # what was read last, if some of it is not parsed yet
-        self._unread_from = 0  # where that begins
+        self._missing_bytes = 0  # rest of a body of declared length
+        self._begun = 0  # requests with a complete head
+        self._unread = b""  # the last read, if a part of it is unparsed
+        self._unread_from = 0  # start of that part
         self._unread_counted = 0
-        self._parses_later = False  # another turn of the loop goes on with it
+        self._parses_later = False  # another turn of the loop parses it
         self._receiving = Receiving.IDLE
-        self._receiver: Answer | None = None  # the proxied request whose body is coming in
+        self._receiver: Answer | None = None  # the proxied request with an incomplete body
         self._app_body_bytes = self._app_counted_bytes = 0
         self._turn: Answer | None = None  # the next to start, as soon as it can
         self._active: Answer | None = None  # started and not complete
@@ -231,7 +231,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if (size <= PIECE_BYTES or size <= self._missing_bytes) and not self.flow.unread:
             self._received(data)
             return
-        # More than one read may wait: TLS can hand out what it had before it was told to pause.
+        # More than one read may wait: TLS can deliver what it had read before the pause.
         self._unread = self._unread[self._unread_from :] + data if self.flow.unread else data
         self._unread_from = 0
         self.flow.unread = True
@@ -388,7 +388,7 @@ class GatewayProtocol(HttpToolsProtocol):
         parser, limits, control = self.parser, self.limits, self._control
         if len(self.headers) > limits.header_count_max:
             raise _too_many_headers(f"more than {limits.header_count_max} headers")
-        # All that was read can be too long only if this is.
+        # Count the head only if all that was read is too long.
         if self._framing_bytes + self._read_bytes > limits.header_bytes_max:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > limits.header_bytes_max:
@@ -402,8 +402,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
             return
         keep_alive = parser.should_keep_alive()
-        # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists, and asking for the version
-        # is the dearest call of the parser.
+        # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists. The parser's version is its
+        # most expensive call.
         speaks_1_1 = keep_alive and b"connection" not in control
         if not speaks_1_1:
             version = parser.get_http_version()
@@ -515,7 +515,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._ask_for_body(answer)
 
     def _advance(self) -> None:
-        if self._advancing:  # an exchange answered at once: the loop below goes on with the next
+        if self._advancing:  # an exchange answered at once: the loop below continues
             return
         self._advancing = True
         try:
@@ -584,13 +584,13 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if for_application:
             cycle = self._unanswered()
-            if cycle is None:  # it was answered before its end: a second answer would be taken for another's
+            if cycle is None:  # answered before its end: a second answer would look like the next request's
                 self.close_politely()
                 return
             if self.pipeline:  # the application has not seen it yet
                 self.pipeline.popleft()
             else:
-                # The application is reading this very body: from now on it talks to nobody.
+                # The application is reading this body: its answer is discarded from now on.
                 cycle.disconnected = cycle.response_complete = True
                 cycle.message_event.set()
                 if cycle.response_started:
@@ -662,7 +662,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receive_timer = None
         waits = self._active is not None or self._unanswered() not in (None, self._receiver)
         if self.flow.read_paused or (waits and self._receiving is not Receiving.APP_BODY):
-            self._watch_receiving()  # an earlier answer, or the application, keeps it from being read
+            self._watch_receiving()  # an earlier answer, or the application, delays reading
         elif self._receives():
             self._refuse(ClientError("the request did not come in time", code="request_timeout", status=408))
         else:
@@ -791,7 +791,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
 @functools.lru_cache(maxsize=16)  # clients send the same one again and again
 def _can_be_host(value: bytes) -> bool:
-    return not value.rstrip(b" \t").translate(None, _HOST_BYTES)  # llhttp leaves what follows a value
+    return not value.rstrip(b" \t").translate(None, _HOST_BYTES)  # llhttp keeps trailing blanks
 
 
 def _malformed(message: str) -> ClientError:

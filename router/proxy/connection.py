@@ -81,7 +81,7 @@ class PooledRequest:
 
     def fail(self, error: UpstreamError) -> None:
         """Tell the sink, unless it has heard the end or aborted."""
-        if self.retried and not error.asked:  # it was sent once, whatever came of the second time
+        if self.retried and not error.asked:  # the first connection may have delivered it
             error = copy.copy(error)
             error.asked = True
         sink, self.sink = self.sink, None
@@ -198,7 +198,7 @@ class WorkerConnection(asyncio.Protocol):
         quiet_s = now_s - self._quiet_since_s
         rules = self._pool.rules
         if not self._begun:
-            # Time to send is not time to answer: while bytes leave, the clock starts anew.
+            # Sending is not the worker's time: while bytes leave, the clock restarts.
             unsent_bytes = self._transport.get_write_buffer_size()
             if unsent_bytes != self._unsent_bytes:
                 self._unsent_bytes = unsent_bytes
@@ -214,12 +214,12 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; the pool uses it when the connection attempt has returned."""
-        # uvloop's transports are no subclass of asyncio.Transport, only like it.
+        # uvloop's transports are not asyncio's, but have the same methods.
         self._transport = cast("asyncio.Transport", transport)
         sock: socket.socket = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE:
-            if hasattr(socket, name):  # not all of them everywhere
+            if hasattr(socket, name):  # not on all systems
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def pause_writing(self) -> None:
@@ -338,12 +338,12 @@ class WorkerConnection(asyncio.Protocol):
             return
         if self._framing_bytes > HEAD_BYTES_MAX:
             head_bytes = self._left_out_bytes + sum(map(len, self._lines))
-            if head_bytes > HEAD_BYTES_MAX:  # what else came with it is body
+            if head_bytes > HEAD_BYTES_MAX:  # the rest of the read is body
                 raise Malformed("a head that is too long")
         status = self._parser.get_status_code()
         if status < 100:
             raise Malformed("a status that is none")
-        if status < 200:  # an interim answer: nothing of it is part of the answer, whatever it says
+        if status < 200:  # an interim answer: none of its headers count
             self._lines = []
             self._hop_names = frozenset()
             self._length = None

@@ -28,9 +28,9 @@ class Deadlines(Generic[Item]):
         self._loop = loop
         self._on_due = on_due
         self._due_s: dict[Item, float] = {}
-        self._delay_s = 0.0  # of the one that was added last
+        self._delay_s = 0.0  # of the newest item
         self._timer: asyncio.Handle | None = None
-        self._fires_s = 0.0  # when it fires; uvloop's handles do not all say
+        self._fires_s = 0.0  # not all of uvloop's handles have a time
 
     def __contains__(self, item: Item) -> bool:
         return item in self._due_s

@@ -85,7 +85,7 @@ class _Handshake(asyncio.Protocol):
         self._task = protocol.loop.create_task(self._shake(connection), name="handshake")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # Its place is free for a moment, in which nobody else can take it.
+        # No other connection can take its place meanwhile: nothing awaits in between.
         self._leave()
         transport.set_protocol(self._protocol)
         self._protocol.connection_made(transport)

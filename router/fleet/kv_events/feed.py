@@ -145,7 +145,7 @@ class Feed:
         if self.subscription is not None:
             self.subscription.close()
 
-    # What the sequence tells.
+    # Listener of the sequence.
 
     def batch(self, payload: bytes) -> None:
         """Apply the next batch."""

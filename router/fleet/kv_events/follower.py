@@ -101,7 +101,7 @@ class Follower:
         self._connected_us = core.log.now_us()
         self._counts: Counter[str] = Counter()
 
-    # What people and metrics ask.
+    # State for operators and metrics
 
     @property
     def connected(self) -> bool:
@@ -165,7 +165,7 @@ class Follower:
             counts.update(feed.counts())
         return counts
 
-    # What its feeds tell.
+    # Owner of the feeds
 
     def apply(self, feed: Feed, batch: Batch) -> None:
         """Apply a feed's batch."""
@@ -179,7 +179,7 @@ class Follower:
     def lost(self, feed: Feed, loss: Loss) -> None:
         """Void a feed's earlier batches."""
         feed.doubted = False
-        # History stays only while it is all there is. What is told from the beginning is all there is itself.
+        # History stays only if it described the worker, and no batches from the beginning replace it.
         self._forgets = self._forgets or loss is not Loss.GAP or feed.sequence.complete
         self._residency.lost(feed.source.rank)
         self._change()
@@ -196,7 +196,7 @@ class Follower:
                 },
             )
 
-    # What its owner does.
+    # Calls of the loop
 
     def open(
         self,
@@ -253,7 +253,7 @@ class Follower:
             return
         exact, tracked = self.knows_all and not deaf, self._fleet.tracks(self.worker_id)
         if exact and not tracked and not self.settled:
-            return  # first all of it is told
+            return  # publish all blocks first
         if exact != tracked:
             self._log.publish(Tracked(self.worker_id, now_us, self._log.replica, exact))
             logger.info(

@@ -281,7 +281,7 @@ class KvEvents:
     def _start(self, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
         return self._group.create_task(work, name=name)
 
-    # Where a worker publishes.
+    # Publishers of a worker
 
     async def _open(self, follower: Follower) -> None:
         try:

@@ -30,7 +30,7 @@ class Loss(StrEnum):
 
     RESTART = "restart"
     GAP = "gap"
-    AGAIN = "again"  # it is told once more, from the beginning
+    AGAIN = "again"
 
 
 class Listener(Protocol):
@@ -62,14 +62,12 @@ class Sequence:
         self.next: int | None = None
         self.gaps = 0
         self.restarts = 0
-        self._last = b""  # the last batch told
-        self._history = (
-            False  # whether the owner may still go by what it was told before something was missing
-        )
-        self._missing = False  # whether a number is missing, or it is only to be seen whether one is
-        self._asked_at = 0  # `next` when it was asked
+        self._last = b""  # the last batch that the owner got
+        self._history = False  # earlier batches still hold for the owner
+        self._missing = False  # a number is missing; else the question only checks
+        self._asked_at = 0  # `next` at the question
         self._replies = 0
-        self._useless = False  # whether the rest of the answer is: another process, or a number is missing
+        self._useless = False  # the rest of the answer is: another process, or a number is missing
         self._other = False
         self._held: deque[tuple[int, bytes]] = deque()
         self._held_bytes = 0
@@ -132,11 +130,11 @@ class Sequence:
         if answered and not self._replies:
             self._join(0)
             self.next = 0
-            missing = missing and bool(self._held)  # else it was another process that had said more
+            missing = missing and bool(self._held)  # else another process had published more
         if missing and (self.next or 0) == asked_at:
             self._give_up()
         elif useless:
-            # Publishers drop replies too, if they are read too slowly: go on from there, as long as it helps.
+            # Publishers drop replies that are read too slowly, too: ask from there, as long as it helps.
             self._miss()
         self._release()
 
