@@ -160,6 +160,11 @@ class WorkerPool:
         return len(self._idle)
 
     @property
+    def in_use(self) -> int:
+        """Connections with a request on them."""
+        return len(self._connections) - len(self._idle)
+
+    @property
     def waiting(self) -> int:
         """Requests without a connection."""
         return len(self._waiting)

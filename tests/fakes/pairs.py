@@ -195,7 +195,7 @@ class Pairs:
             assert not process.fleet.loads.prefill_tokens.any()
             assert not process.fleet.loads.inflight_requests.any()
             for local in process.registry.all():
-                await until(lambda pool=local.pool: (pool.waiting, pool.open - pool.idle) == (0, 0))  # type: ignore[misc]
+                await until(lambda pool=local.pool: (pool.waiting, pool.in_use) == (0, 0))  # type: ignore[misc]
         for engine in itertools.chain(*self.engines.values()):
             await until(lambda engine=engine: not held(engine))  # type: ignore[misc]
 

@@ -151,7 +151,7 @@ class Stage:
             assert not loads.prefill_tokens.any()
             assert not loads.inflight_requests.any()
             for local in gateway.process.registry.all():
-                assert (local.pool.waiting, local.pool.open - local.pool.idle) == (0, 0)
+                assert (local.pool.waiting, local.pool.in_use) == (0, 0)
 
 
 @contextlib.asynccontextmanager

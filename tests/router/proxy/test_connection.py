@@ -77,7 +77,7 @@ async def test_an_answer_ends_where_its_framing_says_and_only_clean_connections_
 
     assert (sink.ended, sink.body, sink.length) == (True, body, length)
     assert pool.idle == (1 if kept else 0)
-    assert pool.open - pool.idle == 0
+    assert pool.in_use == 0
     for name in (b"content-length", b"transfer-encoding", b"connection", b"x-checksum", b"link"):
         assert name not in sink.lines
 

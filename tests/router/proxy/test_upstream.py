@@ -56,7 +56,7 @@ async def test_a_connection_is_used_again(worker: Any, new_sink: Any, until: Unt
         await until(lambda sink=sink: sink.done)
         assert sink.body == b"ok"
 
-    assert (worker.connections, pool.opened, pool.reused, pool.idle, pool.open - pool.idle) == (1, 1, 4, 1, 0)
+    assert (worker.connections, pool.opened, pool.reused, pool.idle, pool.in_use) == (1, 1, 4, 1, 0)
     pool.close()
 
 
@@ -91,7 +91,7 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
     )
     busy, waits, beyond = new_sink(), new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [], busy)
-    await until(lambda: pool.open - pool.idle == 1)
+    await until(lambda: pool.in_use == 1)
     pool.send(b"POST", b"/", b"", b"", [], waits)
     pool.send(b"POST", b"/", b"", b"", [], beyond)
     await until(lambda: beyond.done)
@@ -406,7 +406,7 @@ async def test_drain_lets_requests_in_flight_finish_and_keeps_nothing(
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
     pool.send(b"POST", b"/", b"", b"", [], sink)
-    await until(lambda: pool.open - pool.idle == 1)
+    await until(lambda: pool.in_use == 1)
     pool.drain()
     answer.set()
     await until(lambda: sink.done)
@@ -492,7 +492,7 @@ async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: 
     hour = UpstreamRules(3600, 3600, 3600, keepalive_s=3600)
     pool, sink = WorkerPool(await worker.start(script), hour), new_sink()
     pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
-    await until(lambda: pool.open - pool.idle == 1)
+    await until(lambda: pool.in_use == 1)
     pool.rules = UpstreamRules(3600, 0.01, 3600, keepalive_s=0.01)
     await until(lambda: sink.done)
     assert sink.error.code == "upstream_timeout"
