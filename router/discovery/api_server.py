@@ -90,10 +90,9 @@ _status_decoder = msgspec.json.Decoder(_Status)
 
 
 def find_server(kubeconfig: str) -> SingleConfig:
-    """Find the API server and our credentials; an empty path looks where Kubernetes' own clients look.
+    """Find the API server and our credentials, with an empty path where Kubernetes' own clients look.
 
-    Raises:
-        ApiFailure: There is none; the message says why.
+    Raises `ApiFailure` with the reason if there is none.
     """
     try:
         found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()

@@ -99,12 +99,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class PodWorker:
-    """A worker as its pod describes it.
-
-    Attributes:
-        url: As `router.fleet.normal_url` writes it.
-        declared: Its labels, its `ROLE` and its `CAPACITY`, if it has one.
-    """
+    """A worker as its pod describes it: a normal URL, and labels with `ROLE` and perhaps `CAPACITY`."""
 
     url: str
     declared: Mapping[str, str]
@@ -114,10 +109,8 @@ class PodWorker:
 class PodRules:
     """Rules for all pods; hosts that may not be connected to raise `ClientError`.
 
-    Attributes:
-        ports: Numbers or names for a pod that names none; empty for the one called ``http``, or its only one.
-        pair_labels: Defaults of prefill and decode workers' labels.
-        check_engine_host: For a host that only engines connect to.
+    `ports` are for a pod that names none; without them it is the one called ``http``, or its only one.
+    `pair_labels` are defaults of prefill and decode workers.
     """
 
     ports: tuple[str, ...] = ()
@@ -219,10 +212,7 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWorker, ...] | Refused:
-    """Return a pod's workers, ready or not, or why it has none.
-
-    `roles` are those of its selectors; empty text for the one without a role.
-    """
+    """Return a pod's workers, ready or not, or why it has none; `roles` are those of its selectors."""
     if pod.unreadable:
         return Refused(Refusal.UNREADABLE, pod.unreadable)
     if pod.ended:

@@ -19,8 +19,7 @@ class Sighting:
 
     Attributes:
         refused: Why it is no worker, or gets no requests; None if it does.
-        urls: Where it may have workers.
-        claims: Its workers by URL; none while it is refused.
+        urls: Where it may have workers; `claims` only while it is not refused.
         failures: Recent times that it stopped being ready.
         ready_s: Start of its readiness; None if it is not ready.
     """

@@ -72,9 +72,7 @@ class Source(Protocol):
     ) -> AsyncGenerator[PodEvent, None]:
         """Yield the events of pods since a version, until the server ends the watch after `lasts_s`.
 
-        Raises:
-            Gone: The version is too old.
-            ApiFailure: It ended otherwise, or never began.
+        Raises `Gone` for a version that is too old, else `ApiFailure`.
         """
 
     async def renew(self) -> None:

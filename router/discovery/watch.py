@@ -45,14 +45,7 @@ RENEW_AFTER = 3
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Pods of one role in one namespace.
-
-    Attributes:
-        cluster: Identity of the cluster.
-        namespace: Its name, or ``*`` for all.
-        role: Of the workers; empty if the pods name it.
-        selector: Of labels, as Kubernetes writes it.
-    """
+    """Pods of a role (empty if they name it) in a namespace (``*`` for all), by a label selector."""
 
     cluster: str
     namespace: str
@@ -72,13 +65,8 @@ class Selection:
 class PodWatch:
     """The pods of one selection.
 
-    Args:
-        source: Closed when the watch ends; it opens again by itself.
-        selection: The selection.
-        changed: Called with a pod's uid and its state, None if it is gone.
-        listed: Called after each successful list.
-        resync_s: Time between two lists.
-        clock: Monotonic seconds.
+    `source` is closed when the watch ends. `changed` is called with a pod's uid and state, None if it is
+    gone; `listed` after each successful list.
 
     Attributes:
         listed_s: Time of the last list; None before the first.

@@ -23,13 +23,7 @@ INSIST_US = 600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New properties; None leaves one as it is.
-
-    Attributes:
-        role: ``plain``, ``prefill``, ``decode`` or ``encode``.
-        labels: All of them, but for discovery's.
-        leaving: Remove it when it has drained; only counts while it drains.
-    """
+    """New properties; None leaves one as it is. `leaving` removes a draining worker when it has drained."""
 
     role: str | None = None
     draining: bool | None = None
@@ -57,11 +51,7 @@ class Changes:
         """The last change of each worker."""
 
     def say(self, worker: Worker, change: Change) -> None:
-        """Change a worker for all replicas.
-
-        Raises:
-            OpRefused: A value is beyond its bounds. The change is neither made nor repeated.
-        """
+        """Change a worker for all replicas; after `OpRefused` the change is neither made nor repeated."""
         put = self._put(worker, change)
         said = self._said.get(worker.worker_id)
         before: Mapping[str, str] = worker.labels

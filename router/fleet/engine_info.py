@@ -26,7 +26,6 @@ class ServedModel:
     """One entry of a worker's ``/v1/models``.
 
     Attributes:
-        model_id: Name in requests.
         max_model_len: Longest context in tokens; 0 if unknown.
         root: Base model (LoRA adapters name theirs as ``parent`` or ``root``).
         parent: Base model of a LoRA adapter; else empty.

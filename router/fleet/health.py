@@ -74,7 +74,7 @@ class HealthChecks:
         """Make the loop, not yet running.
 
         `connected` is called with the seconds that a new connection took; `replicas` returns the ids of live
-        replicas, this one among them; `places` bounds the probes, and so the connections, at a time.
+        ones; `places` bounds the probes, and so the connections, at a time.
         """
         self._registry = registry
         self._connected = connected

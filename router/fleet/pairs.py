@@ -40,10 +40,7 @@ class _Cached(NamedTuple):
 
 
 class Pairs:
-    """The pairs that a replica's workers can form; `active` if not all are plain.
-
-    `ready` returns the healthy workers that may take part in requests of a kind.
-    """
+    """The pairs that a replica's workers can form; `active` if not all are plain."""
 
     def __init__(self, circuits: Circuits, ready: Callable[[Kind], Sequence[LocalWorker]]) -> None:
         self.active = False

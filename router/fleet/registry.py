@@ -80,16 +80,9 @@ class Registry:
     ) -> None:
         """Begin empty.
 
-        Args:
-            fleet: The shared state.
-            log: Publishes changes.
-            rules: Thresholds of health; replaced when settings change.
-            breaker: Rules of circuits.
-            make_pool: Makes the connections to a base URL.
-            check_host: Raises `ClientError` if no worker may be at a host; not asked for the settings'
-                workers.
-            check_engine_host: Likewise for a host that only engines connect to.
-            worker_key: The fleet's key; None for none.
+        `check_host` raises `ClientError` if no worker may be at a host, but is not asked for the settings'
+        workers; `check_engine_host` likewise for a host that only engines connect to. `worker_key` None is no
+        key.
         """
         self.rules = rules
         self._fleet = fleet
@@ -125,8 +118,8 @@ class Registry:
         """Slots of workers that may begin a request for a model now, rising (roles: `router.fleet.pairs`).
 
         The list is cached until a worker changes; open circuits are checked each time. Workers of other
-        length buckets (`policies.BucketMembers.of_length`) that hold its length are included: placement
-        prices them.
+        length buckets (`policies.BucketMembers.of_length`) that hold its length are included, for placement
+        to price.
         """
         if self._fleet.revision != self._revision:
             self._sync()
@@ -315,13 +308,8 @@ class Registry:
     ) -> str:
         """Add a worker for all replicas, and return its id; may raise `ClientError`.
 
-        Args:
-            url: Base URL.
-            role: ``plain``, ``prefill``, ``decode`` or ``encode``.
-            capacity_tokens: KV capacity, 0 to ask the engine.
-            labels: Free labels.
-            static: True for workers of the settings: a change through the admin API is newer and wins, even
-                over a restart with the same settings.
+        `capacity_tokens` 0 asks the engine. A `static` worker is the settings': a change through the admin
+        API is newer and wins, even over a restart with the same settings.
         """
         url = normal_url(url)
         if not static:
@@ -353,9 +341,9 @@ class Registry:
     ) -> bool:
         """Change a worker for all replicas; None leaves a property as it is. Return False if unknown.
 
-        The change is repeated if another replica changes the worker at the same moment
-        (`router.fleet.changes`). Only a draining worker can be leaving (`policies.fleet.departures`). A
-        label's host may raise `ClientError`.
+        It is repeated if another replica changes the worker at the same moment (`router.fleet.changes`). Only
+        a draining worker can be leaving (`policies.fleet.departures`). A label's host may raise
+        `ClientError`.
         """
         local = self.get(worker_id)
         if local is None:

@@ -66,10 +66,8 @@ LEAD_S = 10.0
 class RolePlanner:
     """Decides which workers prefill and decode, and from which length on prefill is remote.
 
-    Attributes:
-        decode_fit: This replica's decode measurements, by worker class.
-        turned: Called with the role into which a worker turned.
-        clock: Monotonic seconds.
+    `decode_fit` returns this replica's measurements by worker class; `turned` is called with a worker's new
+    role.
     """
 
     core: Core
@@ -252,10 +250,7 @@ def _convertible(worker: Worker) -> bool:
 async def switch_role(
     client: httpx.AsyncClient, url: str, engine: str, role: str, peers: Iterable[str] = ()
 ) -> Switched:
-    """Have an engine of a dialect (may be empty) take a role; asking again does no harm.
-
-    `peers` are base URLs of workers whose engines have that role.
-    """
+    """Have an engine of a dialect, if any, take a role that `peers` have; repeating is harmless."""
     dialect = DIALECTS.get(engine)
     if dialect is None or dialect.role_switch is None:
         return Switched.DONE

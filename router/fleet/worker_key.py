@@ -25,8 +25,7 @@ logger = logging.getLogger(__name__)
 class WorkerKey:
     """The key (None if workers ask for none), and the workers that it is shown to.
 
-    `scopes` are discovery's (`router.discovery.Selection.scope`); `discovers` returns True if a pod is at a
-    URL.
+    `scopes` are discovery's (`Selection.scope`); `discovers` returns True if it sees a pod at a URL.
     """
 
     def __init__(

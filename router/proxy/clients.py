@@ -102,8 +102,7 @@ class Client:
 class Clients:
     """Connection and request counts of one process. For use from the event loop's thread.
 
-    `refused` is called on each refusal. `files_max` are connections for which there are open files; 0 for
-    any.
+    `refused` is called on each refusal; `files_max` bounds the connections, unless it is 0.
     """
 
     def __init__(

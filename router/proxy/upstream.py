@@ -93,10 +93,8 @@ class WorkerPool:
     Attributes:
         rules: Current rules; a change holds for requests in flight, too.
         authorization: Header line with the key that the worker is shown; may be empty.
-        reused: Requests that began on a kept connection.
-        retried: Requests that were sent again because a kept connection was stale.
-        on_idle_closed: Called when the worker closes an idle connection sooner than the gateway: it may be
-            gone.
+        reused: Requests that began on a kept connection; `retried` of them met a stale one.
+        on_idle_closed: Called when the worker closes an idle connection before the gateway: it may be gone.
     """
 
     def __init__(
@@ -190,8 +188,7 @@ class WorkerPool:
             lines: Header lines, without those of a connection (`router.proxy.headers`).
             body: Flat pieces, sent in order and not copied if large: never change them.
             sink: Receives the answer.
-            patient: Do not limit the wait for the first byte once the request has left: the answer comes
-                whole.
+            patient: Do not limit the wait for the first byte of an answer that comes whole.
             resend: Send it once more if it met a stale connection.
         """
         body_bytes = sum(map(len, body))

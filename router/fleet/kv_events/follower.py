@@ -65,12 +65,7 @@ class State(StrEnum):
 
 
 class Follower:
-    """One followed worker.
-
-    Attributes:
-        feeds: One per data-parallel rank; none until their endpoints are known.
-        detail: Reason for no feeds; `refused` if the gateway may not connect.
-    """
+    """One followed worker, with a feed per data-parallel rank; `detail` says why there are none."""
 
     def __init__(
         self,

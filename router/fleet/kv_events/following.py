@@ -69,12 +69,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingRules:
-    """Which workers to follow.
+    """Which workers to follow, if `on`.
 
-    Attributes:
-        on: False follows none.
-        named: Ids of the workers that the settings name; the operator chose where these publish.
-        timeout_s: Longest time for an engine's answer.
+    The operator chose where the workers `named` in the settings publish; `timeout_s` is for an engine's
+    answer.
     """
 
     on: bool
@@ -85,14 +83,8 @@ class FollowingRules:
 class KvEvents:
     """The loop.
 
-    Args:
-        core: The fleet.
-        client: Asks engines where they publish.
-        destinations: Where the gateway may connect to.
-        rules: Which workers to follow.
-        root_of: Root of the token ids that an engine caches under a model's name and a salt.
-        identifies: Returns True if prompts for a model are identified by token ids.
-        now_unix_s: Wall clock, for the lag of events.
+    `root_of` returns the root of the token ids that an engine caches under a model's name and a salt;
+    `identifies` returns True if prompts for a model are identified by token ids.
     """
 
     def __init__(

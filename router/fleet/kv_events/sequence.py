@@ -51,8 +51,6 @@ class Sequence:
             cache.
         asked: Number from which on the owner is to ask for batches; None for none.
         next: Number of the next batch; None for any.
-        gaps: Times that a number was missing.
-        restarts: Times that another process was noticed.
     """
 
     def __init__(self, listener: Listener) -> None:

@@ -42,9 +42,7 @@ _GONE = zmq.Event.DISCONNECTED
 class Subscription:
     """One SUB socket; may raise `OSError`. `wake` is called when it is armed and may have input.
 
-    Attributes:
-        connections: Times that the publisher connected.
-        invalid: Messages that are no batches.
+    `connections` counts how often the publisher connected, `invalid` the messages that are no batches.
     """
 
     def __init__(
@@ -133,9 +131,7 @@ async def replay(
 ) -> AsyncIterator[list[Batch]]:
     """Ask for the batches from number `start` on, and yield them in order.
 
-    Raises:
-        TimeoutError: The answer broke off after `silence_s`, or none came.
-        OSError: The endpoint cannot be used.
+    Raises `TimeoutError` if the answer breaks off for `silence_s`, `OSError` for an unusable endpoint.
     """
     socket = context.socket(zmq.DEALER)
     try:

@@ -113,12 +113,9 @@ _text = msgspec.msgpack.Decoder(str).decode
 
 
 class Batch(msgspec.Struct, gc=False):
-    """Contents of a batch.
+    """Contents of a batch; `sent_unix_s` 0 is unknown.
 
-    Attributes:
-        sent_unix_s: Time by the engine's clock; 0 if unknown.
-        damaged: Something of it that may matter is malformed.
-        clears: It empties the cache.
+    `damaged`: something that may matter is malformed. `clears`: it empties the cache.
     """
 
     sent_unix_s: float
