@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def check_discovery(settings: Settings) -> None:
-    """Raise `SettingsError` if discovery is on without a client or a configured API server."""
+    """See that pods can be asked for, before anything starts.
+
+    Raises:
+        SettingsError: There is no client, or no API server is configured.
+    """
     if not settings.discovery.service_discovery:
         return
     if importlib.util.find_spec("lightkube") is None:
@@ -33,47 +37,64 @@ def check_discovery(settings: Settings) -> None:
         raise SettingsError([f"discovery.service_discovery: {failure.message}"]) from failure
 
 
-def make_discovery(settings: Settings, core: Core, destinations: Destinations) -> Discovery | None:
-    """Build discovery by the settings; None where it is off. Raise `ApiFailure` without an API server."""
-    discovery = settings.discovery
-    if not discovery.service_discovery:
+def make_discovery(
+    settings: Settings,
+    core: Core,
+    destinations: Destinations,
+) -> Discovery | None:
+    """Build it as the settings say; None where it is off.
+
+    Args:
+        settings: All of them.
+        core: The fleet.
+        destinations: Judges where workers may be.
+
+    Raises:
+        ApiFailure: No API server is configured.
+    """
+    wanted = settings.discovery
+    if not wanted.service_discovery:
         return None
     # Importing the client takes some 0.1 s and 5 MB.
-    from router.discovery.api_server import ApiServer
+    from router.discovery.api_server import ApiServer, find_server
 
-    watched = [(selection, ApiServer(discovery.kubeconfig)) for selection in selections_of(discovery)]
+    config = find_server(wanted.kubeconfig)
+    watched = [(selection, ApiServer(wanted.kubeconfig)) for selection in selections_of(wanted, config)]
     pair_labels = (
         {HANDOVER_LABEL: settings.fleet.kv_connector} if settings.fleet.vllm_pd_disaggregation else {}
     )
     return Discovery(
         watched,
-        PodRules(discovery.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
+        PodRules(wanted.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
         core,
-        resync_s=discovery.resync_s,
+        resync_s=wanted.resync_s,
     )
 
 
-def scopes_of(discovery: DiscoverySettings) -> frozenset[str]:
-    """Scopes of the selections in the settings, which mark discovered workers; may raise `ApiFailure`."""
-    if not discovery.service_discovery:
+def scopes_of(wanted: DiscoverySettings) -> frozenset[str]:
+    """The scopes of the selections that the settings make, by which discovery notes its workers.
+
+    Raises:
+        ApiFailure: No API server is configured.
+    """
+    if not wanted.service_discovery:
         return frozenset()
-    return frozenset(selection.scope for selection in selections_of(discovery))
-
-
-def selections_of(discovery: DiscoverySettings) -> list[Selection]:
-    """Selections of a cluster's pods in the settings; may raise `ApiFailure`."""
     from router.discovery.api_server import find_server
 
-    config = find_server(discovery.kubeconfig)
+    return frozenset(each.scope for each in selections_of(wanted, find_server(wanted.kubeconfig)))
+
+
+def selections_of(wanted: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
+    """The selections that the settings make of a cluster's pods."""
     return [
         Selection(cluster_of(config), namespace, role, selector)
-        for namespace in discovery.namespaces or (config.namespace.strip(),)
-        for role, selector in discovery.selectors.items()
+        for namespace in wanted.namespaces or (config.namespace.strip(),)
+        for role, selector in wanted.selectors.items()
     ]
 
 
 def cluster_of(config: "SingleConfig") -> str:
-    """Identify a cluster: seen from its pods, every one has the same address."""
+    """What tells a cluster from others: seen from its pods, every one has the same address."""
     cluster = config.cluster
     authority = cluster.certificate_auth_data or ""
     if not authority and cluster.certificate_auth:

@@ -101,10 +101,10 @@ class UpstreamSink(Protocol):
         """Take decoded body bytes, as they came."""
 
     def upstream_end(self) -> None:
-        """Take the end of a complete answer."""
+        """The answer is complete."""
 
     def upstream_failed(self, error: Exception) -> None:
-        """Take a failure: a `router.errors.UpstreamError`, whose class says how far it got."""
+        """It failed: a `router.errors.UpstreamError`, whose class says how far it got."""
 
 
 class UpstreamRequest(Protocol):

@@ -7,7 +7,7 @@
     refused      the gateway may not connect to its events
     connecting   no connection yet, or none any more
     joining      old batches are asked for
-    partial      its events are true, but not complete: history describes it
+    partial      what is told is true, but not all: history describes it
     live         everything its engine holds is known: its events describe it (`policies.state.evidence`)
 
 After a restart, or a gap that hides removals, earlier use is forgotten up to the oldest prefill still under
