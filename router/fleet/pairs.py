@@ -23,7 +23,7 @@ CACHED_MAX = 1000
 """Cached lists of slots, and kinds of requests."""
 
 Kind = tuple[str | None, int]
-"""Model and length bucket of a request."""
+"""Of requests: their model, and their length bucket."""
 
 
 WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.prefills)
