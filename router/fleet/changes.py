@@ -33,7 +33,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _LastChange:
     change: Change
     at_us: int
     before: Mapping[str, str]
@@ -47,39 +47,39 @@ class Changes:
         self._publish = log.publish
         self._now_us = log.now_us
         self._replica = log.replica
-        self._said: dict[str, _Said] = {}
+        self._last: dict[str, _LastChange] = {}
         """The last change of each worker."""
 
     def say(self, worker: Worker, change: Change) -> None:
         """Change a worker for all replicas; after `OpRefused` the change is neither made nor repeated."""
         put = self._put(worker, change)
-        said = self._said.get(worker.worker_id)
+        last = self._last.get(worker.worker_id)
         before: Mapping[str, str] = worker.labels
-        if said is not None and said.at_us == worker.version[0]:
-            change, before = _both(said.change, change), said.before
+        if last is not None and last.at_us == worker.version[0]:
+            change, before = _both(last.change, change), last.before
         self._publish(put)
-        self._said[worker.worker_id] = _Said(change, put.at_us, before)
+        self._last[worker.worker_id] = _LastChange(change, put.at_us, before)
 
     def insist(self, workers: Iterable[Worker]) -> None:
         """Repeat changes of workers whose entries were replaced without them."""
-        if not self._said:
+        if not self._last:
             return
         since_us = self._now_us() - INSIST_US
-        self._said = {worker_id: said for worker_id, said in self._said.items() if said.at_us > since_us}
+        self._last = {worker_id: last for worker_id, last in self._last.items() if last.at_us > since_us}
         for worker in workers:
-            said = self._said.get(worker.worker_id)
-            if said is None or said.at_us <= max(worker.knows.get(self._replica, 0), worker.knows.get("", 0)):
+            last = self._last.get(worker.worker_id)
+            if last is None or last.at_us <= max(worker.knows.get(self._replica, 0), worker.knows.get("", 0)):
                 continue
-            change = _on(worker, said)
+            change = _on(worker, last)
             put = self._put(worker, change)
             if _content(put) == _content(worker):
-                del self._said[worker.worker_id]
+                del self._last[worker.worker_id]
                 continue
             before = worker.labels
             try:
                 self._publish(put)
             except OpRefused as error:  # together with the other change it exceeds a bound, as of labels
-                del self._said[worker.worker_id]
+                del self._last[worker.worker_id]
                 logger.warning(
                     "a change of a worker is dropped: it cannot be made beside another replica's change",
                     extra={
@@ -89,7 +89,7 @@ class Changes:
                     },
                 )
                 continue
-            self._said[worker.worker_id] = _Said(change, put.at_us, before)
+            self._last[worker.worker_id] = _LastChange(change, put.at_us, before)
             logger.info(
                 "a change of a worker is said again: another replica did not know of it",
                 extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
@@ -120,25 +120,25 @@ def _content(entry: Worker | WorkerPut) -> tuple[object, ...]:
     return entry.role, entry.draining, entry.capacity_tokens, entry.labels, entry.leaving
 
 
-def _both(first: Change, then: Change) -> Change:
+def _both(first: Change, second: Change) -> Change:
     return Change(
-        first.role if then.role is None else then.role,
-        first.draining if then.draining is None else then.draining,
-        first.capacity_tokens if then.capacity_tokens is None else then.capacity_tokens,
-        first.labels if then.labels is None else then.labels,
-        first.leaving if then.leaving is None else then.leaving,
+        first.role if second.role is None else second.role,
+        first.draining if second.draining is None else second.draining,
+        first.capacity_tokens if second.capacity_tokens is None else second.capacity_tokens,
+        first.labels if second.labels is None else second.labels,
+        first.leaving if second.leaving is None else second.leaving,
     )
 
 
-def _on(worker: Worker, said: _Said) -> Change:
+def _on(worker: Worker, last: _LastChange) -> Change:
     """Rebase a change of labels onto the labels that others changed meanwhile."""
-    change = said.change
+    change = last.change
     if change.labels is None:
         return change
     labels = {
         name: value
         for name, value in worker.labels.items()
-        if name in change.labels or said.before.get(name) != value
+        if name in change.labels or last.before.get(name) != value
     }
-    labels |= {name: value for name, value in change.labels.items() if said.before.get(name) != value}
+    labels |= {name: value for name, value in change.labels.items() if last.before.get(name) != value}
     return Change(change.role, change.draining, change.capacity_tokens, labels, change.leaving)
