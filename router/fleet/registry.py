@@ -185,8 +185,8 @@ class Registry:
             if len(self._limits) > NAMES_MAX:
                 self._limits.clear()
             serving = (local for local in self._local.values() if local.worker.role != "encode")
-            said = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
-            limits = tuple(said[1:] if said[:1] == [0] else said[:-1])
+            lengths = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
+            limits = tuple(lengths[1:] if lengths[:1] == [0] else lengths[:-1])
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._limits[model] = limits
         return limits
@@ -241,14 +241,14 @@ class Registry:
     def knows(self, model: str) -> bool:
         """Return True if a worker, healthy or not, serves the model or has not reported its models."""
         self._sync()
-        known = self._known.get(model)
-        if known is None:
+        served = self._known.get(model)
+        if served is None:
             if len(self._known) > NAMES_MAX:
                 self._known.clear()
-            known = not self._local or any(local.serves(model) for local in self._local.values())
+            served = not self._local or any(local.serves(model) for local in self._local.values())
             if len(model) <= NAME_LENGTH_MAX:
-                self._known[model] = known
-        return known
+                self._known[model] = served
+        return served
 
     def cached_as(self, model: str) -> str:
         """Name under which engines cache requests for a model; all workers should give names in one order."""
@@ -425,18 +425,18 @@ class Registry:
         clearly later: several processes may answer behind one address.
         """
         worker_id = local.worker.worker_id
-        known = self._fleet.started(worker_id)
-        if known is None:
+        current = self._fleet.started(worker_id)
+        if current is None:
             cold = self._lost_cache(local)
-        elif known.at_us >= asked_us:
+        elif current.at_us >= asked_us:
             return  # a sibling asked later
         else:
-            later_ms = started_unix_ms - known.started_unix_ms
+            later_ms = started_unix_ms - current.started_unix_ms
             cold = later_ms != 0 if local.suspected_us else later_ms > START_SLACK_MS
         if cold and not local.heard_us and turn_of(worker_id, self._replica, self._replicas()):
             local.heard_us = local.suspected_us = self.now_us()
             return
-        if known is None or cold:
+        if current is None or cold:
             self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
         if cold:
             self.circuits.restarted(local, self.now_us())
