@@ -52,7 +52,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "url": worker.url,
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
-        "site": local.site or None,
+        "site": local.worker.site or None,
         "bucket": _bucket(gateway, slot),
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,

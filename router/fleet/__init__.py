@@ -1,4 +1,4 @@
-"""Which workers exist, and whether they are well."""
+"""The workers of the fleet, and their health."""
 
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.asking import Asker, asking_client
@@ -25,7 +25,6 @@ __all__ = [
     "HealthChecks",
     "HealthRules",
     "LocalWorker",
-    "Patience",
     "Registry",
     "RolePlanner",
     "ServedModel",

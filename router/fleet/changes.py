@@ -1,8 +1,7 @@
-"""Changes of workers, said again where another replica replaced the entry without knowing of them.
+"""Changes of workers, repeated if another replica replaced the entry without them.
 
-A worker's entry in the log is replaced whole, and says whose changes are in it (`WorkerPut.knows`). Two
-replicas may change different things of a worker within the milliseconds that the log takes: the newer entry
-wins, and does not hold what the older one changed. Who said that sees it, and says it again of the newer one.
+A worker's entry in the log is replaced whole, and names the changes in it (`WorkerPut.knows`). If the newer
+of two entries lacks the older change, the author of the older one applies it again.
 
     one    drains: {one: 2} ────────────────────> drains, role: {one: 4, two: 3}
     two                  role: {two: 3}
@@ -19,20 +18,12 @@ from router.shared import LogPort
 logger = logging.getLogger(__name__)
 
 INSIST_US = 600_000_000
-"""How long after a change an entry may come whose author did not know of it: as long as Redis may be gone."""
+"""Time after a change in which an entry without it may come: as long as Redis may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be otherwise; None leaves a property as it is.
-
-    Attributes:
-        role: ``plain``, ``prefill``, ``decode`` or ``encode``.
-        draining: Whether it takes no new requests.
-        capacity_tokens: KV capacity.
-        labels: All that it is to have, but for what discovery notes.
-        leaving: Whether it is to be removed when it has drained; only counts while it drains.
-    """
+    """New properties; None leaves one as it is. `leaving` removes a draining worker when it has drained."""
 
     role: str | None = None
     draining: bool | None = None
@@ -42,61 +33,53 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _LastChange:
     change: Change
     at_us: int
     before: Mapping[str, str]
-    """The labels that it had."""
+    """Its labels before the change."""
 
 
 class Changes:
-    """Says changes to all replicas.
-
-    Args:
-        log: Where changes are published.
-    """
+    """This replica's changes of workers."""
 
     def __init__(self, log: LogPort) -> None:
         self._publish = log.publish
         self._now_us = log.now_us
         self._replica = log.replica
-        self._said: dict[str, _Said] = {}
-        """What was last said of each worker."""
+        self._last: dict[str, _LastChange] = {}
+        """The last change of each worker."""
 
     def say(self, worker: Worker, change: Change) -> None:
-        """Change a worker for all replicas.
-
-        Raises:
-            OpRefused: The change has a value beyond its bounds. It is neither made nor said again.
-        """
+        """Change a worker for all replicas; after `OpRefused` the change is neither made nor repeated."""
         put = self._put(worker, change)
-        said = self._said.get(worker.worker_id)
+        last = self._last.get(worker.worker_id)
         before: Mapping[str, str] = worker.labels
-        if said is not None and said.at_us == worker.version[0]:
-            change, before = _both(said.change, change), said.before
+        if last is not None and last.at_us == worker.version[0]:
+            change, before = _both(last.change, change), last.before
         self._publish(put)
-        self._said[worker.worker_id] = _Said(change, put.at_us, before)
+        self._last[worker.worker_id] = _LastChange(change, put.at_us, before)
 
     def insist(self, workers: Iterable[Worker]) -> None:
-        """Say again what was said of workers whose entries were replaced by somebody who did not know it."""
-        if not self._said:
+        """Repeat changes of workers whose entries were replaced without them."""
+        if not self._last:
             return
         since_us = self._now_us() - INSIST_US
-        self._said = {worker_id: said for worker_id, said in self._said.items() if said.at_us > since_us}
+        self._last = {worker_id: last for worker_id, last in self._last.items() if last.at_us > since_us}
         for worker in workers:
-            said = self._said.get(worker.worker_id)
-            if said is None or said.at_us <= max(worker.knows.get(self._replica, 0), worker.knows.get("", 0)):
+            last = self._last.get(worker.worker_id)
+            if last is None or last.at_us <= max(worker.knows.get(self._replica, 0), worker.knows.get("", 0)):
                 continue
-            change = _on(worker, said)
+            change = _on(worker, last)
             put = self._put(worker, change)
             if _content(put) == _content(worker):
-                del self._said[worker.worker_id]
+                del self._last[worker.worker_id]
                 continue
             before = worker.labels
             try:
                 self._publish(put)
-            except OpRefused as error:  # with what another replica changed it exceeds a bound, as of labels
-                del self._said[worker.worker_id]
+            except OpRefused as error:  # together with the other change it exceeds a bound, as of labels
+                del self._last[worker.worker_id]
                 logger.warning(
                     "a change of a worker is dropped: it cannot be made beside another replica's change",
                     extra={
@@ -106,7 +89,7 @@ class Changes:
                     },
                 )
                 continue
-            self._said[worker.worker_id] = _Said(change, put.at_us, before)
+            self._last[worker.worker_id] = _LastChange(change, put.at_us, before)
             logger.info(
                 "a change of a worker is said again: another replica did not know of it",
                 extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
@@ -116,7 +99,7 @@ class Changes:
         at_us = max(self._now_us(), worker.version[0] + 1)
         drains = worker.draining if change.draining is None else change.draining
         labels = worker.labels if change.labels is None else change.labels
-        # What is older nobody says again.
+        # Older changes are not repeated.
         knows = {name: known_us for name, known_us in worker.knows.items() if known_us > at_us - INSIST_US}
         return WorkerPut(
             worker.worker_id,
@@ -137,26 +120,25 @@ def _content(entry: Worker | WorkerPut) -> tuple[object, ...]:
     return entry.role, entry.draining, entry.capacity_tokens, entry.labels, entry.leaving
 
 
-def _both(first: Change, then: Change) -> Change:
-    """Two changes as one."""
+def _both(first: Change, second: Change) -> Change:
     return Change(
-        first.role if then.role is None else then.role,
-        first.draining if then.draining is None else then.draining,
-        first.capacity_tokens if then.capacity_tokens is None else then.capacity_tokens,
-        first.labels if then.labels is None else then.labels,
-        first.leaving if then.leaving is None else then.leaving,
+        first.role if second.role is None else second.role,
+        first.draining if second.draining is None else second.draining,
+        first.capacity_tokens if second.capacity_tokens is None else second.capacity_tokens,
+        first.labels if second.labels is None else second.labels,
+        first.leaving if second.leaving is None else second.leaving,
     )
 
 
-def _on(worker: Worker, said: _Said) -> Change:
-    """A change of labels that leaves what was done to others meanwhile."""
-    change = said.change
+def _on(worker: Worker, last: _LastChange) -> Change:
+    """Rebase a change of labels onto the labels that others changed meanwhile."""
+    change = last.change
     if change.labels is None:
         return change
     labels = {
         name: value
         for name, value in worker.labels.items()
-        if name in change.labels or said.before.get(name) != value
+        if name in change.labels or last.before.get(name) != value
     }
-    labels |= {name: value for name, value in change.labels.items() if said.before.get(name) != value}
+    labels |= {name: value for name, value in change.labels.items() if last.before.get(name) != value}
     return Change(change.role, change.draining, change.capacity_tokens, labels, change.leaving)

@@ -1,6 +1,6 @@
-"""Looks at the links while the gateway runs, and logs which went down or came back (`policies.LinkWatch`).
+"""Loop that checks the links and logs which went down or came back (`policies.LinkWatch`).
 
-`watch_links` is started by `router.app` and looks every `LOOK_S`. If it fails, links count as configured.
+`router.app` starts `watch_links`, which looks every `LOOK_S`. If it fails, links count as configured.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 async def watch_links(watch: LinkWatch) -> None:
-    """Look now and then, for ever."""
+    """Check the links until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
         for link, down in watch.look():

@@ -1,19 +1,13 @@
-"""Runs the slow loop: asks `disaggregation.role_plan` now and then, says its answer, and turns workers.
+"""The slow loop: asks `disaggregation.role_plan`, publishes its plan, and turns workers.
 
-`RolePlanner.run` is started by `router.app` and looks every ``roles.interval_s``, or every `TURNING_S` while
-a worker is turning; with ``roles.mode`` off it only takes back what was planned before. One replica leads:
-the one whose turn it is (`policies.turn_of`) among those whose heartbeats in Redis live. The heartbeat is the
-lease. A leader that dies, or does not reach Redis, leads no more when it expires, and the next begins
-`LEAD_S` later, when what the last one said has arrived. A lease of its own would say the same a second time,
-and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
-turn is sorted out by whoever leads then (`policies.disaggregation.role_turns`).
+`router.app` starts `RolePlanner.run`, which looks every ``roles.interval_s``, or every `TURNING_S` while a
+worker is turning; with ``roles.mode`` off it only takes earlier plans back. The leader is the replica in turn
+(`policies.turn_of`) of those with a live heartbeat in Redis: the heartbeat is the lease. If two lead at once,
+the later plan counts, and the next leader sorts out their turns (`policies.disaggregation.role_turns`).
 
-The decisions about a turning worker are pure (`turn_roles`, `role_taken`). The planner carries them out: it
-asks the engine to take a role, and publishes what became of that. An engine whose dialect has no call for it
-(`router.engines`), or that is not known, counts as switched at once: the label ``convertible=true`` says so.
-
-Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
-wrong in a look is logged and tried again in the next.
+An engine without a call to switch its role (`router.engines`), or an unknown one, counts as switched at once:
+the label ``convertible=true`` says so. Nothing depends on a plan: without one, threshold and roles stay as
+configured. A failed look is logged and tried again in the next.
 """
 
 import asyncio
@@ -50,36 +44,30 @@ from policies import (
     turn_roles,
 )
 from router.engines import DIALECTS, switches_role
+from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.pages import page
 
 logger = logging.getLogger(__name__)
 
 _NUMBER = re.compile(r"[0-9.]+")
 
 TURN = "roles"
-"""What the replicas take turns for."""
+"""Key of the replicas' turns."""
 
 TURNING_S = 2.0
-"""Between two looks while a worker is turning: it should not stand idle for long when it is free."""
+"""Seconds between two looks while a worker is turning: it should not stand idle for long when it is free."""
 
 LEAD_S = 10.0
-"""Whoever begins to lead waits so long: several times what the log and a heartbeat take."""
+"""Seconds that a new leader waits: several times what the log and a heartbeat take."""
 
 
 @dataclass(slots=True)
 class RolePlanner:
-    """Decides who prefills and who decodes, and from which length on prefill is remote.
+    """Decides which workers prefill and decode, and from which length on prefill is remote.
 
-    Attributes:
-        core: The fleet.
-        client: Asks engines to switch.
-        decode_fit: What this replica learned of decode, by worker class.
-        rules: When roles change.
-        level: What is promised.
-        turned: Told into which role a worker turned.
-        clock: Monotonic seconds.
+    `decode_fit` returns this replica's measurements by worker class; `turned` is called with a worker's new
+    role.
     """
 
     core: Core
@@ -93,16 +81,16 @@ class RolePlanner:
     _leads_since_s: float | None = field(init=False, default=None)
     _reason: str = field(init=False, default="")
     _asked: dict[str, int] = field(init=False, default_factory=dict)
-    """Which start of a worker's engine was asked for its role."""
+    """Start of each worker's engine that was asked for its role."""
 
     def use(self, rules: RoleRules, level: ServiceLevel) -> None:
-        """Plan by these from now on; the time to the next look begins anew."""
+        """Apply other rules from now on; the time to the next look begins anew."""
         if (rules, level.tpot_slo_s) != (self.rules, self.level.tpot_slo_s):
             self.rules, self.level = rules, level
             self._changed.set()
 
     async def run(self) -> None:
-        """Look now and then, for ever."""
+        """Look now and then until cancelled."""
         while True:
             self._changed.clear()
             turning = any(member.turning for member in self.members())
@@ -115,7 +103,7 @@ class RolePlanner:
                 await self.look()
 
     async def look(self) -> None:
-        """Decide and go on, if this replica leads."""
+        """Decide and act, if this replica leads."""
         if not self.leads():
             return
         await self._follow_restarts()
@@ -123,14 +111,14 @@ class RolePlanner:
         if not members:
             return
         verdict = self.verdict(members)
-        step = turn_roles(verdict, members, *self._known(), self.rules)
+        step = turn_roles(verdict, members, *self._context(), self.rules)
         self._log(verdict)
-        self._say(step)
+        self._publish(step)
         if step.free:
             await asyncio.gather(*(self._switch(worker_id, role) for worker_id, role in step.free))
 
     def leads(self) -> bool:
-        """Whether this replica has led for long enough to act."""
+        """Return True if this replica has led for long enough to act."""
         log = self.core.log
         if not log.status().connected or turn_of(TURN, log.replica, log.replicas()):
             self._leads_since_s = None
@@ -146,25 +134,25 @@ class RolePlanner:
         return [self._member(local) for local in workers if local.worker.role in (PREFILL, DECODE)]
 
     def demand(self, members: list[RoleMember]) -> RoleDemand:
-        """What came lately, and what it takes."""
+        """Recent demand, and the work that it takes."""
         return role_demand(
             self.core.fleet, members, self._decode_fit, self.core.log.now_us(), self.level.tpot_slo_s
         )
 
     def verdict(self, members: list[RoleMember]) -> RoleVerdict:
-        """What this replica would decide now."""
+        """The decision that this replica would make now."""
         if self.rules.mode == "off":
             return SWITCHED_OFF
-        plan, _, now_us = self._known()
+        plan, _, now_us = self._context()
         return plan_roles(self.demand(members), members, plan, now_us, self.rules)
 
-    def _known(self) -> tuple[OffloadPlan | None, str, int]:
-        """The newest plan, who this replica is, and log time."""
+    def _context(self) -> tuple[OffloadPlan | None, str, int]:
+        """The newest plan, this replica's id, and log time."""
         log = self.core.log
         return self.core.fleet.offload_plan, log.replica, log.now_us()
 
     async def _switch(self, worker_id: str, role: str) -> None:
-        """Make a worker's engine take a role, and say what the worker is then, if it is still turning."""
+        """Have a worker's engine take a role, and publish the outcome if the worker is still turning."""
         local = self.core.registry.get(worker_id)
         if local is None:
             return
@@ -179,13 +167,13 @@ class RolePlanner:
         if member is None or not member.turning or not member.worker.draining:
             return
         before = member.worker.role
-        self._say(role_taken(member, role, outcome, *self._known()))
+        self._publish(role_taken(member, role, outcome, *self._context()))
         worker = self.core.fleet.worker(worker_id)
         if worker is not None and worker.role != before:
             self.turned(worker.role)
 
     async def _follow_restarts(self) -> None:
-        """Give workers that began anew the role that their engines were started with, if they switch it."""
+        """Give restarted workers the role that their engines were started with, if they switch it."""
         asked: dict[str, int] = {}
         for local in self.core.registry.all() if self.rules.apply else ():
             worker, started = local.worker, self.core.fleet.started(local.worker.worker_id)
@@ -199,12 +187,11 @@ class RolePlanner:
                 role = await role_of(self.client, worker.url, local.engine)
                 asked[worker.worker_id] = started.started_unix_ms
                 if role and role != worker.role and local.worker is worker:
-                    self._told(worker.worker_id, f"is to {role}, as its engine was started")
+                    self._log_change(worker.worker_id, f"is to {role}, as its engine was started")
                     self.core.registry.change(worker.worker_id, role=role)
         self._asked = asked
 
     def _decode_fit(self, worker_class: str) -> DecodeFit:
-        """What this replica has learned of decode, or else what the others have."""
         own = self.decode_fit(worker_class)
         return own if own.known else self.core.fleet.decode_fit(worker_class)
 
@@ -222,20 +209,20 @@ class RolePlanner:
             held_tokens=fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens,
         )
 
-    def _say(self, step: RoleStep) -> None:
+    def _publish(self, step: RoleStep) -> None:
         for op in step.ops:
             self.core.log.publish(op)
         for worker_id, event in step.events:
-            self._told(worker_id, event)
+            self._log_change(worker_id, event)
 
-    def _told(self, worker_id: str, told: str) -> None:
+    def _log_change(self, worker_id: str, change: str) -> None:
         logger.info(
             "the role of a worker changes",
-            extra={"event": "role.changes", "worker_id": worker_id, "told": told},
+            extra={"event": "role.changes", "worker_id": worker_id, "told": change},
         )
 
     def _log(self, verdict: RoleVerdict) -> None:
-        """Log what is decided, if it is something else than before but for its numbers."""
+        """Log a decision, unless only its numbers differ from the last one."""
         reason = _NUMBER.sub("", verdict.reason)
         if reason == self._reason:
             return
@@ -257,22 +244,13 @@ class RolePlanner:
 
 
 def _convertible(worker: Worker) -> bool:
-    """Whether somebody said that its role may change."""
     return worker.labels.get(CONVERTIBLE_LABEL, "").lower() == "true" and worker.role in (PREFILL, DECODE)
 
 
 async def switch_role(
     client: httpx.AsyncClient, url: str, engine: str, role: str, peers: Iterable[str] = ()
 ) -> Switched:
-    """Make an engine take a role; asking again does no harm.
-
-    Args:
-        client: Asks it.
-        url: Base URL of its worker.
-        engine: Name of its dialect, or empty.
-        role: ``prefill`` or ``decode``.
-        peers: Base URLs of workers whose engines have that role.
-    """
+    """Have an engine of a dialect, if any, take a role that `peers` have; repeating is harmless."""
     dialect = DIALECTS.get(engine)
     if dialect is None or dialect.role_switch is None:
         return Switched.DONE
@@ -292,7 +270,7 @@ async def switch_role(
 
 
 async def role_of(client: httpx.AsyncClient, url: str, engine: str) -> str:
-    """Which role an engine has now: ``prefill``, ``decode``, or empty if it does not say."""
+    """Return an engine's role now: ``prefill``, ``decode``, or empty if it reports none."""
     dialect = DIALECTS.get(engine)
     if dialect is None or dialect.role_switch is None:
         return ""

@@ -169,7 +169,7 @@ def test_what_is_kept_of_lists_is_bounded(setup: Setup) -> None:
     setup.add("d", "decode", "sglang")
     for number in range(2500):
         assert setup.partners(f"model {number}") == {"p": ["d"]}
-    assert len(setup.registry.pairs._kept) <= 1000
+    assert len(setup.registry.pairs._cached) <= 1000
     assert len(setup.registry.pairs._decode) <= 1000
 
 
