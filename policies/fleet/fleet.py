@@ -245,7 +245,40 @@ class FleetState:
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
         self._pool_writes = PoolWrites(self.loads, self._hold)
-        self._apply: dict[type, Callable[[Any], object]] = {
+        self._apply = self._handlers()
+
+    def use(self, rules: FleetRules) -> None:
+        """Go by other rules from now on, where they differ in what this state can follow.
+
+        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
+        ``quantum_s``. All else says what was counted and remembered so far, and stays.
+        """
+        self.rules = replace(
+            self.rules,
+            congestion_max_per_s=rules.congestion_max_per_s,
+            lifetime_s_max=rules.lifetime_s_max,
+            default_model=rules.default_model,
+            weight_of=rules.weight_of,
+            quantum_s=rules.quantum_s,
+        )
+        self.fairness.use(rules.weight_of, rules.quantum_s)
+        self.columns.congestion_max_per_s = rules.congestion_max_per_s
+        self.columns.refresh_soon()
+        for worker in self._workers.values():
+            self.columns.price(worker.slot, self.service_model(worker.worker_class))
+
+    # The fold.
+
+    def apply(self, op: Op) -> None:
+        """Apply one operation. Repeating it, or applying it late, changes nothing more."""
+        self._apply[type(op)](op)
+
+    def _handlers(self) -> dict[type, Callable[[Any], object]]:
+        """Return the fold as a table: the handler of each type of operation.
+
+        A register without a row of its own is put, or, if it is about a worker, passes `_of_worker`.
+        """
+        return {
             Placed: self._placed,
             FirstToken: self._first_token,
             Finished: self._finished,
@@ -273,32 +306,6 @@ class FleetState:
             Forget: self._forget,
             EndGone: self._end_gone,
         }
-
-    def use(self, rules: FleetRules) -> None:
-        """Go by other rules from now on, where they differ in what this state can follow.
-
-        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
-        ``quantum_s``. All else says what was counted and remembered so far, and stays.
-        """
-        self.rules = replace(
-            self.rules,
-            congestion_max_per_s=rules.congestion_max_per_s,
-            lifetime_s_max=rules.lifetime_s_max,
-            default_model=rules.default_model,
-            weight_of=rules.weight_of,
-            quantum_s=rules.quantum_s,
-        )
-        self.fairness.use(rules.weight_of, rules.quantum_s)
-        self.columns.congestion_max_per_s = rules.congestion_max_per_s
-        self.columns.refresh_soon()
-        for worker in self._workers.values():
-            self.columns.price(worker.slot, self.service_model(worker.worker_class))
-
-    # The fold.
-
-    def apply(self, op: Op) -> None:
-        """Apply one operation. Repeating it, or applying it late, changes nothing more."""
-        self._apply[type(op)](op)
 
     def collect(self, now_us: int) -> int:
         """Forget what is too old to matter; call every few seconds.
