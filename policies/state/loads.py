@@ -26,6 +26,7 @@ a numpy array, and beside it a memoryview of the same memory: ``view[slot] += x`
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -49,6 +50,9 @@ NO_RETURNS = (0,) * RATE_WINDOW_S
 
 NEVER_US = 2**62
 """A log time that does not come."""
+
+STALE_MAX = 16
+"""A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
 
 SORTED_MAX = 512
 """So many request ids are sorted at once (0.1 ms)."""
@@ -138,8 +142,15 @@ class Loads:
         self._generation = 0
         self._traces: dict[str, Reservation] = {}
         self._old_traces: dict[str, Reservation] = {}
+        self._ended_at: defaultdict[int, list[str]] = defaultdict(list)
+        self._old_ended_at: defaultdict[int, list[str]] = defaultdict(list)
+        """By slot the ids of traces that name it, of the same two generations."""
         self._left_us: dict[str, int] = {}
         self.requests: dict[str, Reservation] = {}
+        self._of_replica: dict[str, dict[str, Reservation]] = {}
+        """The same requests by replica."""
+        self._oldest_us = NEVER_US
+        """Log time that no request in flight is older than."""
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
         self._second = 0
         self._allocate(8)
@@ -211,8 +222,11 @@ class Loads:
             )
             if gone:
                 self._traces[request_id] = request
+                self._ended_at[slot].append(request_id)
         else:
             gone = gone or request.finished or at_us <= request.at_us
+            if request.slot != slot:
+                self._ended_at[slot].append(request_id)
             request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
             request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
             request.context_tokens = op.context_tokens
@@ -225,6 +239,12 @@ class Loads:
         if gone:
             return arrives
         self.requests[request_id] = request
+        of_replica = self._of_replica.get(op.replica)
+        if of_replica is None:
+            of_replica = self._of_replica[op.replica] = {}
+        of_replica[request_id] = request
+        if request.at_us < self._oldest_us:
+            self._oldest_us = request.at_us
         self._inflight_requests_at[slot] += 1
         self._inflight_tokens_at[slot] += op.context_tokens
         if not request.prefilled_us:
@@ -255,6 +275,8 @@ class Loads:
     def left(self, op: Left) -> list[int]:
         """Release everything a replica had in flight that it placed at or before ``op.at_us``.
 
+        Costs one step for each request that this replica has in flight, whatever the others have.
+
         Returns:
             The slots of these requests.
         """
@@ -263,8 +285,8 @@ class Loads:
         self._left_us[op.replica] = op.at_us
         gone = [
             (request_id, request)
-            for request_id, request in self.requests.items()
-            if request.replica == op.replica and request.at_us <= op.at_us
+            for request_id, request in self._of_replica.get(op.replica, {}).items()
+            if request.at_us <= op.at_us
         ]
         for request_id, request in gone:
             self._end(request_id, request)
@@ -272,6 +294,8 @@ class Loads:
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget what is too old to matter, and release what nobody ever finished.
+
+        Looks at the requests in flight only when the oldest at the last look may be too old by now.
 
         Args:
             now_us: Log time.
@@ -285,9 +309,13 @@ class Loads:
             stale = 0 < self._generation < generation - 1
             self._old_traces = {} if stale else self._traces
             self._traces = {}
+            self._old_ended_at = defaultdict(list) if stale else self._ended_at
+            self._ended_at = defaultdict(list)
             self._generation = generation
             horizon_us = now_us - 2 * self._memory_us
             self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        if now_us - self._oldest_us <= lifetime_us_max:
+            return 0
         expired = [
             (request_id, request)
             for request_id, request in self.requests.items()
@@ -296,6 +324,7 @@ class Loads:
         for request_id, request in expired:
             self._end(request_id, request)
             request.finished = True
+        self._oldest_us = min([request.at_us for request in self.requests.values()], default=NEVER_US)
         return len(expired)
 
     def retain(self, listed: Container[str], own: str) -> None:
@@ -314,14 +343,20 @@ class Loads:
                 request.at_us = -1
 
     def drop(self, slot: int) -> None:
-        """Free a slot that has nothing in flight, for another worker."""
+        """Free a slot that has nothing in flight, for another worker.
+
+        Costs one step for each ended request of this worker that is remembered.
+        """
         assert self.inflight_requests[slot] == 0
         for array in (self._done_us, self._head_us, self._head_service_us, *self._windows):
             array[slot] = 0
         self._prefilling[slot].clear()
-        for traces in (self._traces, self._old_traces):
-            for request_id in [key for key, trace in traces.items() if trace.slot == slot]:
-                del traces[request_id]
+        for ended_at in (self._ended_at, self._old_ended_at):
+            for request_id in ended_at.pop(slot, ()):
+                for traces in (self._traces, self._old_traces):
+                    trace = traces.get(request_id)
+                    if trace is not None and trace.slot == slot:
+                        del traces[request_id]
 
     # What decisions read.
 
@@ -354,7 +389,7 @@ class Loads:
 
     def replicas(self) -> set[str]:
         """Those that have something in flight."""
-        return {request.replica for request in self.requests.values()}
+        return set(self._of_replica)
 
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
@@ -512,8 +547,13 @@ class Loads:
     def _end(self, request_id: str, request: Reservation) -> None:
         """Release a reservation, and remember it, without what a later placement says again."""
         del self.requests[request_id]
+        of_replica = self._of_replica[request.replica]
+        del of_replica[request_id]
+        if not of_replica:
+            del self._of_replica[request.replica]
         self._traces[request_id] = request
         slot = request.slot
+        self._ended_at[slot].append(request_id)
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
         if not request.prefilled_us:
@@ -538,6 +578,16 @@ class Loads:
         """Add a request to those that are prefilling."""
         heap, entry = self._prefilling[request.slot], (request.at_us, request_id)
         heapq.heappush(heap, entry)
+        if len(heap) > 2 * self._prefill_requests_at[request.slot] + STALE_MAX:
+            requests = self.requests
+            heap[:] = [
+                each
+                for each in heap
+                if (known := requests.get(each[1])) is not None
+                and not known.prefilled_us
+                and known.at_us == each[0]
+            ]
+            heapq.heapify(heap)
         if heap[0] is entry:
             self._find_head(request.slot)
 
