@@ -22,8 +22,16 @@ FEW_MASKS = 4
 """Up to this many masks are unpacked whole: 3 µs each. More share some 20 µs."""
 
 
+MANY_BITS = 32
+"""More bits than this are found all at once: 20 to 60 µs a mask, one by one 0.5 µs each."""
+
+
 def bits(mask: int) -> Iterator[int]:
     """Positions of the set bits, ascending."""
+    if mask.bit_count() > MANY_BITS:
+        packed = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), dtype=np.uint8)
+        yield from np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist()
+        return
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

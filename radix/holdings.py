@@ -38,7 +38,6 @@ class Holdings:
         capacity: Most blocks it may hold; None for no limit of its own.
         queue: Its order of eviction; None without a capacity.
         floor: Highest place in that order that was ever evicted: nothing at or below it comes back.
-        ends_from_us: Request ends older than this do not count: their windows are gone.
         forgot_us: Watermark of `PrefixTree.forget`: nothing last used before comes back.
         trimmed: Tombstones of `PrefixTree.trim`: hash of the removed block -> its watermark; and those of
             `PrefixTree.end_gone`.
@@ -48,7 +47,6 @@ class Holdings:
     __slots__ = (
         "blocks",
         "capacity",
-        "ends_from_us",
         "floor",
         "forgot_us",
         "queue",
@@ -63,10 +61,14 @@ class Holdings:
         self.capacity: int | None = None
         self.queue: EvictionQueue | None = None
         self.floor: Key = LOWEST
-        self.ends_from_us = 0
         self.forgot_us = 0
         self.trimmed: dict[int, int] = {}
         self.trimmed_us = 0
+
+    @property
+    def ends_from_us(self) -> int:
+        """Log time before which request ends do not count: their windows are gone."""
+        return max(self.forgot_us, self.floor[0] + 1)
 
     def admitted(self, path: bytes, at_us: int, tree_floor: Key) -> int:
         """How many blocks of a path a use at ``at_us`` still counts for, after all that was removed.
@@ -103,9 +105,7 @@ class Holdings:
 
     def raise_floor(self, floor: Key) -> None:
         """Something was evicted here or, says a snapshot, elsewhere."""
-        if floor > self.floor:
-            self.floor = floor
-            self.ends_from_us = max(self.ends_from_us, floor[0] + 1)
+        self.floor = max(self.floor, floor)
 
     def remember_trim(self, block_hash: int, before_us: int, newest_us: int) -> None:
         """Leave a tombstone, and take away what is beyond the horizon: two of the oldest for each that comes.

@@ -68,15 +68,13 @@ class Match(msgspec.Struct, gc=False, eq=False):
                 if workers >> slot & 1:
                     blocks[row] += depth
 
-    def keep_safe(self, ends: dict[int, int], profile: AttentionProfile, block_tokens: int) -> None:
+    def keep_safe(self, ends: NDArray[np.int32], profile: AttentionProfile, block_tokens: int) -> None:
         """Keep what is window-safe of it, where that is not all.
 
         Args:
-            ends: By slot the deepest block at which a request ended, within the match.
+            ends: By slot the deepest block at which a request ended, within the match; 0 if none did.
             profile: What the model's layers need.
             block_tokens: Tokens per block, > 0.
         """
-        self._safe = safe = retained_blocks(self.matched, profile, block_tokens).astype(np.int32)
-        if ends:
-            at = np.fromiter(ends.keys(), dtype=np.intp, count=len(ends))
-            safe[at] = np.maximum(safe[at], np.fromiter(ends.values(), dtype=np.int32, count=len(ends)))
+        retained = retained_blocks(self.matched, profile, block_tokens)
+        self._safe = np.maximum(retained.astype(np.int32), ends)

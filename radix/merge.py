@@ -47,7 +47,7 @@ def _steps(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[fl
     workers = [tree.holdings_of(slot) for slot in slots]
     for slot, (forgot_us, floor) in zip(slots, marks.workers, strict=True):
         tree.forget(slot, forgot_us)
-        tree.holdings[slot].raise_floor(floor)
+        tree.raise_floor(slot, floor)
         if tree.holdings[slot].queue is not None:
             tree.evict_from(slot)
         yield 0.0

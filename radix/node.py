@@ -11,9 +11,53 @@ collects a cycle of nodes, and whoever takes a node out of the tree clears its `
 """
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from radix.blocks import HASH_BYTES
 from radix.eviction import Key
+
+DEPTH_BITS = 32
+"""Bits of a depth in the key of an end."""
+
+
+class EndColumns:
+    """The ends in a node as columns, for nodes in which many workers have one.
+
+    Attributes:
+        keys: Slot and depth of each, ascending.
+        at_us: Log time of each.
+    """
+
+    __slots__ = ("_depths", "_slots", "at_us", "keys")
+
+    def __init__(self, ends: dict[int, dict[int, int]]) -> None:
+        rows = [
+            (slot << DEPTH_BITS | depth, at_us)
+            for slot, at_depth in ends.items()
+            for depth, at_us in at_depth.items()
+        ]
+        self.keys, self.at_us = np.array(sorted(rows), dtype=np.int64).T.copy()
+        self._slots = self.keys >> DEPTH_BITS
+        self._depths = (self.keys & (1 << DEPTH_BITS) - 1).astype(np.int32)
+
+    def renew(self, slot: int, depth: int, at_us: int) -> None:
+        """Change the log time of an end that is in the columns."""
+        self.at_us[self.keys.searchsorted(slot << DEPTH_BITS | depth)] = at_us
+
+    def raise_last(
+        self, last: NDArray[np.int32], depth: int, from_us: NDArray[np.int64], tree_us: int
+    ) -> None:
+        """Raise each worker's last end to its last one in the node.
+
+        Args:
+            last: By slot, in blocks; changed in place.
+            depth: Deeper ends do not count.
+            from_us: By slot the log time before which an end does not count.
+            tree_us: The same for all workers.
+        """
+        counts = (self._depths <= depth) & (self.at_us >= np.maximum(from_us[self._slots], tree_us))
+        np.maximum.at(last, self._slots[counts], self._depths[counts])
 
 
 class Node(msgspec.Struct, eq=False, gc=False):
@@ -26,6 +70,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         holders: Bit ``1 << slot`` is set for every worker that holds the whole run.
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
+        end_columns: The same as columns, made when asked for and until an end comes or goes.
     """
 
     parent: "Node | None"
@@ -34,6 +79,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
     holders: int
     children: "dict[int, Node] | None" = None
     ends: dict[int, dict[int, int]] | None = None
+    end_columns: EndColumns | None = None
 
     @property
     def size(self) -> int:
@@ -89,12 +135,18 @@ class Node(msgspec.Struct, eq=False, gc=False):
         if self.ends is None:
             self.ends = {}
         ends = self.ends.setdefault(slot, {})
-        if ends.get(depth, -1) < at_us:
+        noted_us = ends.get(depth, -1)
+        if noted_us < at_us:
             ends[depth] = at_us
+            if self.end_columns is not None:
+                if noted_us < 0:
+                    self.end_columns = None
+                else:
+                    self.end_columns.renew(slot, depth, at_us)
 
     def divide_ends(self, upper: "Node") -> None:
         """Give the ends in the first part of the run to the node that took that part over."""
-        ends, self.ends = self.ends, None
+        ends, self.ends, self.end_columns = self.ends, None, None
         for slot, at_depth in (ends or {}).items():
             for depth, at_us in at_depth.items():
                 (upper if depth <= upper.end else self).note_end(slot, depth, at_us)
@@ -119,6 +171,9 @@ class Node(msgspec.Struct, eq=False, gc=False):
             or (before_us is not None and at_us >= before_us)
             or (until is not None and depth > until)
         }
+        if len(kept) == len(self.ends[slot]):
+            return
+        self.end_columns = None
         if kept:
             self.ends[slot] = kept
             return

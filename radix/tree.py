@@ -33,7 +33,10 @@ of that age.
 """
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from radix.bitmask import bits
 from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, words_of
@@ -41,7 +44,7 @@ from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
-from radix.node import Node, common_blocks
+from radix.node import EndColumns, Node, common_blocks
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
 from radix.windows import FULL_ATTENTION, AttentionProfile
@@ -49,6 +52,9 @@ from radix.windows import FULL_ATTENTION, AttentionProfile
 BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
 
+
+WIDE_ENDS_MIN = 32
+"""Workers with ends in a node from which on they are looked at as columns: 20 µs, one by one 0.6 µs each."""
 
 JOINED_HOLDERS_MAX = 16
 """With more holders, times are compared only when one comes back: that costs O(holders), as dividing did."""
@@ -88,6 +94,9 @@ class PrefixTree:
         """Latest log time seen."""
         self.root = Node(None, b"", 0, 0)
         self.holdings: list[Holdings] = []
+        self.ends_from_us = np.zeros(8, dtype=np.int64)
+        """`Holdings.ends_from_us` by slot, and a view of the same memory (`policies.state.loads`)."""
+        self._ends_from_at = cast("memoryview[int]", self.ends_from_us.data)
         self.pairs = 0
         self.walks = 0
         """Snapshots being written or restored: they find their way by runs seen before; none are joined."""
@@ -151,11 +160,11 @@ class PrefixTree:
     def match(self, path: bytes, profile: AttentionProfile = FULL_ATTENTION) -> Match:
         """Measure every worker's match of a path.
 
-        Costs one step per segment on the path, not per block or worker. Changes nothing; in
-        particular, matching is not using.
+        Costs one step per segment on the path, not per block or worker. Models that need ends cost one more
+        for each worker with ends in a segment, unless there are many. Matching is not using.
         """
         words = words_of(path)
-        ends: dict[int, int] | None = {} if profile.needs_ends else None
+        ends = np.zeros(len(self.holdings), dtype=np.int32) if profile.needs_ends else None
         parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
         depths: list[int] = []
         node, depth, blocks, holders = self.root, 0, len(words), 0
@@ -173,7 +182,7 @@ class PrefixTree:
             whole = path.startswith(run, depth * HASH_BYTES)
             depth += len(run) // HASH_BYTES if whole else common_blocks(run, path, depth)
             if ends is not None and node.ends is not None:
-                self._collect_ends(node, depth, ends)
+                self._collect_ends(node, node.ends, depth, ends)
             if not whole:
                 break
         if holders:
@@ -246,7 +255,7 @@ class PrefixTree:
         if before_us <= holdings.forgot_us:
             return
         holdings.forgot_us = before_us
-        holdings.ends_from_us = max(holdings.ends_from_us, before_us)
+        self._ends_from_at[slot] = holdings.ends_from_us
         for node in [node for node, used_us in holdings.used.items() if used_us < before_us]:
             self._release(node, slot)
         holdings.trimmed = {key: at_us for key, at_us in holdings.trimmed.items() if at_us > before_us}
@@ -281,6 +290,7 @@ class PrefixTree:
         for node in list(self.holdings_of(slot).used):
             self._release(node, slot)
         self.holdings[slot] = Holdings()
+        self._ends_from_at[slot] = 0
 
     def set_capacity(self, slot: int, blocks: int | None) -> None:
         """Bound what a worker holds, from now on; None for no bound of its own. Evicts at once if needed."""
@@ -351,7 +361,16 @@ class PrefixTree:
         assert slot >= 0
         while slot >= len(self.holdings):
             self.holdings.append(Holdings())
+        if slot >= len(self.ends_from_us):
+            self.ends_from_us = np.concatenate([self.ends_from_us, np.zeros(slot + 1, dtype=np.int64)])
+            self._ends_from_at = cast("memoryview[int]", self.ends_from_us.data)
         return self.holdings[slot]
+
+    def raise_floor(self, slot: int, floor: Key) -> None:
+        """Something of a worker was evicted here or, says a snapshot, elsewhere."""
+        holdings = self.holdings[slot]
+        holdings.raise_floor(floor)
+        self._ends_from_at[slot] = holdings.ends_from_us
 
     def _used_us(self, node: Node, slot: int) -> int | None:
         return self.holdings[slot].used.get(node)
@@ -362,12 +381,18 @@ class PrefixTree:
     def _held_by_all(self) -> list[tuple[Node, int, int]]:
         return [held for slot in range(len(self.holdings)) for held in self._held_by(slot)]
 
-    def _collect_ends(self, node: Node, depth: int, ends: dict[int, int]) -> None:
-        """Note each worker's last end in a node, down to ``depth``."""
+    def _collect_ends(
+        self, node: Node, by_slot: dict[int, dict[int, int]], depth: int, ends: NDArray[np.int32]
+    ) -> None:
+        """Note each worker's last end in a node, down to ``depth``; many workers cost no step for each."""
         tree_us = self.floor[0] + 1
-        for slot, at_depth in (node.ends or {}).items():
-            holdings = self.holdings[slot]
-            from_us = max(tree_us, holdings.ends_from_us)
+        if len(by_slot) >= WIDE_ENDS_MIN:
+            if node.end_columns is None:
+                node.end_columns = EndColumns(by_slot)
+            node.end_columns.raise_last(ends, depth, self.ends_from_us, tree_us)
+            return
+        for slot, at_depth in by_slot.items():
+            from_us = max(tree_us, self._ends_from_at[slot])
             last = 0
             for end, at_us in at_depth.items():
                 if last < end <= depth and at_us >= from_us:
@@ -580,7 +605,7 @@ class PrefixTree:
         if capacity is None or queue is None:
             return
         floor = evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity), self._cut)
-        holdings.raise_floor(floor)
+        self.raise_floor(slot, floor)
 
     def evict_from_all(self) -> None:
         """Evict from the whole tree: its oldest holdings, worker by worker, until few enough blocks are left.
