@@ -22,6 +22,7 @@ later, so there are some. Who knows both sees it, so each replica counts those o
 was offered the room and let others pass (`policies.dispatch.followers`) is not overtaken.
 """
 
+import math
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
@@ -144,6 +145,9 @@ class Tickets:
     def placed(self, request_id: str, slot: int, at_us: int) -> Ticket | None:
         """A request was placed: if it waited, it no longer does.
 
+        Costs one step for each flow that waits, to count inversions, but only if a ticket of the watched
+        replica has a lesser key.
+
         Args:
             request_id: Of the request.
             slot: Of its worker.
@@ -155,15 +159,16 @@ class Tickets:
         ticket = self._waiting.get(request_id)
         if ticket is None:
             return None
-        best = self.best(slot, (ticket.lane,), at_us, skip=self.declined)
-        if (
-            best is not None
-            and best.key_us < ticket.key_us
-            and best.at_us < at_us
-            and self.watched in (None, best.replica)
-        ):
-            self.inversions.count += 1
-            self.inversions.us_max = max(self.inversions.us_max, ticket.key_us - best.key_us)
+        if self.watched is None or self._least_key_us(self.watched) < ticket.key_us:
+            best = self.best(slot, (ticket.lane,), at_us, skip=self.declined)
+            if (
+                best is not None
+                and best.key_us < ticket.key_us
+                and best.at_us < at_us
+                and self.watched in (None, best.replica)
+            ):
+                self.inversions.count += 1
+                self.inversions.us_max = max(self.inversions.us_max, ticket.key_us - best.key_us)
         self._drop(ticket)
         return ticket
 
@@ -378,6 +383,12 @@ class Tickets:
         return own.last_of(max(candidates)[2], self._waiting) if candidates else None
 
     # Inside.
+
+    def _least_key_us(self, replica: str) -> float:
+        """Least key that waits at a replica; infinite if none does."""
+        if replica not in self._of_replica:
+            return math.inf
+        return self._own_lines(replica).first(self._waiting).key_us
 
     def _own_lines(self, replica: str) -> OwnLines:
         own = self._own.get(replica)

@@ -185,12 +185,13 @@ class OwnLines:
         lines: By what they wait for.
     """
 
-    __slots__ = ("_last_of_flow", "_of_lane", "lines")
+    __slots__ = ("_by_key", "_last_of_flow", "_of_lane", "lines")
 
     def __init__(self, tickets: Iterable[Ticket]) -> None:
         self.lines = Lines()
         self._of_lane: dict[str, Line] = {}
         self._last_of_flow: dict[str, Heap] = {}
+        self._by_key = Heap()
         for ticket in tickets:
             self.put(ticket)
 
@@ -202,6 +203,7 @@ class OwnLines:
         if heap is None:
             heap = self._last_of_flow[ticket.flow] = Heap()
         heap.put(-ticket.key_us, ticket)
+        self._by_key.put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
         """Note that a ticket is no longer among those ``waiting``."""
@@ -212,6 +214,11 @@ class OwnLines:
         heap.drop(waiting)
         if not heap.live:
             del self._last_of_flow[ticket.flow]
+        self._by_key.drop(waiting)
+
+    def first(self, waiting: Mapping[str, Ticket]) -> Ticket:
+        """The ticket with the least key, if any waits."""
+        return self._by_key.first(waiting)
 
     def of_lanes(self, lanes: Iterable[str]) -> list[Line]:
         """The lines of all that some lanes may take, whichever worker they wait for."""
