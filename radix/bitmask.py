@@ -1,7 +1,7 @@
 """Sets of workers as integers: bit ``1 << slot`` is set for every worker in the set.
 
-Python's integers compare, join and subtract sets of a thousand workers in tens of
-nanoseconds. Numbers per worker live in numpy arrays; `scatter` is the bridge.
+Python's integers compare, join and subtract sets of a thousand workers in tens of nanoseconds. Numbers per
+worker live in numpy arrays; `scatter` is the bridge.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,12 +39,12 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def scatter(values: NDArray[np.int32], masks: Sequence[int], numbers: Sequence[int]) -> None:
-    """Set ``values[slot] = number`` for every slot in each mask.
+    """Set ``values[slot] = number`` for every slot of each mask, in place.
 
     Args:
-        values: One row per slot; changed in place.
+        values: One row per slot.
         masks: Disjoint sets of slots.
-        numbers: What to write, one for each mask.
+        numbers: One for each mask.
     """
     slots: list[int] = []
     single: list[int] = []

@@ -1,4 +1,4 @@
-"""What is always true of a prefix tree. For tests: it looks at every node and every pair."""
+"""Laws of a prefix tree, for tests: the check looks at every node and every pair."""
 
 from radix.bitmask import bits
 from radix.blocks import HASH_BYTES

@@ -1,7 +1,7 @@
-"""How much of a path each worker holds.
+"""Match of a path with the blocks that each worker holds.
 
 A walk down the tree finds *where sets of workers part from the path* (`radix.bitmask`), a handful even among
-a thousand workers. From that follows what is asked for: all workers' matches as a column, or one worker's.
+a thousand workers. All workers' matches as a column, or one worker's, follow from that.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from radix.bitmask import scatter
 from radix.windows import AttentionProfile, retained_blocks
 
 PARTS_SEARCHED_MAX = 8
-"""One worker's match is looked for in so many sets, at 0.05 µs each; with more the column is made."""
+"""Sets searched for one worker's match, at 0.05 µs each; with more the column is made."""
 
 
 class Match(msgspec.Struct, gc=False, eq=False):
-    """How much of a path each worker holds.
+    """Prefix match of every worker.
 
     Attributes:
         blocks: Length of the path.
@@ -69,11 +69,11 @@ class Match(msgspec.Struct, gc=False, eq=False):
                     blocks[row] += depth
 
     def keep_safe(self, ends: NDArray[np.int32], profile: AttentionProfile, block_tokens: int) -> None:
-        """Keep what is window-safe of it, where that is not all.
+        """Keep the window-safe part of the match, for a model where that is not all.
 
         Args:
-            ends: By slot the deepest block at which a request ended, within the match; 0 if none did.
-            profile: What the model's layers need.
+            ends: By slot the deepest block within the match at which a request ended; 0 if none did.
+            profile: Demands of the model's layers.
             block_tokens: Tokens per block, > 0.
         """
         retained = retained_blocks(self.matched, profile, block_tokens)

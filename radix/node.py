@@ -1,13 +1,12 @@
-"""A node of the prefix tree.
+"""A node of the prefix tree: a run of blocks that nothing has divided so far.
 
-A node is a run of blocks that nothing has divided so far. Who holds it is a bitmask on the
-node; *when* each holder last used it is in that holder's own map (`radix.holdings`). So a walk reads one
-integer per segment whatever the number of workers, everything a worker holds is found
-without searching the tree, and a node costs no dictionary of its own.
+Its holders are a bitmask on the node; the time of each holder's last use is in that holder's own map
+(`radix.holdings`). So a walk reads one integer per segment whatever the number of workers, everything a
+worker holds is found without a search, and a node costs no dictionary of its own.
 
-The garbage collector does not see nodes: with hundreds of thousands of them each of its full
-passes would stop the process for 100 ms (``gc.collect`` on a million blocks in runs of 4). So nothing
-collects a cycle of nodes, and whoever takes a node out of the tree clears its ``parent``.
+The garbage collector does not see nodes: with hundreds of thousands of them each full pass would stop the
+process for 100 ms (``gc.collect`` on a million blocks in runs of 4). Nothing collects a cycle of nodes, so
+code that takes a node out of the tree clears its ``parent``.
 """
 
 import msgspec
@@ -66,11 +65,11 @@ class Node(msgspec.Struct, eq=False, gc=False):
     Attributes:
         parent: The node above; None for the root and for a node that left the tree.
         run: Packed hashes; empty for the root only.
-        start: Depth of the first block: how many blocks come before it.
+        start: Depth of the first block: the number of blocks before it.
         holders: Bit ``1 << slot`` is set for every worker that holds the whole run.
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
-        end_columns: The same as columns, made when asked for and until an end comes or goes.
+        end_columns: The same as columns, made on demand and dropped when an end comes or goes.
     """
 
     parent: "Node | None"
@@ -110,7 +109,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         return used_us, -self.end, int.from_bytes(self.run[-HASH_BYTES:], "little")
 
     def children_of(self, bit: int) -> "list[Node]":
-        """The children that one worker holds."""
+        """Children that one worker, given as its bit, holds."""
         if self.children is None:
             return []
         return [child for child in self.children.values() if child.holders & bit]
@@ -145,7 +144,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
                     self.end_columns.renew(slot, depth, at_us)
 
     def divide_ends(self, upper: "Node") -> None:
-        """Give the ends in the first part of the run to the node that took that part over."""
+        """Move the ends in the first part of the run to the node that took that part over."""
         ends, self.ends, self.end_columns = self.ends, None, None
         for slot, at_depth in (ends or {}).items():
             for depth, at_us in at_depth.items():
@@ -159,8 +158,8 @@ class Node(msgspec.Struct, eq=False, gc=False):
         Args:
             slot: The worker.
             below: A depth.
-            before_us: If given, only those noted before.
-            until: If given, only those at most so deep.
+            before_us: If given, only ends noted before.
+            until: If given, only ends at most this deep.
         """
         if self.ends is None or slot not in self.ends:
             return
@@ -183,10 +182,10 @@ class Node(msgspec.Struct, eq=False, gc=False):
 
 
 def common_blocks(run: bytes, path: bytes, first: int) -> int:
-    """How many blocks a run shares with a path from block ``first`` on, given that the first is shared.
+    """Return how many blocks a run shares with a path from block ``first`` on, >= 1 as the first is shared.
 
-    Whole runs are compared at C speed. Else, since hashes are chained, one equal hash proves
-    everything before it equal, so the place where they part is found by bisection.
+    Whole runs are compared at C speed. Else the parting is found by bisection: hashes are chained, so one
+    equal hash proves everything before it equal.
     """
     start = first * HASH_BYTES
     if path.startswith(run, start):

@@ -1,14 +1,14 @@
-"""Compares what the tree believes of a worker with what its engines hold, a little at a time.
+"""Compares the tree's belief about a worker with the blocks of its engines, a little at a time.
 
-Both are told the same things, yet they drift: a request was placed and given up before its prefill, so the
-tree believes what was never stored; a bound on the tree evicted what the engine still has; a replica said
-something out of date. So the owner of a worker's events goes through both, over and over:
+Both follow the same events, yet they drift: a request was placed and given up before its prefill, a bound on
+the tree evicted blocks that the engine still has, a replica reported something out of date. So the owner of a
+worker's events compares both, over and over:
 
-    every run of the tree    what the engine does not hold is trimmed, ends that it cannot go on from are gone
-    every run of the engine  what the tree does not have is inserted, if there is room: what a full tree
-                             evicts as its oldest must not come back as its newest
+    every run of the tree    blocks that the engine lacks are trimmed, ends that it cannot go on from are gone
+    every run of the engine  blocks that the tree lacks are inserted if there is room: the oldest blocks,
+                             evicted from a full tree, must not come back as its newest
 
-What the tree saw used or said at or after a guard time is spared: a prefill may be under way.
+Uses and reports in the tree at or after a guard time are spared: a prefill may be under way.
 """
 
 from collections.abc import Iterable
@@ -24,15 +24,11 @@ if TYPE_CHECKING:
     from radix.tree import PrefixTree
 
 AUDIT_BLOCKS = 4096
-"""Blocks looked at in one call: 0.4 to 1.7 ms (``python -m loadtest.bench.kv_events --residency``)."""
+"""Blocks compared in one call: 0.4 to 1.7 ms (``python -m loadtest.bench.kv_events --residency``)."""
 
 
 class Audit:
-    """Where the comparison has come to.
-
-    Args:
-        residency: What the engines hold.
-    """
+    """Position of the comparison."""
 
     def __init__(self, residency: "Residency") -> None:
         self._residency = residency
@@ -61,7 +57,7 @@ class Audit:
     def _excess(
         self, tree: "PrefixTree", slot: int, node: Node, worker: str, before_us: int
     ) -> Iterable[TreeOp]:
-        """What the tree believes and the engine does not have."""
+        """Yield removals of blocks and ends that only the tree has."""
         used = tree.holdings[slot].used
         used_us = used.get(node)
         if used_us is None:
@@ -83,7 +79,7 @@ class Audit:
                 yield Trim(worker, path[: (max(held, node.start) + 1) * HASH_BYTES], before_us)
 
     def _missing(self, tree: "PrefixTree", slot: int, run: Run, worker: str, at_us: int) -> Iterable[TreeOp]:
-        """What the engine has and the tree does not believe."""
+        """Yield inserts of blocks and ends that only the engine has."""
         if run.number not in self._residency.runs or run.told == run.first:
             return
         path = run.path(run.told)
@@ -97,7 +93,7 @@ class Audit:
 
 
 def _believed(tree: "PrefixTree", slot: int, path: bytes) -> tuple[int, set[int]]:
-    """How many blocks of a path the tree believes a worker to hold, and where it may go on."""
+    """Blocks of a path that the tree believes a worker to hold, and depths of its ends."""
     holdings, words = tree.holdings[slot], words_of(path)
     from_us = max(holdings.ends_from_us, tree.floor[0] + 1)
     node, depth, ended = tree.root, 0, set[int]()
