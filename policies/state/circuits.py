@@ -1,7 +1,6 @@
-"""The circuits of all workers, as the log says.
+"""The circuits of all workers, as the log has them; `policies.state.breaker` decides their moves.
 
-Kept are also the closed ones, since an older word may still come; they go with their worker. What
-moves a circuit is decided in `policies.state.breaker`.
+Closed ones are kept too, since an older operation may still come; they go with their worker.
 """
 
 from policies.state.ops import Circuit, CircuitSet
@@ -9,11 +8,7 @@ from policies.state.registers import WorkerRegisters
 
 
 class Circuits(WorkerRegisters[CircuitSet]):
-    """The circuit registers of a fleet.
-
-    Attributes:
-        tripped: Those that are not closed, by slot: empty while there is no trouble.
-    """
+    """Registers of the circuits; ``tripped`` has those that are not closed, by slot."""
 
     __slots__ = ("tripped",)
 

@@ -1,8 +1,8 @@
-"""By what each worker's cache is known: its engine's own events, or history.
+"""Source of each worker's cache contents: its engine's own events, or history.
 
-History is what was placed, corrected by answers and bounded by a guess of what fits. A worker whose KV events
-are followed without a gap (`router.fleet.kv_events`) needs neither guess nor correction: what the engine
-removes, it says. So while it is *exact*
+History is the placements, corrected by answers and bounded by a guess of the capacity. A worker whose KV
+events are followed without a gap (`router.fleet.kv_events`) needs neither guess nor correction: its engine
+reports removals. While it is *exact*
 
 * no bound of its own applies to its blocks in the tree, only the bound on the whole tree;
 * a shortfall in an answer's ``cached_tokens`` takes nothing out of the tree: an event does, or will.
@@ -13,11 +13,7 @@ from policies.state.registers import WorkerRegisters
 
 
 class Evidence(WorkerRegisters[Tracked]):
-    """The registers of a fleet.
-
-    Attributes:
-        exact: Slots of the workers that are described by their events.
-    """
+    """Registers of the sources; ``exact`` has the slots of workers described by their events."""
 
     __slots__ = ("exact",)
 

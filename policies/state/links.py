@@ -1,4 +1,4 @@
-"""Links between sites: what they carry, what is reserved of them by all replicas, and when more fits.
+"""Links between sites: capacity, reservations of all replicas, and the time of the next room.
 
 A link is directed, ``FROM>TO``. The KV of a request whose prefill is in another site than its decode crosses
 one, and is *reserved* from its `Shipping` until it is released exactly once:
@@ -7,29 +7,28 @@ one, and is *reserved* from its `Shipping` until it is released exactly once:
                                  │  └── Shipping, later ──> planned anew
                                  └── Left ──> given up ── Shipping, later ──> as before
 
-A reservation says what engines do, for no engine sends slower than it can:
+A reservation describes the engine, which never sends slower than it can:
 
-    layer by layer    beside the prefill (PrfaaS, arXiv:2604.15039, 3.1): S/T for as long as that takes
-    pulled            when the prefill is over (NIXL), or cached before it began: as fast as the link is
+    layer by layer    beside the prefill (PrfaaS, arXiv:2604.15039, 3.1): S/T for its duration
+    pulled            after the prefill (NIXL), or cached before it began: at the speed of the link
 
-The cap counts what leaves in a second (`WINDOW_US`), whatever its beginning. A pull takes less than that and
-all of the link, so rates may be above the cap for a moment, and seconds may not; nor do pulls ever share
-the link, or one would queue behind the other. A transfer of which more leaves in a second than
-the cap cannot be kept below it by anybody here: it goes while nothing else does (`Quote.above_cap`).
+The cap counts the bytes that leave in a second (`WINDOW_US`), wherever that begins. A pull takes less than a
+second and all of the link, so rates may exceed the cap for a moment, and seconds may not; pulls never share
+the link, or one would queue behind the other. A transfer that exceeds the cap by itself cannot be kept below
+it: it goes while nothing else does (`Quote.above_cap`).
 
 *Pacing* is planning: a transfer begins when the link has room for all of it, so none waits behind another on
-the wire. `Links.quote` says when that is; who asks then reserves it, waits, or prefills elsewhere. Replicas
-that ask in the same moment do not see each other: together they may exceed the cap by what each reserves
-before it hears of the others (1 to 3 ms), which is why the cap is less than the capacity.
+the wire. `Links.quote` finds that time; the caller then reserves it, waits, or prefills elsewhere. Replicas
+that ask in the same moment do not see each other: together they may exceed the cap by the reservations of 1
+to 3 ms, which is why the cap is less than the capacity.
 
-What arrived sooner than planned has crossed all the same: it stays where it was, in the seconds that saw it.
+A transfer that arrived early has crossed all the same: it keeps its bytes in the seconds that saw them. A
+late one still uses the link: it keeps its rate, a quarter of its time at a time, for at most
+`OVERDUE_US_MAX`. Beyond that it is stuck and sends nothing.
 
-What is late still uses the link: a transfer that did not arrive when it was predicted keeps its rate, a
-quarter of its time at a time, for at most `OVERDUE_US_MAX`. Beyond that it is stuck and sends nothing.
-
-The capacity is what is configured or, if less was measured (`policies.disaggregation.link_watch`), that. A
-measurement grows old: what it allows doubles every `RECOVERY_S`, since nobody sees that a link could carry
-more than is sent.
+The capacity is the configured one, or less if less was measured (`policies.disaggregation.link_watch`). A
+measurement ages: its limit doubles every `RECOVERY_S`, since no replica sees that a link could carry more
+than is sent.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -45,51 +44,52 @@ from policies.state.registers import Registers
 from policies.state.timetable import Piece, Timetable
 
 OVERDUE_US_MAX = 30_000_000
-"""So long after its predicted end a transfer that did not arrive still counts."""
+"""Time after its predicted end for which a transfer that did not arrive still counts."""
 
 OVERDUE_STEP_US_MIN = 50_000
-"""It is extended by a quarter of its time, but not more often than this."""
+"""It is extended by a quarter of its time, but by no less than this."""
 
 WINDOW_US = 1_000_000
-"""In no second more leaves than may (the promise that egress is measured by)."""
+"""Any stretch of this length obeys the cap (egress is billed by the second)."""
 
 RECOVERY_S = 10.0
 """A tenth of a link's capacity grows back to all of it within 33 s without contradiction."""
 
 NEVER_US = -(2**62)
-"""A log time before all others: what is released from then on was never there."""
+"""A log time before all others: a transfer released from then on was never there."""
 
 RATE_MAX = 2**43
 """Bytes per second of one transfer (70 Tbit/s): sums of them stay exact."""
 
 SPARE_MIN = 0.25
-"""A pull has at least this part of the link for itself, or it would queue behind what crosses it.
+"""Least part of the link that a pull has for itself, or it would queue behind other transfers.
 
-It counts as if it had all of the link: it has, but for layers that leave meanwhile, and then it is late."""
+It counts as if it had all of the link, and is late if layers leave meanwhile.
+"""
 
 ROUNDING = 1e-6
 """Rates are whole bytes per second, and times whole microseconds."""
 
 
 def link_name(from_site: str, to_site: str) -> str:
-    """What the link from one site to another is called."""
+    """Name of the link from one site to another."""
     return f"{from_site}>{to_site}"
 
 
 def site_after(link: str) -> str:
-    """The site to which a link leads."""
+    """Site to which a link leads."""
     return link.partition(">")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRules:
-    """What is configured of a link.
+    """Configuration of a link.
 
     Attributes:
-        bytes_per_s: What it can carry, > 0.
+        bytes_per_s: Capacity, > 0.
         rtt_s: Round trip, while none was measured.
-        cap_ratio: So much of what it can carry may be reserved, 0 to 1: the rest is for retransmissions,
-            and for replicas that decide in the same moment.
+        cap_ratio: Part of the capacity that may be reserved, 0 to 1: the rest is for retransmissions, and for
+            replicas that decide in the same moment.
         loss_ratio_max: More failed transfers, as a share of the latest, make it scarce.
     """
 
@@ -100,19 +100,19 @@ class LinkRules:
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
-    """What a link offers for one transfer.
+    """A link's offer for one transfer.
 
     Attributes:
         start_us: Log time at which the prefill may begin, and its KV with it (without overlap: the transfer).
         end_us: Log time at which the last byte arrives then, without the round trip.
-        wait_s: How much later this is than asked for; 0 if it fits at once.
-        send_s: How long it is on the wire.
-        exposed_s: What of that is left when the prefill is over.
-        fits: Whether it can begin when asked for: no second sees more than the cap.
-        utilisation: Reserved of the cap now; more than 1 while something is pulled, or if the link got
+        wait_s: Delay of the start after the time asked for; 0 if it fits at once.
+        send_s: Time on the wire.
+        exposed_s: Part of that after the prefill.
+        fits: It can begin when asked for: no second sees more than the cap.
+        utilisation: Reserved share of the cap now; more than 1 while something is pulled, or if the link got
             slower.
-        above_cap: Whether more of it leaves in a second than may: it goes alone.
-        ready_us: How long what leaves at once takes.
+        above_cap: More of it leaves in a second than may: it goes alone.
+        ready_us: Duration of the part that leaves at once.
     """
 
     start_us: int
@@ -127,14 +127,11 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
 
 
 class Transfer(msgspec.Struct, gc=False, eq=False):
-    """One reservation.
+    """One reservation: its newest `Shipping`, with rates in bytes per second.
 
     Attributes:
-        said: The newest `Shipping` of it.
-        rate: Bytes per second.
-        burst: The same of what leaves at once.
-        burst_until_us: Until then that leaves.
-        until_us: Until then it counts; later than its predicted end if it is overdue.
+        burst: Rate of the part that leaves at once, until ``burst_until_us``.
+        until_us: End of its reservation; later than its predicted end if it is overdue.
     """
 
     said: Shipping
@@ -145,7 +142,7 @@ class Transfer(msgspec.Struct, gc=False, eq=False):
 
 
 class Load:
-    """What is reserved of one link."""
+    """Reservations of one link."""
 
     __slots__ = ("ends", "timetable", "transfers")
 
@@ -157,16 +154,11 @@ class Load:
 
 
 class Links:
-    """All links: what is reserved of them, and how they are.
+    """All links, with their reservations and measurements.
 
     Args:
         rules: Of each link that may be used.
-        memory_us: How long ended transfers are remembered, at least.
-
-    Attributes:
-        rules: As given.
-        transfers: By request id.
-        measured: What was measured last, by link.
+        memory_us: Least time for which ended transfers are remembered.
     """
 
     def __init__(self, rules: Mapping[str, LinkRules] | None = None, *, memory_us: int = 30_000_000) -> None:
@@ -208,20 +200,20 @@ class Links:
         heappush(load.ends, (until_us, op.request_id))
 
     def ended(self, request_id: str, at_us: int) -> bool:
-        """Release a transfer for ever from a log time on, and say whether there was one."""
+        """Release a transfer for ever from a log time on; return True if there was one."""
         self._ended.add(request_id)
         return self._drop(request_id, at_us, arrived=True)
 
     def finished(self, request_id: str, at_us: int) -> bool:
-        """The same when its request ended, which others remember."""
+        """Release a transfer whose request ended; `Loads` remembers the end."""
         return self._drop(request_id, at_us)
 
     def left(self, replica: str, at_us: int) -> None:
-        """Give up what a replica said at or before a log time."""
+        """Give up the transfers that a replica reported at or before a log time."""
         self._drop_if(lambda said: said.replica == replica and said.at_us <= at_us, at_us)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
-        """Forget what is too old to matter, and say how many transfers were never released."""
+        """Forget old transfers, release those that nothing ended, and return how many."""
         generation = now_us // self._memory_us
         if generation != self._generation:
             stale = 0 < self._generation < generation - 1
@@ -234,11 +226,11 @@ class Links:
         return expired
 
     def retain(self, listed: Container[str], own: str) -> None:
-        """Release what others have under way and a snapshot does not list (`Loads.retain`)."""
+        """Release other replicas' transfers that a snapshot does not list (`Loads.retain`)."""
         self._drop_if(lambda said: said.replica != own and said.request_id not in listed, NEVER_US)
 
     def dump_steps(self) -> Iterator[Shipping | None]:
-        """What is under way, as operations, while it goes on changing; None for what ended meanwhile."""
+        """Yield transfers as operations, while they go on changing; None for one that ended meanwhile."""
         for request_id in list(self.transfers):
             transfer = self.transfers.get(request_id)
             yield None if transfer is None else transfer.said
@@ -246,7 +238,7 @@ class Links:
     # Questions.
 
     def measurement(self, link: str) -> LinkMeasured | None:
-        """What was measured last."""
+        """Newest measurement of a link."""
         return self.measured.get(link)
 
     def rtt_s(self, link: str) -> float:
@@ -262,7 +254,7 @@ class Links:
         return known.loss_ratio if known is not None else 0.0
 
     def capacity_bytes_per_s(self, link: str, now_us: int) -> float:
-        """What a link can carry now; 0 if it may not be used."""
+        """Present capacity of a link; 0 if it may not be used."""
         rules, known = self.rules.get(link), self.measured.get(link)
         if rules is None:
             return 0.0
@@ -272,27 +264,27 @@ class Links:
         return min(rules.bytes_per_s, known.bytes_per_s * exp2(min(age_s / RECOVERY_S, 60.0)))
 
     def cap_bytes_per_s(self, link: str, now_us: int) -> float:
-        """What of it may be reserved."""
+        """Part of the capacity that may be reserved."""
         rules = self.rules.get(link)
         return 0.0 if rules is None else self.capacity_bytes_per_s(link, now_us) * rules.cap_ratio
 
     def under_way(self, link: str) -> int:
-        """Transfers that a link has reserved."""
+        """Transfers that reserve a link."""
         load = self._loads.get(link)
         return load.transfers if load is not None else 0
 
     def reserved_bytes_per_s(self, link: str, now_us: int) -> float:
-        """What is reserved of a link now."""
+        """Reserved rate of a link now."""
         load = self._advanced(link, now_us)
         return load.timetable.at(now_us) if load is not None else 0.0
 
     def utilisation(self, link: str, now_us: int) -> float:
-        """The same as a part of the cap; 0 if it may not be used."""
+        """Reserved rate as a part of the cap; 0 if it may not be used."""
         cap = self.cap_bytes_per_s(link, now_us)
         return self.reserved_bytes_per_s(link, now_us) / cap if cap else 0.0
 
     def peak_bytes_per_s(self, link: str, start_us: int, end_us: int, now_us: int) -> float:
-        """The most that is reserved of a link at any moment of a time."""
+        """Greatest reserved rate of a link in a stretch of time."""
         load = self._advanced(link, now_us)
         return load.timetable.peak(start_us, end_us) if load is not None else 0.0
 
@@ -305,15 +297,15 @@ class Links:
         now_us: int,
         ready_bytes: float = 0.0,
     ) -> Quote | None:
-        """When a transfer could run so that no second sees more than the cap.
+        """Find the earliest time at which a transfer can run so that no second sees more than the cap.
 
         Args:
-            link: Which link.
-            kv_bytes: What crosses, >= 0.
-            compute_s: The prefill during which it is sent; 0 if it is sent when the prefill is over.
-            ready_s: From now until that begins (or, without overlap, ends).
+            link: Its name.
+            kv_bytes: Bytes that cross, >= 0.
+            compute_s: The prefill during which it is sent; 0 if it is sent after the prefill.
+            ready_s: From now until the prefill begins (or, without overlap, ends).
             now_us: Log time.
-            ready_bytes: What of it leaves at once, <= kv_bytes.
+            ready_bytes: Part that leaves at once, <= kv_bytes.
 
         Returns:
             The plan that arrives first; None if the link may not be used.
@@ -357,7 +349,7 @@ class Links:
     # Inside.
 
     def _advanced(self, link: str, now_us: int) -> Load | None:
-        """The load of a link, with what is overdue by now."""
+        """Load of a link, with transfers overdue by now extended."""
         load = self._loads.get(link)
         if load is None:
             return None
@@ -378,19 +370,15 @@ class Links:
         return load
 
     def _drop_if(self, gone: Callable[[Shipping], bool], at_us: int) -> int:
-        """Release the transfers of which this holds."""
         ids = [request_id for request_id, transfer in self.transfers.items() if gone(transfer.said)]
         for request_id in ids:
             self._drop(request_id, at_us)
         return len(ids)
 
     def _drop(self, request_id: str, at_us: int, *, arrived: bool = False) -> bool:
-        """Release a transfer from a time on, if there is one; what it used before is a while remembered.
+        """Release a transfer from a log time on; the link keeps its use before then.
 
-        Args:
-            request_id: Of its request.
-            at_us: From when on.
-            arrived: Whether all of it has crossed by then.
+        ``arrived`` is true if all of it has crossed by then.
         """
         transfer = self.transfers.pop(request_id, None)
         if transfer is None:
@@ -420,12 +408,12 @@ class Links:
 
 
 class _Sent(msgspec.Struct, frozen=True, gc=False):
-    """What of a transfer leaves when.
+    """Bytes of a transfer over time.
 
     Attributes:
         kv_bytes: All of it.
-        ready_bytes: What leaves at once.
-        compute_us: How long the rest is computed; 0 if all is there.
+        ready_bytes: Part that leaves at once.
+        compute_us: Duration of computing the rest; 0 if all is there.
         line: Bytes per second that the link carries.
     """
 
@@ -435,7 +423,7 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
     line: float
 
     def at(self, start_us: int, timetable: Timetable, cap: float) -> list[Piece] | None:
-        """What it adds if it begins then: all its time, then what leaves at once; None if it does not fit."""
+        """Pieces it adds if it begins then, as `_pieces`; None if it does not fit."""
         pieces = self._pieces(start_us)
         if not self.kv_bytes:
             return pieces
@@ -453,7 +441,7 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
         return pieces if timetable.most_within(WINDOW_US, pieces) <= cap * (1.0 + ROUNDING) else None
 
     def _pieces(self, start_us: int) -> list[Piece]:
-        """What leaves when, if it begins then: all its time, then what leaves at once if that is not all."""
+        """Its whole time with a rate, then the part that leaves at once if that is not all."""
         line, layered = self.line, self.kv_bytes - self.ready_bytes
         spare = line * (1.0 - SPARE_MIN) if self.ready_bytes else line
         if self.compute_us and layered * 1e6 / self.compute_us <= spare:
@@ -473,11 +461,10 @@ def _pull(start_us: int, n_bytes: float, line: float) -> Piece:
 
 
 _EMPTY = Timetable()
-"""Nothing is planned."""
 
 
 def _alone(pieces: list[Piece]) -> float:
-    """The most that a second sees of a transfer."""
+    """Most bytes of a transfer in a second."""
     return _EMPTY.most_within(WINDOW_US, pieces) / (1.0 + ROUNDING)
 
 

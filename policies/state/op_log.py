@@ -1,6 +1,6 @@
-"""The log of operations as those who decide see it: who this replica is, what time it is, whom it tells.
+"""The log of operations as decisions see it: this replica, the time, and publishing.
 
-The gateway's own port adds who else is there (`router.shared.LogPort`).
+The gateway's own port adds the other replicas (`router.shared.LogPort`).
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from policies.state.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class OpLog:
-    """What every part that changes the shared state is given.
+    """Port of every part that changes the shared state.
 
     Attributes:
         replica: Id of this replica.
-        publish: Applies an operation at once and tells the other replicas.
+        publish: Applies an operation at once and sends it to the other replicas.
         now_us: Log time.
     """
 

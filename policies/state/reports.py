@@ -1,8 +1,8 @@
-"""What engines said of their load: a register per worker, and columns of them.
+"""Engines' reports of their load: a register per worker, and columns of them.
 
-An engine knows what we do not: requests that others sent it, and what its running requests really hold, with
-shared prefixes counted once. What it said is old when it is read, so it is kept as a difference to what the
-asker knew to be in flight at that moment, and holds for what is in flight now:
+An engine knows of requests from elsewhere, and the tokens that its running requests really hold, with shared
+prefixes counted once. A report is old when it is read, so it is kept as a difference to the requests in
+flight at that moment as the asking replica knew, and holds for those in flight now:
 
     foreign requests = running + waiting - in flight then, at least 0
     tokens held now  = held then + (in flight now - in flight then)
@@ -17,17 +17,17 @@ from policies.state.ops import Reported
 from policies.state.registers import WorkerRegisters
 
 NEVER_US = -(2.0**62)
-"""When a worker was asked that never was."""
+"""Report time of a worker that was never asked."""
 
 
 class Reports(WorkerRegisters[Reported]):
-    """The newest report of each worker.
+    """The newest report of each worker; all columns are by slot.
 
     Attributes:
-        at_us: Per slot the log time of the newest report; `NEVER_US` without one.
-        foreign_requests: Per slot what it had beside what is in flight there, >= 0.
-        extra_tokens: Per slot what to add to the tokens in flight to get those held; -inf if it does not say.
-        running_max: Per slot the most requests it runs at a time; +inf if it does not say.
+        at_us: Log time of the newest report; `NEVER_US` without one.
+        foreign_requests: Requests beside those in flight there, >= 0.
+        extra_tokens: Added to the tokens in flight to get those held; -inf if unknown.
+        running_max: Most requests it runs at a time; +inf if unknown.
         running_max_revision: Counts changes of ``running_max``.
         newest_us: Log time of the newest report of any worker; `NEVER_US` without one.
     """
