@@ -163,18 +163,18 @@ class Node(msgspec.Struct, eq=False, gc=False):
         """
         if self.ends is None or slot not in self.ends:
             return
-        kept = {
+        remaining = {
             depth: at_us
             for depth, at_us in self.ends[slot].items()
             if depth <= below
             or (before_us is not None and at_us >= before_us)
             or (until is not None and depth > until)
         }
-        if len(kept) == len(self.ends[slot]):
+        if len(remaining) == len(self.ends[slot]):
             return
         self.end_columns = None
-        if kept:
-            self.ends[slot] = kept
+        if remaining:
+            self.ends[slot] = remaining
             return
         del self.ends[slot]
         if not self.ends:

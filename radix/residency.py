@@ -77,7 +77,7 @@ class Residency:
         self._audit = Audit(self)
         self._emptied = False
         self._spilled: set[int] = set()
-        self._told_us = 0
+        self._reported_us = 0
 
     @property
     def runs(self) -> Mapping[int, Run]:
@@ -111,21 +111,21 @@ class Residency:
 
     def apply(self, rank: int, events: Iterable[EngineEvent]) -> None:
         """Apply the events of a data-parallel rank, in its order."""
-        said = self._ranks.get(rank)
-        if said is None:
-            said = self._ranks[rank] = Rank()
+        state = self._ranks.get(rank)
+        if state is None:
+            state = self._ranks[rank] = Rank()
             self._places.shared = self._places.shared or len(self._ranks) > 1
         for event in events:
             if isinstance(event, BlocksRemoved):
                 for lane in self.groups.removed(event.group, event.medium):
-                    self._places.removed(said, lane, event.hashes)
+                    self._places.removed(state, lane, event.hashes)
             elif isinstance(event, BlocksStored):
-                self._places.stored(said, event)
+                self._places.stored(state, event)
             else:
                 self._spilled.discard(rank)
-                self._drop(said)
-        if len(said.places) + len(said.loose) > self._handles_max:
-            self._drop(said)
+                self._drop(state)
+        if len(state.places) + len(state.loose) > self._handles_max:
+            self._drop(state)
             self._spilled.add(rank)
 
     def lost(self, rank: int) -> None:
@@ -134,8 +134,8 @@ class Residency:
         `changes` then begins with a `Forget`, and reports the other ranks' blocks again.
         """
         self._spilled.discard(rank)
-        said = self._ranks.pop(rank, None)
-        self._drop(said or Rank())
+        state = self._ranks.pop(rank, None)
+        self._drop(state or Rank())
 
     def retell(self) -> None:
         """Let `changes` begin with a `Forget` and report everything that is held again."""
@@ -168,7 +168,7 @@ class Residency:
             self._judge_all()
         if not self._places.dirty and not self._emptied:
             return []
-        self._told_us = at_us = max(at_us, self._told_us + 1)
+        self._reported_us = at_us = max(at_us, self._reported_us + 1)
         ops: list[TreeOp] = [Forget(worker, at_us)] if self._emptied else []
         self._emptied = False
         settled = self._settle()
@@ -240,15 +240,15 @@ class Residency:
         while heap:
             start, number = heappop(heap)
             run = runs[number]
-            was, told, parent = run.reach, run.told, run.parent
+            was, before, parent = run.reach, run.reported, run.parent
             low, high = start + run.low, start + run.high
             if parent is not None and parent.reach < start:
-                run.reach, run.told = UNREACHED, run.first
+                run.reach, run.reported = UNREACHED, run.first
             else:
                 run.reach = start + self._solid(run, min(run.low, max(0, was - start)))
-                run.told = run.reach * size // self.block_tokens
+                run.reported = run.reach * size // self.block_tokens
             run.low, run.high = RUN_BLOCKS_MAX, -1
-            settled.append((run, told))
+            settled.append((run, before))
             if groups.partial:
                 valid = self._valid(run)
                 if valid != run.valid:
@@ -333,20 +333,20 @@ class Residency:
         """
         ops: list[TreeOp] = []
         cuts: dict[int, int] = {}
-        for run, told in settled:
+        for run, before in settled:
             if run.shed:
-                told = max(told, run.first + len(run.keys) // HASH_BYTES)
+                before = max(before, run.first + len(run.keys) // HASH_BYTES)
                 run.shed = False
             cut = None if run.parent is None else cuts.get(run.parent.number)
             if cut is not None and cut < run.first:
                 cuts[run.number] = cut
-            elif run.told < told:
-                gone = run.path(told if self._places.shared else run.told + 1)
-                kept = self.held_blocks(gone) if self._places.shared else run.told
-                if kept < told:
-                    ops.append(Trim(worker, gone[: (kept + 1) * HASH_BYTES], at_us))
+            elif run.reported < before:
+                gone = run.path(before if self._places.shared else run.reported + 1)
+                held = self.held_blocks(gone) if self._places.shared else run.reported
+                if held < before:
+                    ops.append(Trim(worker, gone[: (held + 1) * HASH_BYTES], at_us))
                 if not self._places.shared:
-                    cuts[run.number] = kept
+                    cuts[run.number] = held
         return ops
 
     def _news(self, settled: Sequence[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
@@ -357,23 +357,23 @@ class Residency:
             reached = max(depths) if self._places.shared else self._reached(run)
             for last, count in ranges(depth for depth in depths if depth <= reached):
                 ops.append(EndGone(worker, run.path(last), at_us, count))
-        said: dict[int, int] = {}
+        reported: dict[int, int] = {}
         for run, depths in came:
             for last, count in ranges(depths):
                 ops.append(Insert(worker, run.path(last), at_us, end=True, ends=count))
-                said[run.number] = last
-        for run, told in reversed(settled):
-            if run.told <= told:
+                reported[run.number] = last
+        for run, before in reversed(settled):
+            if run.reported <= before:
                 continue
-            if said.get(run.number, 0) < run.told:
-                ops.append(Insert(worker, run.path(run.told), at_us, end=False))
+            if reported.get(run.number, 0) < run.reported:
+                ops.append(Insert(worker, run.path(run.reported), at_us, end=False))
             if run.parent is not None:
                 above = run.parent.number
-                said[above] = max(said.get(above, 0), run.first)
+                reported[above] = max(reported.get(above, 0), run.first)
         return ops
 
     def _turned(self) -> tuple[list[tuple[Run, list[int]]], list[tuple[Run, list[int]]]]:
-        """Depths of the ends that came, and of those that went, since the tree was told, by run."""
+        """Depths of the ends that came, and of those that went, since the last report, by run."""
         came: dict[int, tuple[Run, list[int]]] = {}
         went: dict[int, tuple[Run, list[int]]] = {}
         for block_hash, (run, depth) in self._touched.items():

@@ -50,7 +50,7 @@ class Audit:
                 ops += self._excess(tree, slot, node, worker, before_us)
             else:
                 run = self._runs.pop()
-                blocks_max -= run.told
+                blocks_max -= run.reported
                 ops += self._missing(tree, slot, run, worker, at_us)
         return ops
 
@@ -80,13 +80,13 @@ class Audit:
 
     def _missing(self, tree: "PrefixTree", slot: int, run: Run, worker: str, at_us: int) -> Iterable[TreeOp]:
         """Yield inserts of blocks and ends that only the engine has."""
-        if run.number not in self._residency.runs or run.told == run.first:
+        if run.number not in self._residency.runs or run.reported == run.first:
             return
-        path = run.path(run.told)
+        path = run.path(run.reported)
         believed, ended = _believed(tree, slot, path)
-        if tree.blocks + run.told - believed > tree.blocks_max:
+        if tree.blocks + run.reported - believed > tree.blocks_max:
             return
-        if believed < run.told:
+        if believed < run.reported:
             yield Insert(worker, path, at_us, end=False)
         for last, count in ranges(self._residency.ends_of(run) - ended):
             yield Insert(worker, path[: last * HASH_BYTES], at_us, end=True, ends=count)

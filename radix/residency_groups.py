@@ -97,7 +97,7 @@ class Groups:
         self._lanes: dict[tuple[int | None, str], int] = {}
         self._owners: list[Group] = []
         self._removals: dict[tuple[int | None, str | None], tuple[int, ...]] = {}
-        self._said: dict[tuple[int | None, str | None, str | None, int | None], int] = {}
+        self._lane_of: dict[tuple[int | None, str | None, str | None, int | None], int] = {}
 
     def __len__(self) -> int:
         """Groups met so far."""
@@ -105,12 +105,12 @@ class Groups:
 
     def lane(self, event: BlocksStored) -> int:
         """Lane of stored blocks."""
-        said = (event.group, event.medium, event.kind, event.window_tokens)
-        lane = self._said.get(said)
+        described = (event.group, event.medium, event.kind, event.window_tokens)
+        lane = self._lane_of.get(described)
         if lane is None:
-            if len(self._said) >= LANES_MAX:
-                self._said.clear()
-            lane = self._said[said] = self._learn(event)
+            if len(self._lane_of) >= LANES_MAX:
+                self._lane_of.clear()
+            lane = self._lane_of[described] = self._learn(event)
         if lane >= 0:
             group = self._owners[lane]
             if not group.block_tokens and event.token_ids:
@@ -126,8 +126,8 @@ class Groups:
             where = medium or DEFAULT_MEDIUM
             lanes = self._removals[group, medium] = tuple(
                 lane
-                for (number, known), lane in self._lanes.items()
-                if known == where and (group is None or number == group)
+                for (number, on), lane in self._lanes.items()
+                if on == where and (group is None or number == group)
             )
         return lanes
 
@@ -150,8 +150,8 @@ class Groups:
 
     def _learn(self, event: BlocksStored) -> int:
         medium = event.medium or DEFAULT_MEDIUM
-        known = (event.group, medium) in self._lanes
-        if event.kind in IGNORED_KINDS or (len(self._lanes) == LANES_MAX and not known):
+        has_lane = (event.group, medium) in self._lanes
+        if event.kind in IGNORED_KINDS or (len(self._lanes) == LANES_MAX and not has_lane):
             return IGNORED
         group = self._by_number.get(event.group)
         if group is None:

@@ -71,10 +71,10 @@ class Places:
             run = self.runs[place >> PLACE_SHIFT]
             depth = run.start + (place & PLACE_MASK) + 1
         elif readable:
-            known = self._root_of(event.lora or "", salt)
-            if known is None:
+            chain_root = self._root_of(event.lora or "", salt)
+            if chain_root is None:
                 return False
-            root = known
+            root = chain_root
         if not readable:
             return False
         data = b""
@@ -125,10 +125,10 @@ class Places:
             if run is None or depth < run.start + run.size or run.size == RUN_BLOCKS_MAX:
                 run = self._begin(rank, run, depth, root)
             count = min(len(hashes) - at, RUN_BLOCKS_MAX - run.size)
-            base, untold = run.size, not run.keys
+            base, unnamed = run.size, not run.keys
             run.lanes[lane] = run.lanes.get(lane, 0) | ((1 << count) - 1) << base
             run.grow(tokens[at * step : (at + count) * step], count, self.block_tokens)
-            if untold and run.keys:
+            if unnamed and run.keys:
                 self._note_start(run)
             place = run.number << PLACE_SHIFT | base
             added = hashes[at : at + count]
@@ -150,7 +150,7 @@ class Places:
         first = start * size // self.block_tokens
         above = root if parent is None else parent.hash_before(first)
         self._numbers += 1
-        run = Run(self._numbers, rank, parent, start, first, above, bytearray(), {}, told=first)
+        run = Run(self._numbers, rank, parent, start, first, above, bytearray(), {}, reported=first)
         if size % self.block_tokens:
             run.tokens = bytearray()
             if parent is not None:
@@ -234,7 +234,7 @@ class Places:
         self.runs = {number: run for number, run in self.runs.items() if run.rank is not rank}
         self.dirty, self.starts = dict(self.runs), {}
         for run in self.runs.values():
-            run.told = run.first
+            run.reported = run.first
             run.valid = 0
             run.changed(0, run.size - 1)
             if run.keys:
@@ -277,8 +277,8 @@ class Places:
                 del self.starts[first_hash]
         del run.keys[keys * HASH_BYTES :]
         if run.tokens is not None:
-            kept = (run.start + size) * self.groups.block_tokens - run.first * self.block_tokens
-            del run.tokens[kept * TOKEN_BYTES :]
+            tokens = (run.start + size) * self.groups.block_tokens - run.first * self.block_tokens
+            del run.tokens[tokens * TOKEN_BYTES :]
 
 
 def _readable(event: BlocksStored) -> tuple[int, str]:

@@ -74,7 +74,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         fork: At least the deepest of the kids' starts.
         reach: Engine blocks usable in a row from the beginning of the sequence to at most the end of the run;
             `UNREACHED` if not even its start.
-        told: Tree blocks reported to the tree; ``first`` if none of its own.
+        reported: Tree blocks reported to the tree; ``first`` if none of its own.
         valid: Boundaries from which the engine can go on: bit i behind block i.
         low: First block that changed since the last report to the tree.
         high: Last one.
@@ -95,7 +95,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
     size: int = 0
     fork: int = 0
     reach: int = UNREACHED
-    told: int = 0
+    reported: int = 0
     valid: int = 0
     low: int = RUN_BLOCKS_MAX
     high: int = -1

@@ -534,15 +534,15 @@ class PrefixTree:
     def _cut(self, node: Node, slot: int, size: int) -> None:
         """Take the last ``size`` blocks of a node from a worker."""
         holdings = self.holdings[slot]
-        kept = node.size - size
-        if kept and node.holders == 1 << slot and not node.children:
-            node.run = node.run[: kept * HASH_BYTES]
+        remaining = node.size - size
+        if remaining and node.holders == 1 << slot and not node.children:
+            node.run = node.run[: remaining * HASH_BYTES]
             node.drop_ends(slot, below=node.end)
             holdings.blocks -= size
             self.blocks -= size
             return
-        if kept:
-            self.split(node, kept)
+        if remaining:
+            self.split(node, remaining)
         self._release(node, slot)
 
     def _trim_below(self, node: Node, depth: int, slot: int, before_us: int) -> None:

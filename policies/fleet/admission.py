@@ -134,7 +134,7 @@ class Admission:
         self._fleet = fleet
         self._early = fleet.registers.of(EarlyRatio)
         self._stale_us = 0
-        self._known: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
+        self._followed: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
 
     # One worker.
@@ -250,10 +250,10 @@ class Admission:
     def _follow(self) -> None:
         """Follow changes of the rules, the workers, their reports and r."""
         fleet = self._fleet
-        known = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
-        if known == self._known:
+        state = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
+        if state == self._followed:
             return
-        self._known = known
+        self._followed = state
         rules, rows = self.rules, len(fleet.loads.prefill_us)
         self._stale_us = round(rules.report_age_s_max * 1e6)
         self._target_s = np.full(rows, rules.backlog_target_s)

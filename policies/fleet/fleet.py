@@ -400,10 +400,10 @@ class FleetState:
         The learned capacity counts, but never more than the reported one. Without either an assumption
         counts.
         """
-        told, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
+        reported, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
-            return told or self.rules.capacity_tokens
-        return min(told, learned.tokens) if told else learned.tokens
+            return reported or self.rules.capacity_tokens
+        return min(reported, learned.tokens) if reported else learned.tokens
 
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
         """Newest capacity of a worker learned from its answers."""

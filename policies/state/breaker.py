@@ -90,9 +90,9 @@ class BreakerRules:
         return max(ejected - most, 0)
 
 
-def probe_from_us(known: CircuitSet, replica: str, replicas: Sequence[str]) -> int:
+def probe_from_us(current: CircuitSet, replica: str, replicas: Sequence[str]) -> int:
     """Log time from which a replica, of those alive, may dispatch to a worker whose circuit is not closed."""
-    return known.until_us + turn_of(known.worker, replica, replicas) * PROBE_STAGGER_US
+    return current.until_us + turn_of(current.worker, replica, replicas) * PROBE_STAGGER_US
 
 
 class Breaker:
@@ -114,29 +114,29 @@ class Breaker:
         """Failures in a row that this replica saw."""
         return self._failures
 
-    def dispatched(self, known: CircuitSet | None, now_us: int) -> CircuitSet | None:
+    def dispatched(self, current: CircuitSet | None, now_us: int) -> CircuitSet | None:
         """Note a dispatch: unless the circuit is closed it is the probe."""
-        if known is None or known.state is Circuit.CLOSED:
+        if current is None or current.state is Circuit.CLOSED:
             return None
         self._sent_us = now_us
         until_us = now_us + self.rules.open_us
-        self._probe = self._to(known, now_us, Circuit.HALF_OPEN, until_us, known.successes)
+        self._probe = self._to(current, now_us, Circuit.HALF_OPEN, until_us, current.successes)
         return self._probe
 
-    def succeeded(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
+    def succeeded(self, current: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
         """Note an answer to the request sent at ``sent_us``."""
         self._failures = 0
-        if known is None or not self._probes(known, sent_us):
+        if current is None or not self._probes(current, sent_us):
             return None
-        successes = known.successes + 1
+        successes = current.successes + 1
         if successes >= self.rules.cb_success_threshold:
-            return self._to(known, now_us, Circuit.CLOSED)
-        return self._to(known, now_us, Circuit.HALF_OPEN, now_us, successes)
+            return self._to(current, now_us, Circuit.CLOSED)
+        return self._to(current, now_us, Circuit.HALF_OPEN, now_us, successes)
 
-    def failed(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
+    def failed(self, current: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
         """Note a failure of the request sent at ``sent_us``."""
-        if known is None or known.state is Circuit.CLOSED:
-            since_us = known.at_us if known is not None else 0
+        if current is None or current.state is Circuit.CLOSED:
+            since_us = current.at_us if current is not None else 0
             if since_us != self._counting_since_us:
                 self._counting_since_us, self._failures = since_us, 0
             if sent_us < since_us:
@@ -144,30 +144,30 @@ class Breaker:
             self._failures += 1
             if self._failures < self.rules.cb_failure_threshold:
                 return None
-        elif not self._probes(known, sent_us):
+        elif not self._probes(current, sent_us):
             return None
         self._failures = 0
-        return self._to(known, now_us, Circuit.OPEN, now_us + self.rules.open_us)
+        return self._to(current, now_us, Circuit.OPEN, now_us + self.rules.open_us)
 
-    def restarted(self, known: CircuitSet | None, now_us: int) -> CircuitSet | None:
+    def restarted(self, current: CircuitSet | None, now_us: int) -> CircuitSet | None:
         """Half-open the circuit of a worker whose process is new: old failures do not concern it."""
-        if known is None or known.state is not Circuit.OPEN:
+        if current is None or current.state is not Circuit.OPEN:
             return None
-        return self._to(known, now_us, Circuit.HALF_OPEN, now_us)
+        return self._to(current, now_us, Circuit.HALF_OPEN, now_us)
 
-    def released(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
+    def released(self, current: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
         """Return the right to probe, if the request sent at ``sent_us`` was the probe and had no outcome."""
-        if known is None or not self._probes(known, sent_us):
+        if current is None or not self._probes(current, sent_us):
             return None
-        return self._to(known, now_us, Circuit.HALF_OPEN, now_us, known.successes)
+        return self._to(current, now_us, Circuit.HALF_OPEN, now_us, current.successes)
 
-    def _probes(self, known: CircuitSet, sent_us: int) -> bool:
+    def _probes(self, current: CircuitSet, sent_us: int) -> bool:
         """True if the circuit waits for the outcome of the request sent then."""
-        return known == self._probe and sent_us >= self._sent_us
+        return current == self._probe and sent_us >= self._sent_us
 
     def _to(
-        self, known: CircuitSet | None, now_us: int, state: Circuit, until_us: int = 0, successes: int = 0
+        self, current: CircuitSet | None, now_us: int, state: Circuit, until_us: int = 0, successes: int = 0
     ) -> CircuitSet:
         """Next state: later than the present one, also if its author's clock is ahead."""
-        at_us = now_us if known is None else max(now_us, known.at_us + 1)
+        at_us = now_us if current is None else max(now_us, current.at_us + 1)
         return CircuitSet(self._worker, at_us, self._replica, state, until_us, successes)

@@ -113,9 +113,9 @@ class Fairness:
             bucket = begins_us // self._bucket_us
             self._advance(bucket)
             if bucket > self._newest - BUCKETS:
-                known = self._buckets.get(bucket, {})
+                counted = self._buckets.get(bucket, {})
                 for flow, us in charged.items():
-                    more_us = us - known.get(flow, 0)
+                    more_us = us - counted.get(flow, 0)
                     if more_us > 0:
                         self._add(bucket, flow, more_us)
 

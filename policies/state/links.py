@@ -134,7 +134,7 @@ class Transfer(msgspec.Struct, gc=False, eq=False):
         until_us: End of its reservation; later than its predicted end if it is overdue.
     """
 
-    said: Shipping
+    shipping: Shipping
     rate: int
     burst: int
     burst_until_us: int
@@ -177,10 +177,10 @@ class Links:
         """Reserve a transfer, or plan it anew."""
         if op.request_id in self._ended or op.request_id in self._old_ended:
             return
-        known = self.transfers.get(op.request_id)
-        if known is not None:
+        current = self.transfers.get(op.request_id)
+        if current is not None:
             # Of two of one moment any, but everywhere the same.
-            if _version(op) <= _version(known.said):
+            if _version(op) <= _version(current.shipping):
                 return
             self._drop(op.request_id, NEVER_US)
         duration_us = max(op.end_us - op.start_us, 1)
@@ -210,7 +210,7 @@ class Links:
 
     def left(self, replica: str, at_us: int) -> None:
         """Give up the transfers that a replica reported at or before a log time."""
-        self._drop_if(lambda said: said.replica == replica and said.at_us <= at_us, at_us)
+        self._drop_if(lambda op: op.replica == replica and op.at_us <= at_us, at_us)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget old transfers, release those that nothing ended, and return how many."""
@@ -219,7 +219,7 @@ class Links:
             stale = 0 < self._generation < generation - 1
             self._old_ended, self._ended = set() if stale else self._ended, set()
             self._generation = generation
-        expired = self._drop_if(lambda said: now_us - said.at_us > lifetime_us_max, now_us)
+        expired = self._drop_if(lambda op: now_us - op.at_us > lifetime_us_max, now_us)
         for load in self._loads.values():
             load.timetable.forget(now_us - WINDOW_US)
         self._loads = {link: load for link, load in self._loads.items() if load.transfers or load.timetable}
@@ -227,13 +227,13 @@ class Links:
 
     def retain(self, listed: Container[str], own: str) -> None:
         """Release other replicas' transfers that a snapshot does not list (`Loads.retain`)."""
-        self._drop_if(lambda said: said.replica != own and said.request_id not in listed, NEVER_US)
+        self._drop_if(lambda op: op.replica != own and op.request_id not in listed, NEVER_US)
 
     def dump_steps(self) -> Iterator[Shipping | None]:
         """Yield transfers as operations, while they go on changing; None for one that ended meanwhile."""
         for request_id in list(self.transfers):
             transfer = self.transfers.get(request_id)
-            yield None if transfer is None else transfer.said
+            yield None if transfer is None else transfer.shipping
 
     # Questions.
 
@@ -243,25 +243,25 @@ class Links:
 
     def rtt_s(self, link: str) -> float:
         """Round trip: measured, else configured."""
-        known, rules = self.measured.get(link), self.rules.get(link)
-        if known is not None and known.rtt_s > 0:
-            return known.rtt_s
+        measured, rules = self.measured.get(link), self.rules.get(link)
+        if measured is not None and measured.rtt_s > 0:
+            return measured.rtt_s
         return rules.rtt_s if rules is not None else 0.0
 
     def loss_ratio(self, link: str) -> float:
         """Share of the latest transfers that failed."""
-        known = self.measured.get(link)
-        return known.loss_ratio if known is not None else 0.0
+        measured = self.measured.get(link)
+        return measured.loss_ratio if measured is not None else 0.0
 
     def capacity_bytes_per_s(self, link: str, now_us: int) -> float:
         """Present capacity of a link; 0 if it may not be used."""
-        rules, known = self.rules.get(link), self.measured.get(link)
+        rules, measured = self.rules.get(link), self.measured.get(link)
         if rules is None:
             return 0.0
-        if known is None or known.bytes_per_s <= 0:
+        if measured is None or measured.bytes_per_s <= 0:
             return rules.bytes_per_s
-        age_s = max(now_us - known.at_us, 0) / 1e6
-        return min(rules.bytes_per_s, known.bytes_per_s * exp2(min(age_s / RECOVERY_S, 60.0)))
+        age_s = max(now_us - measured.at_us, 0) / 1e6
+        return min(rules.bytes_per_s, measured.bytes_per_s * exp2(min(age_s / RECOVERY_S, 60.0)))
 
     def cap_bytes_per_s(self, link: str, now_us: int) -> float:
         """Part of the capacity that may be reserved."""
@@ -357,12 +357,12 @@ class Links:
         while ends and ends[0][0] <= now_us:
             until_us, request_id = heappop(ends)
             transfer = self.transfers.get(request_id)
-            if transfer is None or transfer.until_us != until_us or transfer.said.link != link:
+            if transfer is None or transfer.until_us != until_us or transfer.shipping.link != link:
                 continue
-            said = transfer.said
-            step_us = max((said.end_us - said.start_us) // 4, OVERDUE_STEP_US_MIN)
+            shipping = transfer.shipping
+            step_us = max((shipping.end_us - shipping.start_us) // 4, OVERDUE_STEP_US_MIN)
             later_us = until_us + ((now_us - until_us) // step_us + 1) * step_us
-            later_us = min(later_us, max(said.end_us, said.start_us + 1) + OVERDUE_US_MAX)
+            later_us = min(later_us, max(shipping.end_us, shipping.start_us + 1) + OVERDUE_US_MAX)
             if later_us > until_us:
                 load.timetable.add(until_us, later_us, transfer.rate)
                 transfer.until_us = later_us
@@ -370,7 +370,7 @@ class Links:
         return load
 
     def _drop_if(self, gone: Callable[[Shipping], bool], at_us: int) -> int:
-        ids = [request_id for request_id, transfer in self.transfers.items() if gone(transfer.said)]
+        ids = [request_id for request_id, transfer in self.transfers.items() if gone(transfer.shipping)]
         for request_id in ids:
             self._drop(request_id, at_us)
         return len(ids)
@@ -383,26 +383,28 @@ class Links:
         transfer = self.transfers.pop(request_id, None)
         if transfer is None:
             return False
-        said = transfer.said
-        load = self._loads[said.link]
+        shipping = transfer.shipping
+        load = self._loads[shipping.link]
         load.transfers -= 1
-        early = arrived and said.kv_bytes > 0 and at_us < max(said.end_us, said.start_us + 1)
+        early = arrived and shipping.kv_bytes > 0 and at_us < max(shipping.end_us, shipping.start_us + 1)
         for begin_us, end_us, rate in (
-            (said.start_us, transfer.until_us, transfer.rate),
-            (said.start_us, transfer.burst_until_us, transfer.burst),
+            (shipping.start_us, transfer.until_us, transfer.rate),
+            (shipping.start_us, transfer.burst_until_us, transfer.burst),
         ):
             # What has not begun was never there.
             load.timetable.add(max(begin_us, at_us), end_us, -rate)
         # The rest has crossed too, as late as can be: then it is in all seconds that may see it.
-        rules = self.rules.get(said.link)
+        rules = self.rules.get(shipping.link)
         if early and rules is not None:
-            counted = max(at_us - said.start_us, 0) * transfer.rate
-            counted += max(min(at_us, transfer.burst_until_us) - said.start_us, 0) * transfer.burst
-            missed_us = int((said.kv_bytes * 1_000_000 - counted) / rules.bytes_per_s)
+            counted = max(at_us - shipping.start_us, 0) * transfer.rate
+            counted += max(min(at_us, transfer.burst_until_us) - shipping.start_us, 0) * transfer.burst
+            missed_us = int((shipping.kv_bytes * 1_000_000 - counted) / rules.bytes_per_s)
             load.timetable.add(at_us - missed_us, at_us, round(rules.bytes_per_s))
         if len(load.ends) > 2 * load.transfers + 16:
             load.ends = sorted(
-                (each.until_us, key) for key, each in self.transfers.items() if each.said.link == said.link
+                (each.until_us, key)
+                for key, each in self.transfers.items()
+                if each.shipping.link == shipping.link
             )
         return True
 

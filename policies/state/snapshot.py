@@ -253,10 +253,10 @@ def _decoded(
     """
     try:
         version = msgspec.msgpack.decode(pieces[-1] if pieces else b"", type=list[msgspec.Raw])[0]
-        known = msgspec.msgpack.decode(version) == SNAPSHOT_VERSION
+        readable = msgspec.msgpack.decode(version) == SNAPSHOT_VERSION
     except (ValueError, IndexError, RecursionError) as error:
         raise ValueError(f"not a readable snapshot: {error}") from error
-    if not known:
+    if not readable:
         raise ValueError(f"a snapshot of another version; this replica reads {SNAPSHOT_VERSION}")
     try:
         summary = msgspec.msgpack.decode(pieces[-1], type=Summary)

@@ -53,11 +53,11 @@ class Timetable:
         done = self._after(self._floor) - 1
         if done < 0:
             return
-        kept = self._steps - done
+        steps = self._steps - done
         for column in (self._times, self._rates):
-            column[:kept] = column[done : self._steps]
+            column[:steps] = column[done : self._steps]
         self._times[0] = self._floor
-        self._steps = kept
+        self._steps = steps
         self._join(0)
 
     def at(self, now_us: int) -> float:

@@ -100,12 +100,12 @@ class Tickets:
             context_tokens=op.context_tokens,
             link=op.link,
         )
-        known = self._waiting.get(op.request_id)
-        if known is not None:
+        current = self._waiting.get(op.request_id)
+        if current is not None:
             # Of two of one moment any, but everywhere the same.
-            if (op.at_us, ticket) <= (known.at_us, known):
+            if (op.at_us, ticket) <= (current.at_us, current):
                 return
-            self._drop(known)
+            self._drop(current)
         self._waiting[op.request_id] = ticket
         self._of_replica.setdefault(op.replica, {})[op.request_id] = ticket
         self._lines.put(ticket)
@@ -404,9 +404,9 @@ class Tickets:
     def _drop(self, ticket: Ticket) -> None:
         del self._waiting[ticket.request_id]
         self.declined.discard(ticket.request_id)
-        mine = self._of_replica[ticket.replica]
-        del mine[ticket.request_id]
-        if not mine:
+        of_replica = self._of_replica[ticket.replica]
+        del of_replica[ticket.request_id]
+        if not of_replica:
             del self._of_replica[ticket.replica]
         self._lines.drop(ticket, self._waiting)
         own = self._own.get(ticket.replica)
@@ -445,6 +445,6 @@ def _by_class(lines: list[Line]) -> Mapping[str, Collection[str]]:
     classes: dict[str, dict[str, Heap]] = {}
     for line in lines:
         for name, flows in line.classes.items():
-            known = classes.get(name)
-            classes[name] = flows if known is None else {**known, **flows}
+            merged = classes.get(name)
+            classes[name] = flows if merged is None else {**merged, **flows}
     return classes

@@ -78,9 +78,9 @@ class WorkAhead:
             self._columns = self._as_columns()
         ranked_us, composite, bounds, before_us = self._columns
         width, rows = len(ranked_us) + 1, len(bounds) - 1
-        known = places < rows
-        at = np.where(known, places, 0)
-        first, end = bounds[at], np.where(known, bounds[at + 1], bounds[at])
+        present = places < rows
+        at = np.where(present, places, 0)
+        first, end = bounds[at], np.where(present, bounds[at + 1], bounds[at])
         lesser = composite.searchsorted(at * width + ranked_us.searchsorted(keys_us))
         greater = composite.searchsorted(at * width + ranked_us.searchsorted(keys_us, "right"))
         lesser, greater = np.clip(lesser, first, end), np.clip(greater, first, end)
