@@ -106,7 +106,6 @@ from policies.state.fairness import Fairness, class_of
 from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name, site_after
 from policies.state.newest import Newest
-from policies.state.op_log import OpLog
 from policies.state.ops import (
     OP_KINDS,
     Audited,
@@ -125,6 +124,7 @@ from policies.state.ops import (
     LinkMeasured,
     OffloadPlan,
     Op,
+    OpLog,
     OpRefused,
     Placed,
     Reported,

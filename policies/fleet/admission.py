@@ -23,7 +23,7 @@ All replicas share it (`policies.EarlyRatio`): one that saw room where the other
 best of the queue.
 
 **The caps.** Our own count of requests in flight always counts. An engine's report adds unknown load
-(`policies.state.reports`), as long as it is fresh: a stale report is ignored, and never stops dispatch
+(`policies.state.slot_registers`), as long as it is fresh: a stale report is ignored, and never stops dispatch
 (wire.md 5). Neither does an impossible report: a worker without requests of ours in flight may always be
 given one.
 

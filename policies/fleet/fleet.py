@@ -24,7 +24,7 @@ workers by id. `policies.fleet.columns` derives the columns of policies. Nothing
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -38,8 +38,6 @@ from policies.fleet.pairing import SITE_LABEL
 from policies.pricing.views import Candidates, Ships, Slots
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
-from policies.state.circuits import Circuits
-from policies.state.evidence import Evidence
 from policies.state.fairness import Fairness, equal_weights
 from policies.state.links import LinkRules, Links
 from policies.state.loads import Loads
@@ -73,7 +71,7 @@ from policies.state.ops import (
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
 from policies.state.registers import AllRegisters
-from policies.state.reports import Reports
+from policies.state.slot_registers import Circuits, Evidence, Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
@@ -81,12 +79,10 @@ from radix import (
     WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
-    EndGone,
-    Forget,
-    Insert,
     Match,
     PrefixTree,
-    Trim,
+    TreeOp,
+    apply,
     check_path,
     finished,
     is_base_url,
@@ -240,7 +236,7 @@ class FleetState:
         self.left_out_ops = 0
         """Operations that snapshots left out, since they could not be encoded."""
         self._workers: dict[str, Worker] = {}
-        self._by_slot: list[Worker | None] = []
+        self._by_slot: dict[int, Worker] = {}
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
         self._pool_writes = PoolWrites(self.loads, self._hold)
@@ -300,10 +296,7 @@ class FleetState:
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
-            Insert: self._insert,
-            Trim: self._trim,
-            Forget: self._forget,
-            EndGone: self._end_gone,
+            **dict.fromkeys(get_args(TreeOp), self._tree_op),
         }
 
     def collect(self, now_us: int) -> int:
@@ -335,7 +328,7 @@ class FleetState:
                 self.buckets.gone(worker.slot)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
-                self._by_slot[worker.slot] = None
+                del self._by_slot[worker.slot]
                 self._free.append(worker.slot)
                 self.revision += 1
         return expired
@@ -379,9 +372,7 @@ class FleetState:
 
     def at_slot(self, slot: int) -> Worker:
         """The worker in a slot that `candidates` returned."""
-        worker = self._by_slot[slot]
-        assert worker is not None
-        return worker
+        return self._by_slot[slot]
 
     def pool_of(self, worker_id: str) -> str | None:
         """Name in operations of the pool that a worker shares; None if it shares none."""
@@ -390,7 +381,7 @@ class FleetState:
         return None if slot is None else self.at_slot(slot).worker_id
 
     def tracks(self, worker_id: str) -> bool:
-        """True if a worker's cache is known by its engine's events (`policies.state.evidence`)."""
+        """True if a worker's cache is known by its engine's events (`policies.state.slot_registers`)."""
         worker = self._workers.get(worker_id)
         return worker is not None and worker.slot in self.evidence.exact
 
@@ -612,8 +603,6 @@ class FleetState:
         if len(self._workers) >= WORKERS_MAX:
             raise ValueError(f"there are {WORKERS_MAX} workers already")
         slot = self._free.pop() if self._free else len(self._by_slot)
-        if slot == len(self._by_slot):
-            self._by_slot.append(None)
         if slot >= len(self.returned_us):
             self.returned_us = np.concatenate([self.returned_us, np.zeros(len(self.returned_us))])
         self.loads.ensure(slot)
@@ -734,17 +723,8 @@ class FleetState:
         for path in op.paths:
             self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
 
-    def _insert(self, op: Insert) -> None:
-        self.tree.insert(self._slot(op.worker), op.path, op.at_us, end=op.end, ends=op.ends)
-
-    def _trim(self, op: Trim) -> None:
-        self.tree.trim(self._slot(op.worker), op.path, op.before_us)
-
-    def _forget(self, op: Forget) -> None:
-        self.tree.forget(self._slot(op.worker), op.before_us)
-
-    def _end_gone(self, op: EndGone) -> None:
-        self.tree.end_gone(self._slot(op.worker), op.path, op.before_us, ends=op.ends)
+    def _tree_op(self, op: TreeOp) -> None:
+        apply(self.tree, op, self._slot(op.worker))
 
     def _remember_gone(self, op: WorkerGone) -> None:
         """Keep a removal when the worker's row is used for another: settings may still name it."""

@@ -20,7 +20,8 @@ In all of them ``at_us`` is log time, and ``replica`` the id of the replica that
 declared only here: the log, the fold and the snapshot find it in `REGISTERS`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from types import GenericAlias
 from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
@@ -533,7 +534,7 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, ord
 
 
 class Tracked(Register, frozen=True, tag=43):
-    """Source of a worker's cache contents (`policies.state.evidence`).
+    """Source of a worker's cache contents (`policies.state.slot_registers`).
 
     ``exact`` is true if its engine's events describe it, followed without a gap since it started or was
     cleared.
@@ -589,6 +590,21 @@ _decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(
 _raw_decoder: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], _few]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OpLog:
+    """The log as decisions see it; the gateway's own port adds the other replicas (`router.shared.LogPort`).
+
+    Attributes:
+        replica: Id of this replica.
+        publish: Applies an operation at once and sends it to the other replicas.
+        now_us: Log time.
+    """
+
+    replica: str
+    publish: Callable[[Op], None]
+    now_us: Callable[[], int]
 
 
 class OpRefused(ValueError):

@@ -8,7 +8,7 @@
     connecting   no connection yet, or none any more
     joining      old batches are asked for
     partial      what is told is true, but not all: history describes it
-    live         everything its engine holds is known: its events describe it (`policies.state.evidence`)
+    live         everything its engine holds is known: its events describe it (`state.slot_registers`)
 
 A process that is another one has an empty cache, and a gap that cannot be filled hides what was removed:
 then what was used before is forgotten. After a gap the worker is described by history again, until its

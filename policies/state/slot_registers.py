@@ -1,8 +1,18 @@
-"""Engines' reports of their load: a register per worker, and columns of them.
+"""Registers of workers with state by slot: circuits, sources of cache contents, reports of load.
 
-An engine knows of requests from elsewhere, and the tokens that its running requests really hold, with shared
-prefixes counted once. A report is old when it is read, so it is kept as a difference to the requests in
-flight at that moment as the asking replica knew, and holds for those in flight now:
+**Circuits** as the log has them; `policies.state.breaker` decides their moves. Closed ones are kept too,
+since an older operation may still come.
+
+**Evidence** is the source of a worker's cache contents: its engine's own events, or history. History is the
+placements, corrected by answers and bounded by a guess of the capacity. A worker whose KV events are followed
+without a gap (`router.fleet.kv_events`) needs neither: its engine reports removals. While it is *exact*
+
+* no bound of its own applies to its blocks in the tree, only the bound on the whole tree;
+* a shortfall in an answer's ``cached_tokens`` takes nothing out of the tree: an event does, or will.
+
+**Reports.** An engine knows of requests from elsewhere, and counts tokens in shared prefixes once. A report
+is old when it is read, so it is kept as a difference to the requests in flight at that moment as the asking
+replica knew, and holds for those in flight now:
 
     foreign requests = running + waiting - in flight then, at least 0
     tokens held now  = held then + (in flight now - in flight then)
@@ -13,11 +23,49 @@ from math import inf
 import numpy as np
 
 from policies.state.loads import Whole
-from policies.state.ops import Reported
+from policies.state.ops import Circuit, CircuitSet, Reported, Tracked
 from policies.state.registers import WorkerRegisters
 
 NEVER_US = -(2.0**62)
 """Report time of a worker that was never asked."""
+
+
+class Circuits(WorkerRegisters[CircuitSet]):
+    """Registers of the circuits; ``tripped`` has those that are not closed, by slot."""
+
+    __slots__ = ("tripped",)
+
+    def __init__(self) -> None:
+        super().__init__(CircuitSet)
+        self.tripped: dict[int, CircuitSet] = {}
+
+    def _taken(self, op: CircuitSet, slot: int) -> None:
+        if op.state is Circuit.CLOSED:
+            self.tripped.pop(slot, None)
+        else:
+            self.tripped[slot] = op
+
+    def _dropped(self, slot: int) -> None:
+        self.tripped.pop(slot, None)
+
+
+class Evidence(WorkerRegisters[Tracked]):
+    """Registers of the sources; ``exact`` has the slots of workers described by their events."""
+
+    __slots__ = ("exact",)
+
+    def __init__(self) -> None:
+        super().__init__(Tracked)
+        self.exact: set[int] = set()
+
+    def _taken(self, op: Tracked, slot: int) -> None:
+        if op.exact:
+            self.exact.add(slot)
+        else:
+            self.exact.discard(slot)
+
+    def _dropped(self, slot: int) -> None:
+        self.exact.discard(slot)
 
 
 class Reports(WorkerRegisters[Reported]):
