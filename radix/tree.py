@@ -31,7 +31,7 @@ worker's newest eviction does not count: its window went with everything else of
 """
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,7 @@ class PrefixTree:
         self.holdings: list[Holdings] = []
         self.ends_from_us = np.zeros(8, dtype=np.int64)
         """Column of `Holdings.ends_from_us`, with a view of the same memory (`policies.state.loads`)."""
-        self._ends_from_at = cast("memoryview[int]", self.ends_from_us.data)
+        self._ends_from_at = self.ends_from_us.data
         self.pairs = 0
         self.walks = 0
         """Snapshots being written or restored. They find their way by runs seen before, so none are joined.
@@ -342,7 +342,7 @@ class PrefixTree:
             self.holdings.append(Holdings())
         if slot >= len(self.ends_from_us):
             self.ends_from_us = np.concatenate([self.ends_from_us, np.zeros(slot + 1, dtype=np.int64)])
-            self._ends_from_at = cast("memoryview[int]", self.ends_from_us.data)
+            self._ends_from_at = self.ends_from_us.data
         return self.holdings[slot]
 
     def raise_floor(self, slot: int, floor: Key) -> None:
@@ -430,8 +430,8 @@ class PrefixTree:
                 holdings.blocks += shared
             elif used_us < at_us:
                 used[child] = at_us
-            if extend and child.holders == node.holders and node.parent is not None:
-                self._join(node, child, returned=used_us is None)
+            if extend and child.holders == node.holders and (parent := node.parent) is not None:
+                self._join(parent, node, child, returned=used_us is None)
             node = child
         if used_us is None:
             self._enqueue(node, slot, at_us)
@@ -481,14 +481,15 @@ class PrefixTree:
         node.divide_ends(upper)
         return upper
 
-    def _join(self, upper: Node, lower: Node, *, returned: bool) -> None:
+    def _join(self, parent: Node, upper: Node, lower: Node, *, returned: bool) -> None:
         """Undo a division that divides nothing any more: the same workers use both parts alike.
 
         Otherwise workers that repeatedly evict the end of a shared run and come back to it would leave one
         node for each block. The lower part stays the same object, as in a split.
 
         Args:
-            upper: A node with a parent.
+            parent: Of the upper node.
+            upper: A node.
             lower: A child of it, with the same holders.
             returned: A worker has just come back to the lower part.
         """
@@ -498,8 +499,6 @@ class PrefixTree:
         useds = [self.holdings[slot].used for slot in bits(upper.holders)]
         if any(used[upper] != used[lower] for used in useds):
             return
-        parent = upper.parent
-        assert parent is not None
         upper.disown(lower)
         lower.run = upper.run + lower.run
         lower.start = upper.start

@@ -283,11 +283,6 @@ class Links:
         cap = self.cap_bytes_per_s(link, now_us)
         return self.reserved_bytes_per_s(link, now_us) / cap if cap else 0.0
 
-    def peak_bytes_per_s(self, link: str, start_us: int, end_us: int, now_us: int) -> float:
-        """Greatest reserved rate of a link in a stretch of time."""
-        load = self._advanced(link, now_us)
-        return load.timetable.peak(start_us, end_us) if load is not None else 0.0
-
     def quote(
         self,
         link: str,
