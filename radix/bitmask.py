@@ -39,13 +39,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def scatter(values: NDArray[np.int32], masks: Sequence[int], numbers: Sequence[int]) -> None:
-    """Set ``values[slot] = number`` for every slot of each mask, in place.
-
-    Args:
-        values: One row per slot.
-        masks: Disjoint sets of slots.
-        numbers: One for each mask.
-    """
+    """Set ``values[slot] = number`` for every slot of each of some disjoint masks, in place."""
     slots: list[int] = []
     single: list[int] = []
     wide: list[tuple[int, int]] = []
@@ -69,7 +63,6 @@ def scatter(values: NDArray[np.int32], masks: Sequence[int], numbers: Sequence[i
 
 
 def _scatter_words(values: NDArray[np.int32], wide: Sequence[tuple[int, int]]) -> None:
-    """Unpack many masks at once: only those of their words that have a bit."""
     numbers = np.asarray([number for _, number in wide], dtype=np.int32)
     words = (len(values) + WORD_BITS - 1) // WORD_BITS
     packed = b"".join([mask.to_bytes(words * 8, "little") for mask, _ in wide])

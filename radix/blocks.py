@@ -33,26 +33,19 @@ HASH_BYTES = 8
 
 
 def root_hash(seed: int, *parts: bytes) -> int:
-    """Hash what two prompts must have in common before their blocks may be compared.
+    """Hash what two prompts must have in common before their blocks may be compared: salt, model, LoRA.
 
-    Args:
-        seed: Seed of the namespace, 0 to 2**64 - 1.
-        parts: Salt, model, LoRA and so on. Their lengths are hashed too, so ``(b"ab", b"c")`` and ``(b"a",
-            b"bc")`` differ.
+    Lengths are hashed too, so ``(b"ab", b"c")`` and ``(b"a", b"bc")`` differ. ``seed`` is unsigned, of 64
+    bits.
     """
     framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return xxh3_64_intdigest(framed, seed)
 
 
 def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: int = BLOCK_BYTES) -> bytes:
-    """Chain the full blocks of a byte string and return their packed hashes.
+    """Chain the full blocks of a byte string to a root (`root_hash`) and return their packed hashes.
 
     Costs 0.17 µs per block of 1 KiB (``python -m loadtest.bench.tree``).
-
-    Args:
-        data: Canonical bytes of the prompt.
-        root: Hash that the first block is chained to (`root_hash`).
-        block_bytes: Block size, > 0.
     """
     view = memoryview(data)
     digest = xxh3_64_intdigest
@@ -92,12 +85,7 @@ class BlockChain:
 
 
 def chain_token_ids(ids: Sequence[int], root: int, block_tokens: int = BLOCK_TOKENS) -> bytes:
-    """Chain the full blocks of a sequence of token ids, as `chain_bytes` does.
-
-    Raises:
-        OverflowError: An id is not within 0 to 2**32 - 1.
-        TypeError: An id is not an integer.
-    """
+    """Chain the full blocks of a sequence of token ids, 0 to 2**32 - 1, as `chain_bytes` does."""
     return chain_bytes(memoryview(array("I", ids)).cast("B"), root, block_tokens * 4)
 
 

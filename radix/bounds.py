@@ -1,8 +1,7 @@
 """Bounds of every number, name and text, wherever it comes from.
 
 Values from clients, administrators, workers, pods and Redis are checked where they enter. The types of the
-operations that replicas exchange carry these bounds too, so decoder and encoder
-(`policies.state.ops.encode_op`) refuse larger values: an operation that cannot be published is not applied.
+operations that replicas exchange carry these bounds too, for decoder and encoder.
 
 Sums in the columns of the fold are float64, exact for whole numbers up to 2**53 (`WHOLE_MAX`). One request
 adds at most 2**36 tokens or microseconds, so 2**17 requests in flight at one worker still add up exactly.

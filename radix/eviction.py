@@ -90,13 +90,7 @@ class EvictionQueue:
 
 
 def blocks_at_or_below(node: "Node", key: Key, limit: Key) -> int:
-    """Return how many blocks at the end of a run go before ``limit``, 1 to its size.
-
-    Args:
-        node: The run.
-        key: Place of its last block, not above ``limit``.
-        limit: Place to compare with.
-    """
+    """Return how many blocks at the end of a run go before ``limit``, >= 1: the last one, at ``key``."""
     if key[0] < limit[0]:
         return node.size
     deeper = limit[1] - key[1]
@@ -111,14 +105,8 @@ def evict(
 ) -> Key:
     """Cut the lowest blocks of a queue while there are too many, or they are at or below the floor.
 
-    Args:
-        queue: The order of eviction.
-        floor: Highest place evicted so far.
-        over: Blocks too many, of those at the end of this node.
-        cut: Takes that many blocks at the end of a node from the worker in a slot.
-
-    Returns:
-        The new floor.
+    ``over`` returns the blocks too many, of those at the end of a node; ``cut`` takes so many from the worker
+    in a slot. Returns the new floor.
     """
     while (lowest := queue.lowest()) is not None:
         key, slot, node = lowest

@@ -32,11 +32,10 @@ class Holdings:
 
     Attributes:
         used: Log time of last use of each node held, microseconds.
-        blocks: Blocks held.
         capacity: Most blocks it may hold; None for no limit of its own.
         queue: Its order of eviction; None without a capacity.
         floor: Highest place ever evicted; nothing at or below it comes back.
-        forgot_us: Watermark of `PrefixTree.forget`; nothing last used before it comes back.
+        forgot_us: Watermark of `PrefixTree.forget`.
         trimmed: Tombstones of `PrefixTree.trim` and `PrefixTree.end_gone`: hash -> watermark.
         trimmed_us: Newest of them, so that an insert that is not late does not look.
     """

@@ -1,7 +1,7 @@
 """Match of a path with the blocks that each worker holds.
 
 A walk down the tree finds *where sets of workers part from the path* (`radix.bitmask`), a handful even among
-a thousand workers. All workers' matches as a column, or one worker's, follow from that.
+a thousand workers; columns and single matches follow from that.
 """
 
 from collections.abc import Sequence
@@ -71,10 +71,7 @@ class Match(msgspec.Struct, gc=False, eq=False):
     def keep_safe(self, ends: NDArray[np.int32], profile: AttentionProfile, block_tokens: int) -> None:
         """Keep the window-safe part of the match, for a model where that is not all.
 
-        Args:
-            ends: By slot the deepest block within the match at which a request ended; 0 if none did.
-            profile: Demands of the model's layers.
-            block_tokens: Tokens per block, > 0.
+        ``ends`` is by slot the deepest block within the match at which a request ended; 0 if none did.
         """
         retained = retained_blocks(self.matched, profile, block_tokens)
         self._safe = np.maximum(retained.astype(np.int32), ends)

@@ -47,13 +47,9 @@ class EndColumns:
     def raise_last(
         self, last: NDArray[np.int32], depth: int, from_us: NDArray[np.int64], tree_us: int
     ) -> None:
-        """Raise each worker's last end to its last one in the node.
+        """Raise each worker's last end, in blocks by slot, to its last one in the node down to ``depth``.
 
-        Args:
-            last: By slot, in blocks; changed in place.
-            depth: Deeper ends do not count.
-            from_us: By slot the log time before which an end does not count.
-            tree_us: The same for all workers.
+        Ends older than ``from_us`` of their worker, or than ``tree_us``, do not count.
         """
         counts = (self._depths <= depth) & (self.at_us >= np.maximum(from_us[self._slots], tree_us))
         np.maximum.at(last, self._slots[counts], self._depths[counts])
@@ -153,14 +149,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
     def drop_ends(
         self, slot: int, below: int, before_us: int | None = None, until: int | None = None
     ) -> None:
-        """Drop a worker's ends deeper than ``below``.
-
-        Args:
-            slot: The worker.
-            below: A depth.
-            before_us: If given, only ends noted before.
-            until: If given, only ends at most this deep.
-        """
+        """Drop a worker's ends deeper than ``below``, if noted before ``before_us``, down to ``until``."""
         if self.ends is None or slot not in self.ends:
             return
         remaining = {

@@ -1,12 +1,8 @@
 """Changes to the prefix tree, as values and (through msgspec) as bytes.
 
 Replicas send these to each other, so they commute and repeat harmlessly: every operation carries the *log
-time* at which it became true, and every held block has the latest time it was used.
-
-* ``Insert`` raises the time of each block of its path to at least ``at_us``;
-* ``Trim`` and ``Forget`` remove what was not used *since*, and are remembered for a while, so that an older
-  ``Insert`` that arrives late does not bring it back;
-* ``EndGone`` does the same to ends alone: the blocks stay.
+time* at which it became true, and every held block has the latest time it was used. Removals are remembered
+for a while, so that an older ``Insert`` that arrives late does not undo them.
 
 Log time is Redis server time in integer microseconds since the epoch: exact and equal on all replicas.
 """

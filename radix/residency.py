@@ -99,8 +99,7 @@ class Residency:
         """True if the changes reported to the tree are what the engine can reuse.
 
         False after a rank had more handles than are kept, and while a group's blocks have no places: models
-        of sliding windows only, whose stores do not name the blocks they keep, or groups with different block
-        sizes.
+        of sliding windows only, whose stores do not name their blocks, or groups with different block sizes.
         """
         return not self._spilled and self.groups.readable
 
@@ -159,9 +158,7 @@ class Residency:
     def changes(self, worker: str, at_us: int) -> list[TreeOp]:
         """Return the tree operations since the last call; none for a block that went and came again.
 
-        Args:
-            worker: Worker id.
-            at_us: Log time of the operations; raised above that of the call before.
+        Their log time is ``at_us``, raised above that of the call before.
         """
         if self.groups.version != self._judged:
             self._judged = self.groups.version
@@ -190,15 +187,9 @@ class Residency:
     ) -> list[TreeOp]:
         """Compare a part of a tree's belief about the worker with its blocks here (`radix.residency_audit`).
 
-        Only for a residency that has followed all ranks from the beginning or since they were cleared.
-
-        Args:
-            tree: The tree, up to date with `changes`.
-            slot: The worker there.
-            worker: Worker id.
-            at_us: Log time of inserts.
-            before_us: Uses and reports in the tree at or after this log time are spared.
-            blocks_max: About the number of blocks to compare.
+        Only for a residency that has followed all ranks from the beginning or since they were cleared, and a
+        tree up to date with `changes`. Inserts get ``at_us``; uses and reports in the tree at or after
+        ``before_us`` are spared.
         """
         return self._audit.step(tree, slot, worker, at_us, before_us, blocks_max)
 
@@ -228,8 +219,7 @@ class Residency:
     def _settle(self) -> list[tuple[Run, int]]:
         """Find how far each run is reached and where its ends are, parents first.
 
-        Returns:
-            The runs, each with the number of blocks that the tree was told of before.
+        Returns the runs, each with the number of blocks reported to the tree before.
         """
         runs, groups = self.runs, self.groups
         size, back = groups.block_tokens, groups.reach_back - 1
@@ -265,7 +255,7 @@ class Residency:
         return settled
 
     def _solid(self, run: Run, at: int) -> int:
-        """Blocks at the beginning of a run that all demanding groups hold; ``at`` are known to be."""
+        """Leading blocks of a run that all demanding groups hold; ``at`` are known to be."""
         full = self.groups.full
         if not full:
             return run.top()
@@ -307,7 +297,6 @@ class Residency:
         return bits
 
     def _flip(self, run: Run, valid: int) -> None:
-        """Count the ends that came and went."""
         ends, size = self._ends, self.groups.block_tokens
         flipped = valid ^ run.valid
         run.valid = valid

@@ -57,7 +57,6 @@ class Audit:
     def _excess(
         self, tree: "PrefixTree", slot: int, node: Node, worker: str, before_us: int
     ) -> Iterable[TreeOp]:
-        """Yield removals of blocks and ends that only the tree has."""
         used = tree.holdings[slot].used
         used_us = used.get(node)
         if used_us is None:
@@ -79,7 +78,6 @@ class Audit:
                 yield Trim(worker, path[: (max(held, node.start) + 1) * HASH_BYTES], before_us)
 
     def _missing(self, tree: "PrefixTree", slot: int, run: Run, worker: str, at_us: int) -> Iterable[TreeOp]:
-        """Yield inserts of blocks and ends that only the engine has."""
         if run.number not in self._residency.runs or run.reported == run.first:
             return
         path = run.path(run.reported)

@@ -167,7 +167,6 @@ class Places:
         return run
 
     def _hold(self, rank: Rank, hashes: Iterable[Handle], lane: int) -> None:
-        """Note that a lane holds blocks: at their places, or loose."""
         for handle in hashes:
             place = rank.places.get(handle)
             if place is None:

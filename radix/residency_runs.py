@@ -1,19 +1,19 @@
 """Places of an engine's blocks: runs of blocks that follow each other.
 
-A sequence arrives block by block, and sequences share beginnings. A run is a stretch of blocks of one
-sequence. A sequence that leaves it begins a run of its own, and the run it leaves is not divided:
+A run is a stretch of blocks of one sequence. A sequence that leaves it begins a run of its own, and the run
+it leaves is not divided:
 
     run 0   [0 1 2 3 4 5 6]         parent of 1 and 2
     run 1        [3 4 5]            starts at 3: its blocks follow block 2 of run 0
     run 2              [5 6]        starts at 5
 
-So a block keeps its place, the number of a run and one in it, for as long as anything is known of it. The
-facts about all blocks of a run are a few integers with a bit for each: the lanes that hold them
-(`radix.residency_groups`), and the boundaries from which the engine can go on.
+So a block keeps its place, the number of a run and one in it. The facts about all blocks of a run are a few
+integers with a bit for each: the lanes that hold them (`radix.residency_groups`), and the boundaries from
+which the engine can go on.
 
 The tree's blocks lie across: a run has the hashes of those that are complete at one of its own blocks. Where
 the tree's blocks are larger than the engine's (or neither divides the other), a run may leave another inside
-of one, and needs the tokens since the last complete one: such runs keep their tokens.
+of one, and keeps the tokens since the last complete one.
 
 A removed block leaves a *ghost* while something behind it is held: the engine may store it again, and all
 behind it is reached again. At the end of a run nothing is kept.

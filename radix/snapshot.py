@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some rows of a snapshot.
+    """Some rows of a snapshot, packed little-endian.
 
     Attributes:
         parents: Per node the row of its parent, counted over all pages; -1 for the root (``i32``).
-        sizes: Per node its number of blocks (``u32``).
-        hashes: The runs of all nodes, one after the other (``u64``).
-        holders: Per node its number of holders (``u32``).
-        slots: The holders of all nodes, ascending in each, one after the other (``u32``).
+        sizes: Blocks per node (``u32``).
+        hashes: Runs of all nodes (``u64``).
+        holders: Number of holders per node (``u32``).
+        slots: Holders of all nodes, ascending in each (``u32``).
         used_us: Time of last use, for each of ``slots`` (``i64``).
         ends: Request ends: row in this page, worker, blocks of the run up to there, log time (``i64`` x 4).
         trims: Tombstones: worker, hash, watermark (``u64`` x 3).
@@ -54,13 +54,7 @@ class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TreeMarks(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Part of a snapshot that belongs to no row.
-
-    Attributes:
-        newest_us: Latest log time the tree had seen.
-        floor: Highest place evicted by the bound on the whole tree (`radix.eviction`).
-        workers: Per worker: forget watermark, place evicted by its own bound.
-    """
+    """Newest time, the tree's floor (`radix.eviction`), and the forget watermark and floor per worker."""
 
     newest_us: int
     floor: Key
@@ -107,10 +101,7 @@ def gathered(steps: Generator[TreePage | None, None, TreeMarks]) -> TreeSnapshot
 
 
 def check_steps(snapshot: TreeSnapshot, workers: int) -> Generator[float, None, Rows]:
-    """Check page by page that a snapshot's columns do not contradict each other.
-
-    Yields:
-        The progress of loading it, which has not begun: 0.
+    """Check page by page that a snapshot's columns do not contradict each other; yield 0.0 after each.
 
     Raises:
         ValueError: They do, or name a worker that does not exist.

@@ -16,13 +16,11 @@ paths part, or where a worker holds only its first part:
 Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 
 1. A child's holders hold the parent too, and used it no earlier.
-2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly. Removals are remembered
-   (`radix.holdings`), so that an older insert that comes late does not undo them: a forget as a watermark, a
-   trim and a gone end as a *tombstone* for two minutes, evictions as the queue's floor (`radix.eviction`).
-3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree: the rest depends
-   on the inserts, not on their order. (Removals beside a bound do not: room made by a trim before an eviction
-   is room, after it a gap. Nor do both bounds at once. Replicas can then differ by blocks that are about to
-   be evicted.)
+2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly, since removals are remembered
+   (`radix.holdings`).
+3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree. (Removals beside a
+   bound do not: room made by a trim before an eviction is room, after it a gap. Nor do both bounds at once.
+   Replicas can then differ by blocks that are about to be evicted.)
 4. A session that grows on one worker is one node, however many turns it has, and a division that divides
    nothing any more is undone when the run is used.
 
@@ -59,12 +57,7 @@ JOINED_HOLDERS_MAX = 16
 
 
 class Room(NamedTuple):
-    """Room left of a worker's bound.
-
-    Attributes:
-        free_blocks: Blocks that fit before anything is evicted.
-        oldest_us: Log time at which the block that goes next was last used.
-    """
+    """Room left of a worker's bound, and the last use of the block that goes next."""
 
     free_blocks: int
     oldest_us: int
@@ -190,8 +183,8 @@ class PrefixTree:
             at_us: Log time of use.
             end: A request ended here. True only for models that need ends (`AttentionProfile.needs_ends`).
             ends: With ``end``: number of boundaries, counted back from the end of the path.
-            junction: Blocks of the path after which it left what the worker held: as good as an end there
-                (`radix.windows`). 0 for none, and for models that need no ends.
+            junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
+                for none.
         """
         check_path(path)
         self.see(at_us)
@@ -212,10 +205,7 @@ class PrefixTree:
     def trim(self, slot: int, path: bytes, before_us: int) -> None:
         """Note that a worker lost the last block of a path and all below it, unless used since.
 
-        Args:
-            slot: The worker.
-            path: Packed hashes down to and including the first block that is gone; not empty.
-            before_us: Blocks last used strictly before this log time go.
+        ``before_us``: blocks last used strictly before this log time go.
         """
         words = words_of(path)
         if not len(words):
@@ -247,13 +237,9 @@ class PrefixTree:
         holdings.trimmed = {key: at_us for key, at_us in holdings.trimmed.items() if at_us > before_us}
 
     def end_gone(self, slot: int, path: bytes, before_us: int, *, ends: int = 1) -> None:
-        """Note that a worker can no longer go on from the end of a path; the blocks stay.
+        """Note that a worker can no longer go on from the last ``ends`` boundaries of a path.
 
-        Args:
-            slot: The worker.
-            path: Packed hashes; not empty.
-            before_us: Reports of these boundaries strictly before this log time go.
-            ends: Number of boundaries, counted back from the end of the path.
+        The blocks stay; reports of these boundaries strictly before ``before_us`` go.
         """
         words = words_of(path)
         if not len(words):
@@ -298,32 +284,20 @@ class PrefixTree:
         return gathered(self.dump_steps(slots))
 
     def dump_steps(self, slots: Sequence[int]) -> Generator[TreePage | None, None, TreeMarks]:
-        """Dump in steps of a few microseconds, between which the tree may change (`radix.walk`).
-
-        Yields:
-            A page when one is finished, else None.
-        """
+        """Dump in steps of a few microseconds, between which the tree may change; yield a page or None."""
         return walk(self, slots)
 
     def load(self, snapshot: TreeSnapshot, slots: Sequence[int]) -> None:
         """Merge a snapshot, as if its content were inserted, trimmed and forgotten here.
 
-        Args:
-            snapshot: From any tree with the same length of blocks.
-            slots: The worker's slot here, for each position of the sequence it was dumped with.
-
-        Raises:
-            ValueError: It contradicts itself or is not of that many workers; nothing was changed.
+        ``slots`` has the worker's slot here for each position of the sequence it was dumped with. Raises
+        ValueError, with nothing changed, if the snapshot contradicts itself or is not of that many workers.
         """
         rows = finished(check_steps(snapshot, len(slots)))
         finished(self.load_steps(rows, slots))
 
     def load_steps(self, rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
-        """Merge a checked snapshot in steps, between which the tree may change (`radix.merge`).
-
-        Yields:
-            Progress, 0 to 1.
-        """
+        """Merge a checked snapshot in steps, between which the tree may change; yield progress, 0 to 1."""
         return merge(self, rows, slots)
 
     # Inside the package: what snapshots and invariants work with.
@@ -390,17 +364,10 @@ class PrefixTree:
             depth -= 1
 
     def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
-        """Raise the times on a path that starts below ``node``, which the worker holds at least as recently.
+        """Raise the times on a path below ``node``, which the worker holds at least as recently.
 
-        Args:
-            node: The root, or a node that ends where the path begins.
-            path: Packed hashes; not empty.
-            slot: The worker.
-            at_us: Log time of use.
-            extend: A leaf that only this worker holds may be extended; else its end stays where it is.
-
-        Returns:
-            The node that holds the last block of the path.
+        The node is the root, or ends where the path begins. With ``extend`` a leaf that only this worker
+        holds may grow; else its end stays. Returns the node with the last block of the path.
         """
         holdings = self.holdings[slot]
         used, bit = holdings.used, 1 << slot
@@ -440,7 +407,6 @@ class PrefixTree:
     def _attach(
         self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, *, extend: bool
     ) -> Node:
-        """Add blocks that no worker holds below a node."""
         holdings = self.holdings[slot]
         size = len(run) // HASH_BYTES
         holdings.blocks += size
@@ -485,13 +451,8 @@ class PrefixTree:
         """Undo a division that divides nothing any more: the same workers use both parts alike.
 
         Otherwise workers that repeatedly evict the end of a shared run and come back to it would leave one
-        node for each block. The lower part stays the same object, as in a split.
-
-        Args:
-            parent: Of the upper node.
-            upper: A node.
-            lower: A child of it, with the same holders.
-            returned: A worker has just come back to the lower part.
+        node for each block. The lower part stays the same object, as in a split. ``returned``: a worker has
+        just come back to it.
         """
         few = returned or upper.holders.bit_count() <= JOINED_HOLDERS_MAX
         if self.walks or len(upper.children or ()) > 1 or not few:
@@ -531,7 +492,6 @@ class PrefixTree:
             self._enqueue(parent, slot, used_us)
 
     def _cut(self, node: Node, slot: int, size: int) -> None:
-        """Take the last ``size`` blocks of a node from a worker."""
         holdings = self.holdings[slot]
         remaining = node.size - size
         if remaining and node.holders == 1 << slot and not node.children:

@@ -8,8 +8,8 @@ match.
 
 Believed valid on a worker, for a sequence that ended at ``e``:
 
-* sliding window: the last W tokens, ``[e - W, e]``; so a sequence no longer than its window is valid
-  throughout. Tails of several ends on one path join where they touch.
+* sliding window: the last W tokens, ``[e - W, e]``, so all of a sequence no longer than that. Tails of
+  several ends on one path join where they touch.
 * linear: the state at ``e``, and nothing else.
 
 Ends on a worker's path (vLLM 0.32, ``v1/core/kv_cache_coordinator.py``, ``replay_boundaries``;
@@ -17,8 +17,8 @@ Ends on a worker's path (vLLM 0.32, ``v1/core/kv_cache_coordinator.py``, ``repla
 
 * the last block boundary *before the last token of a prompt*, which is computed in any case. Not the end of
   the answer: decoded tokens add full-attention blocks and no window;
-* the *junction*: where a prompt left what the worker held. Its full-attention layers match up to there, and
-  the engine keeps the window there: the first prompt to leave pays, later ones do not;
+* the *junction*: where a prompt left what the worker held. The engine keeps the window there: the first
+  prompt to leave pays, later ones do not;
 * every multiple of ``retained_interval_tokens``, if the engine is configured so (vLLM
   ``--prefix-cache-retention-interval``, dense positions of MiMo-V2.5).
 
@@ -27,17 +27,16 @@ Ends are known as whole blocks: a sequence of ``256·d + r`` tokens, r < 256, is
 * A request that *continues* the sequence matches d blocks. The engine reuses the r tokens too, so the
   prediction is low by less than one block.
 * A request that leaves the sequence inside its last, partial block matches d blocks as well, but its window
-  is not valid there if r exceeds the engine's slack of one page. The error is bounded by the end's own
-  length, is rare (agents append), and shows in the engine's ``cached_tokens``.
+  is not valid there if r exceeds the engine's slack of one page. The error is rare (agents append), bounded
+  by the end's own length, and shows in the engine's ``cached_tokens``.
 * Engines keep up to one page more than W (16 to 128 tokens), and vLLM needs only W - 1. No page is longer
   than a block, so neither moves an end.
-* A retained position inside a block counts as the boundary before it: the engine reuses at least that much.
+* A retained position inside a block counts as the boundary before it.
 
-Between two ends a boundary is valid only where their tails touch, when they are at most W apart. On a path
-whose ends are all at or above the match the longest safe boundary is therefore the last end itself, and W
-matters only for ends below the match. The tree looks only at ends within the match. So it undershoots by less
-than W tokens for a request that leaves between two ends so close, or before the end of a sequence shorter
-than its window; once, for then there is a junction.
+Between two ends a boundary is valid only if they are at most W apart. On a path whose ends are all at or
+above the match the longest safe boundary is therefore the last end itself. The tree looks only at those, so
+it undershoots by less than W tokens for a request that leaves between two ends so close, or before the end of
+a sequence shorter than its window; once, for then there is a junction.
 """
 
 from collections.abc import Iterable
@@ -110,12 +109,8 @@ def safe_blocks(
 ) -> int:
     """Longest boundary within a match from which one worker can continue, in blocks, 0 to ``matched``.
 
-    Args:
-        matched: Prefix match in blocks, >= 0.
-        ends: Blocks at which sequences on this path ended on that worker, in any order; those beyond the
-            match count where their tail reaches back into it.
-        profile: Demands of the model's layers.
-        block_tokens: Tokens per block, > 0.
+    ``ends`` are the blocks at which sequences on this path ended on that worker, in any order; those beyond
+    the match count where their tail reaches back into it.
     """
     if profile.kind == "full":
         return matched

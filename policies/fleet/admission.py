@@ -192,15 +192,9 @@ class Admission:
     # Decode workers.
 
     def lacking(self, slots: Slots, tokens: float, now_us: int) -> NDArray[np.float64]:
-        """Share of its load that must end before each decode worker can take a request, 0 to 1.
+        """Share of its load that must end before each decode worker can take a request of so many tokens.
 
-        Args:
-            slots: Not empty.
-            tokens: Prompt and expected output of the request.
-            now_us: Log time.
-
-        Returns:
-            0 where there is room, and only there.
+        0 where there is room, and only there; at most 1.
         """
         self._follow()
         loads, reports = self._fleet.loads, self._fleet.reports
@@ -279,11 +273,7 @@ def _labelled_max(worker: Worker) -> float:
 
 
 class EarlyEnds:
-    """Learns r of one worker class: the share of the predicted time that its queues really take.
-
-    Attributes:
-        ratio: Mean so far, `RATIO_MIN` to 1; 1 before the first observation.
-    """
+    """Learns r of one worker class: the share of the predicted time its queues really take; 1 at first."""
 
     __slots__ = ("_weight", "ratio")
 
@@ -292,12 +282,7 @@ class EarlyEnds:
         self._weight = PRIOR
 
     def observe(self, predicted_s: float, observed_s: float) -> None:
-        """Learn from a request that found a backlog.
-
-        Args:
-            predicted_s: Time to first token, from its dispatch on, > 0.
-            observed_s: The same as observed, >= 0.
-        """
+        """Learn from the predicted (> 0) and observed time to first token behind a backlog."""
         early = min(max(observed_s / predicted_s, RATIO_MIN), 1.0)
         self._weight = min(self._weight + 1, MEMORY)
         self.ratio += (early - self.ratio) / self._weight

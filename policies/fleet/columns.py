@@ -112,14 +112,9 @@ class Columns:
         return self._worker_hash[slots]
 
     def gathered(self, slots: Slots, bucket: int, now_us: int) -> tuple[SlowColumns, list[Prices[float]]]:
-        """Return the rows of some workers for a request.
+        """Return the rows of some workers for a request, and their prices if they are few (`FEW_MAX`).
 
-        With them come the prices of each worker if they are few (`policies.pricing.views.FEW_MAX`).
-
-        Args:
-            slots: Their slots, not empty. The same array again finds its rows.
-            bucket: Length bucket of the request.
-            now_us: Log time.
+        The same array of slots, not empty, finds its rows again.
         """
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)

@@ -20,14 +20,7 @@ SETTLE_US = 2_000_000
 def departures(
     fleet: FleetState, replica: str, replicas: Sequence[str], now_us: int
 ) -> tuple[WorkerGone, ...]:
-    """Removals of drained workers for this replica to publish.
-
-    Args:
-        fleet: The state; only ask while the log is read.
-        replica: This one.
-        replicas: Replicas that are alive.
-        now_us: Log time.
-    """
+    """Removals of drained workers for this replica to publish; only ask while the log is read."""
     return tuple(
         WorkerGone(worker.worker_id, now_us, replica)
         for worker in fleet.leaving()

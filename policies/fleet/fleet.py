@@ -103,22 +103,14 @@ PLACED_PATHS_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker as the log describes it.
+    """One worker as the log describes it (`WorkerPut`).
 
     Attributes:
-        worker_id: ``host:port`` of the URL, with a path if it has one.
         slot: Its row in the columns of this process.
-        url: Base URL without a trailing slash.
-        role: ``plain``, ``prefill`` or ``decode``.
-        draining: True while it takes no new requests.
-        capacity_tokens: KV capacity; 0 if unknown.
-        labels: Free labels; ``worker_class`` selects the cost profile.
         version: ``(log time, replica, removed)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
         site: Its label ``site``, else `FleetRules.site`.
-        drain_us: Log time at which its drain began, if known; else 0.
-        leaving: To be removed when it has drained.
         knows: Changes included (`WorkerPut.knows`); never empty.
     """
 
@@ -155,12 +147,11 @@ class FleetRules:
         memory_s: Memory of ended requests and removed workers.
         default_model: Service model of a worker class without a fit or a profile.
         pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
-        buckets: Length buckets; None: any worker takes any length.
+        buckets: None: any worker takes any length.
         weight_of: Weight of a class or flow (`policies.state.fairness.Fairness`).
         quantum_s: Allowed lead of a waiting flow over another.
-        fairness_window_s: Older service is forgotten.
         site: Site of workers without a label ``site``.
-        links: Links between sites, by name (`policies.state.links`); without rules a link may not be used.
+        links: By name (`policies.state.links`); without rules a link may not be used.
         kv_bytes: KV size of each model; ``*`` for all others.
     """
 
@@ -302,8 +293,7 @@ class FleetState:
     def collect(self, now_us: int) -> int:
         """Forget what is too old to matter; call every few seconds.
 
-        Returns:
-            Requests released only because they were in flight or waiting for longer than ``lifetime_s_max``.
+        Returns the requests released because they were in flight or waiting for more than ``lifetime_s_max``.
         """
         lifetime_us_max = round(self.rules.lifetime_s_max * 1e6)
         expired = self.loads.collect(now_us, lifetime_us_max) + self.tickets.collect(now_us, lifetime_us_max)
@@ -338,10 +328,6 @@ class FleetState:
 
         Their requests end unheard, and unreleased ones would leave no worker any room. The log gets these
         operations too, when it can: the living replicas then repeat their requests in flight.
-
-        Args:
-            own: Id of this replica.
-            now_us: Log time.
         """
         return [
             Left(each, now_us) for each in sorted((self.loads.replicas() | self.tickets.replicas()) - {own})
@@ -480,14 +466,7 @@ class FleetState:
     def among(
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
     ) -> Candidates:
-        """Narrow a view to some of the candidates.
-
-        Args:
-            candidates: All of them.
-            slots: Theirs, not empty. Callers that pass the same array again save the gathering.
-            bucket: As given for all of them.
-            ships: Cost of splitting the request; None: as in ``candidates``.
-        """
+        """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
         slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
         return Candidates(
             slow,
@@ -508,13 +487,10 @@ class FleetState:
         return [piece for piece in self.snapshot_steps() if piece is not None]
 
     def snapshot_steps(self) -> Generator[bytes | None, None, None]:
-        """The same in steps of a few microseconds, between which operations may be applied.
+        """The same in steps of a few microseconds; yields a piece, each well under a megabyte, or None.
 
         The pieces include every operation that was applied before the first step; a later one may be included
         or not. So the reader applies later ones again.
-
-        Yields:
-            A piece when one is finished, each well under a megabyte, else None.
         """
         slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
         yield from written(self, slots, lambda slot: self.at_slot(slot).worker_id, self._register_ops())
@@ -558,11 +534,10 @@ class FleetState:
 
         Args:
             pieces: From `snapshot`.
-            own: Id of this replica. The snapshot's operations on its requests are passed over: a replica that
-                remembers ended requests for a while only may report one that ended long ago, and the owner
-                knows best.
-            missed: Part of the log was not read, and reading goes on where the snapshot ends. So other
-                replicas' requests that the snapshot does not list are released: they ended meanwhile.
+            own: Id of this replica, whose own requests are passed over: another replica may report one that
+                ended long ago, and the owner knows best.
+            missed: Part of the log was not read, and reading goes on where the snapshot ends. Other replicas'
+                requests that the snapshot does not list ended meanwhile, and are released.
 
         Raises:
             ValueError: This version cannot read it; nothing was changed.
@@ -572,14 +547,7 @@ class FleetState:
     def restore_steps(
         self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False
     ) -> Generator[float, None, int]:
-        """The same in steps, between which operations may be applied; all is checked before changes.
-
-        Yields:
-            Progress, 0 to 1.
-
-        Returns:
-            Number of operations skipped.
-        """
+        """The same in steps; all is checked before changes. Yields progress, returns operations skipped."""
         skipped = yield from merged(self, pieces, own, self._slot, missed=missed)
         self.columns.refresh_soon()
         self._relieve_all()
@@ -611,7 +579,6 @@ class FleetState:
         return slot
 
     def _join_pool(self, worker: Worker) -> None:
-        """Note the pool that a worker shares, if any."""
         name = worker.labels.get(POOL_LABEL, ANY_POOL)
         pool = self.rules.pools.get(name)
         if pool is None or not self._exists(worker):

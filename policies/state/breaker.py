@@ -79,12 +79,9 @@ class BreakerRules:
     def spared(self, workers: int, ejected: int) -> int:
         """Number of ejected workers that take requests all the same, since too many are ejected.
 
-        Envoy's outlier detection calls the bound ``max_ejection_percent``: when most workers fail, the cause
-        is rarely the workers, and the few that are left would be given the load of all.
-
-        Args:
-            workers: Workers that may take a request, ejected or not.
-            ejected: Ejected ones among them.
+        Envoy's outlier detection calls the bound ``max_ejection_percent``: when most of the workers that may
+        take a request fail, the cause is rarely the workers, and the few others would be given the load of
+        all.
         """
         most = workers if self.ejected_ratio_max == 1 else int(self.ejected_ratio_max * workers)
         return max(ejected - most, 0)

@@ -24,11 +24,7 @@ SLEW = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TimeSample:
-    """One Redis ``TIME`` exchange: monotonic nanoseconds around it, and the answer.
-
-    Attributes:
-        server_us: Microseconds since the epoch.
-    """
+    """One Redis ``TIME`` exchange: monotonic nanoseconds around it, and microseconds since the epoch."""
 
     sent_ns: int
     received_ns: int
@@ -73,10 +69,9 @@ class LogClock:
         return (at_us - self._offset_us) / 1e6
 
     def synchronise(self, samples: Iterable[TimeSample]) -> int:
-        """Aim for the offset of the best of some samples, at least one.
+        """Aim for the offset of the best of some samples, at least one; return the error of log time so far.
 
-        Returns:
-            Error of log time until now, in microseconds; positive if it was behind.
+        In microseconds, positive if it was behind.
         """
         best = min(samples, key=lambda sample: sample.received_ns - sample.sent_ns)
         offset_us = best.server_us - (best.sent_ns + best.received_ns) // 2000

@@ -64,8 +64,8 @@ class Fairness:
     """Service per flow and class in the last window, of all replicas.
 
     Args:
-        weight_of: Weight > 0 of a class (``CLASS``) among classes, or of a flow (``CLASS/TENANT``) among the
-            tenants of its class. May change; that counts within a sixteenth of the window.
+        weight_of: Weight > 0 of a class among classes, or of a flow among the tenants of its class. May
+            change; that counts within a sixteenth of the window.
         quantum_s: Allowed lead of a flow, seconds of its share of the fleet.
         window_s: Older service does not count, seconds.
     """
@@ -131,12 +131,7 @@ class Fairness:
         return self._weights[name]
 
     def may_go(self, classes: Mapping[str, Collection[str]], now_us: int) -> dict[str, Collection[str]]:
-        """Return the flows that may have a room, by class; at least one, if there is any.
-
-        Args:
-            classes: The flows that wait for it, by class.
-            now_us: Log time.
-        """
+        """Return which of the flows that wait for a room may have it, by class; at least one, if any."""
         self._advance(now_us // self._bucket_us)
         return {name: self._not_ahead(classes[name]) for name in self._not_ahead(classes)}
 

@@ -50,7 +50,7 @@ OVERDUE_STEP_US_MIN = 50_000
 """It is extended by a quarter of its time, but by no less than this."""
 
 WINDOW_US = 1_000_000
-"""Any stretch of this length obeys the cap (egress is billed by the second)."""
+"""Any stretch of this length obeys the cap: the promise that egress is measured by."""
 
 RECOVERY_S = 10.0
 """A tenth of a link's capacity grows back to all of it within 33 s without contradiction."""
@@ -88,8 +88,8 @@ class LinkRules:
     Attributes:
         bytes_per_s: Capacity, > 0.
         rtt_s: Round trip, while none was measured.
-        cap_ratio: Part of the capacity that may be reserved, 0 to 1: the rest is for retransmissions, and for
-            replicas that decide in the same moment.
+        cap_ratio: Reservable part of the capacity, 0 to 1; the rest is for retransmissions and races of
+            replicas.
         loss_ratio_max: More failed transfers, as a share of the latest, make it scarce.
     """
 
@@ -109,8 +109,7 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
         send_s: Time on the wire.
         exposed_s: Part of that after the prefill.
         fits: It can begin when asked for: no second sees more than the cap.
-        utilisation: Reserved share of the cap now; more than 1 while something is pulled, or if the link got
-            slower.
+        utilisation: Reserved share of the cap; above 1 while something is pulled, or if the link got slower.
         above_cap: More of it leaves in a second than may: it goes alone.
         ready_us: Duration of the part that leaves at once.
     """
@@ -154,12 +153,7 @@ class Load:
 
 
 class Links:
-    """All links, with their reservations and measurements.
-
-    Args:
-        rules: Of each link that may be used.
-        memory_us: Least time for which ended transfers are remembered.
-    """
+    """All links, with reservations and measurements; ended transfers are remembered for ``memory_us``."""
 
     def __init__(self, rules: Mapping[str, LinkRules] | None = None, *, memory_us: int = 30_000_000) -> None:
         self.rules: Mapping[str, LinkRules] = rules or {}
@@ -303,7 +297,7 @@ class Links:
             ready_bytes: Part that leaves at once, <= kv_bytes.
 
         Returns:
-            The plan that arrives first; None if the link may not be used.
+            The plan; None if the link may not be used.
         """
         cap = self.cap_bytes_per_s(link, now_us)
         if cap <= 0:
@@ -405,14 +399,7 @@ class Links:
 
 
 class _Sent(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of a transfer over time.
-
-    Attributes:
-        kv_bytes: All of it.
-        ready_bytes: Part that leaves at once.
-        compute_us: Duration of computing the rest; 0 if all is there.
-        line: Bytes per second that the link carries.
-    """
+    """Bytes of a transfer over time: ``ready_bytes`` leave at once, ``compute_us`` computes the rest."""
 
     kv_bytes: float
     ready_bytes: float

@@ -7,17 +7,17 @@ A request is *reserved* from the moment it is placed and released exactly once:
                                  └── Left ──> given up ── Placed, later ──> as before
 
 A replica that was given up while it lived (paused, cut off) repeats `Placed`, with a later time and without
-paths, for its requests in flight. Of several placements of one request the newest counts: a request is in
-flight if it has not finished and its newest placement is later than its replica's newest `Left`. It counts as
-one arrival, by the first placement with paths that is seen.
+paths, for its requests in flight. A request is in flight if it has not finished and its newest placement is
+later than its replica's newest `Left`. It counts as one arrival, by the first placement with paths that is
+seen.
 
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
 *head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
 token.
 
-All of it is a fold: sums are whole numbers (microseconds, tokens; exact in float64 up to 2**53) and do not
-depend on the order of addition. Ended requests are remembered by id, so that repeated or reordered operations
-change nothing (`policies.state.ops`), for two generations of ``memory_us`` each.
+All of it is a fold: sums are whole numbers (microseconds, tokens; exact in float64 up to 2**53). Ended
+requests are remembered by id for two generations of ``memory_us`` each, so that repeated or reordered
+operations change nothing.
 
 Decisions read the sums as columns, and the fold changes them one number at a time. So each column is a numpy
 array with a memoryview of the same memory: ``view[slot] += x`` costs 0.05 us, ``array[slot] += x`` 0.13.
@@ -65,7 +65,6 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
         slot: Its worker; -1 until it is seen placed.
         at_us: Log time of its newest placement; only a later one reserves it again. -1 if any does.
         service_us: Predicted prefill time.
-        uncached_tokens: To prefill, predicted.
         context_tokens: Prompt plus expected output.
         arrived: It was counted as an arrival.
         prefilled_us: Log time of its first token; 0 before.
@@ -98,10 +97,10 @@ class History:
 
     Attributes:
         second: The newest second of the rate windows, in log time.
-        arrivals: Per slot the requests placed in each second, at the second modulo `RATE_WINDOW_S`.
-        service_us: Per slot the microseconds of prefill placed, likewise.
-        returns: Per slot the requests placed with most of their prompt cached, likewise.
-        done_us: Per slot the log time at which its newest prefill was done.
+        arrivals: Requests placed in each second, at the second modulo `RATE_WINDOW_S`.
+        service_us: Prefill placed, likewise.
+        returns: Requests placed with most of their prompt cached, likewise.
+        done_us: Log time at which the newest prefill was done.
     """
 
     second: int
@@ -148,8 +147,6 @@ class Loads:
         self._allocate(8)
 
     def _allocate(self, rows: int) -> None:
-        """Make room for ``rows`` slots."""
-
         def grown(name: str, shape: tuple[int, ...]) -> Whole:
             array = np.zeros(shape)
             old = getattr(self, name, None)
@@ -314,11 +311,7 @@ class Loads:
         """Release other replicas' requests that a snapshot does not list: they ended unheard of.
 
         Placements behind the snapshot's position in the log are reserved again when the log is read from
-        there.
-
-        Args:
-            listed: Ids of the requests in flight according to the snapshot.
-            own: Id of this replica, which knows its own requests best.
+        there. A replica (``own``) knows its own requests best.
         """
         for request_id, request in list(self.requests.items()):
             if request.replica != own and request_id not in listed:

@@ -1,9 +1,8 @@
 """Operations: the entries of the shared log, as values and as bytes.
 
-One stream entry carries a msgpack array of operations. Each operation is an array that starts with its tag;
-fields are only added at the end, with a default. Old and new replicas share one log during a roll-out: an
-unknown tag is skipped and counted (design section 6). A tag that no version writes any more is skipped
-uncounted, and never given to another kind (`RETIRED_TAGS`).
+One stream entry carries a msgpack array of operations, each an array that starts with its tag; fields are
+only added at the end, with a default. Old and new replicas share one log during a roll-out: an unknown tag is
+skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
 
     worker:   WorkerPut, WorkerGone
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
@@ -117,18 +116,14 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         context_tokens: Prompt plus expected output.
         paths: Packed block hashes of the prompt (of each prompt, for a batch); none if this is no arrival.
         ends: Window and linear states at the end of the paths count (`Insert.end`).
-        flow: Flow charged with its prefill, ``CLASS/TENANT`` (`policies.state.fairness`). Empty if no request
-            waited: uncontended service costs nothing.
-        safe_blocks: Blocks of the first path that the worker need not prefill, predicted
-            (`policies.dispatch.followers`).
+        flow: Flow charged with its prefill (`policies.state.fairness`); empty if no request waited.
+        safe_blocks: Cached blocks of the first path, predicted (`policies.dispatch.followers`).
         home_uncached_tokens: For disaggregated prefill, the length compared with the threshold t: the least
             uncached tokens in the home site, or over an abundant link anywhere
-            (`policies.disaggregation.offload.OffloadVerdict.judged_tokens`). The slow loop counts it
-            (`policies.disaggregation.role_plan`). -1 without disaggregation, and in the decode half of a
+            (`OffloadVerdict.judged_tokens`), for the slow loop. -1 otherwise, and in the decode half of a
             pair.
-        junction_blocks: Where windows or states count: blocks of the only path that the worker held. The
-            prompt leaves the cache there, and the engine keeps the window or state (`radix.windows`). 0 for
-            none.
+        junction_blocks: Where windows or states count: blocks of the only path that the worker held, after
+            which the prompt leaves its cache (`radix.windows`). 0 for none.
     """
 
     request_id: Name
@@ -183,10 +178,9 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
         lane: Workers that may take it: ``MODEL|BUCKET``, each empty if it does not matter.
         worker: The worker it waits for; empty if any of its lane will do.
         flow: ``CLASS/TENANT`` (`policies.state.fairness`).
-        service_us: Its cheapest predicted prefill time, microseconds.
-        uncached_tokens: Prompt tokens to prefill then.
+        service_us: Its cheapest predicted prefill, microseconds, of ``uncached_tokens``.
         context_tokens: Prompt plus expected output.
-        link: The link that has no room for its KV, if it waits for that; else empty.
+        link: The link whose room its KV waits for; else empty.
     """
 
     request_id: Name
@@ -206,11 +200,10 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
 class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
     """The KV of a request will cross from one site to another, and uses a part of the link then.
 
-    Repeated with a later time it is planned anew. A `Shipped` or a `Finished` with its id ends it, even one
-    that comes before it.
+    Repeated with a later time it is planned anew. A `Shipped` or a `Finished` with its id, that of the
+    `Placed` on the decode worker, ends it, even one that comes before it.
 
     Attributes:
-        request_id: Of the `Placed` on the decode worker.
         link: ``FROM>TO``, the sites (`policies.state.links`).
         kv_bytes: Bytes that cross, predicted.
         start_us: Log time at which it begins.
@@ -241,7 +234,7 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     """A worker was added or changed. The newest ``(at_us, replica)`` wins whole.
 
     Attributes:
-        worker: ``host:port``, see `router.fleet`.
+        worker: ``host:port``, with a path if its URL has one.
         url: Base URL, without a trailing slash.
         role: ``plain``, ``prefill`` or ``decode``.
         draining: True while it takes no new requests.
@@ -295,12 +288,10 @@ class CircuitSet(Register, frozen=True, tag=22):
 
 
 class Started(Register, frozen=True, tag=23):
-    """Start of the process behind a worker.
+    """Start of the process behind a worker, asked for at ``at_us``.
 
-    Attributes:
-        at_us: Log time at which the engine was asked.
-        started_unix_ms: Its answer, by its own clock: only compared with earlier answers.
-        cold: It is another process than the one known before: its cache from before ``at_us`` is gone.
+    ``started_unix_ms`` is by the engine's own clock, and only compared with earlier answers. ``cold``: it is
+    another process than the one known before, whose cache from before ``at_us`` is gone.
     """
 
     by = "worker"
@@ -313,17 +304,16 @@ class Started(Register, frozen=True, tag=23):
 
 
 class Reported(Register, frozen=True, tag=24):
-    """An engine's report of its load.
+    """An engine's report of its load, asked for at ``at_us``; -1 (``running_max``: 0) if unknown.
 
     It includes the requests in flight when the engine was asked, so that a later reader adds dispatches
     since, and subtracts ends since, without knowing their authors.
 
     Attributes:
-        at_us: Log time at which the engine was asked.
-        running: Requests in its batch; -1 if unknown.
-        waiting: Requests in its own queue; -1 if unknown.
-        kv_tokens: Tokens of KV that running requests hold; -1 if unknown.
-        running_max: Most requests that it runs at a time; 0 if unknown.
+        running: Requests in its batch.
+        waiting: Requests in its own queue.
+        kv_tokens: Tokens of KV that running requests hold.
+        running_max: Most requests that it runs at a time.
         inflight_requests: Most requests in flight there at ``at_us`` or shortly before, of all replicas, as
             the asking replica knew.
         inflight_tokens: Their prompts and expected outputs.
@@ -344,12 +334,11 @@ class Reported(Register, frozen=True, tag=24):
 
 
 class LinkMeasured(Register, frozen=True, tag=26):
-    """Measured properties of a link.
+    """Measured properties of a link, ``FROM>TO``.
 
     The measuring replica continues from the newest report of any replica, so this averages over all.
 
     Attributes:
-        link: ``FROM>TO``, the sites.
         bytes_per_s: Throughput of all transfers together at ``at_us``; 0 if it never was the limit.
         rtt_s: Round trip; 0 if unknown.
         loss_ratio: Share of the latest transfers that failed, 0 to 1.
@@ -420,13 +409,9 @@ class CapacityLearned(Register, frozen=True, tag=34):
 class DecodeFitted(Register, frozen=True, tag=33):
     """Newest fit of decode on one worker class (`policies.estimates.decodes`).
 
-    For replicas without observations of their own: the leader of the slow loop may have no traffic.
-
-    Attributes:
-        base_s: Seconds per output token of an empty batch.
-        slope_s: Seconds per output token for each request in it.
-        requests: Mean size of the observed batches.
-        decode_s: Mean time from first to last token.
+    For replicas without observations of their own: the leader of the slow loop may have no traffic. Seconds
+    per output token are ``base_s + slope_s · batch``; ``requests`` is the mean batch observed, ``decode_s``
+    the mean time from first to last token.
     """
 
     by = "worker_class"
@@ -451,13 +436,12 @@ class OffloadPlan(Register, frozen=True, tag=27):
         decode: Number that should decode.
         roles: New role of each convertible worker that should change.
         gain_ratio: Gain in throughput, as a share of the present one.
-        reason: A sentence.
         requests_per_s: Most requests that the model predicts to be served as it is.
         remote_ratio: Share of the requests above the threshold.
         egress_bytes_per_s: Bytes they send across links then.
         changed_us: Log time at which roles last began or ended to change; 0 if never.
         turned: New role of the workers that last changed.
-        stuck_us: By worker, log time at which the change was last given up since it did not get free.
+        stuck_us: By worker, log time at which its change was last given up since it did not get free.
     """
 
     at_us: LogTime
@@ -477,13 +461,10 @@ class OffloadPlan(Register, frozen=True, tag=27):
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=False):
-    """A change of settings for all replicas (see `overrides`). Of each key the newest counts.
-
-    One operation for all that changes together: it is valid as a whole, and counts as a whole.
+    """A change of settings for all replicas (see `overrides`), valid and counting as a whole.
 
     Attributes:
         change_id: Unique in the log.
-        replica: The replica that was asked.
         values: By dotted key the new value as JSON text; None: each replica's value at its start.
         actor: Name of the token.
         comment: The operator's reason.
@@ -503,7 +484,6 @@ class Audited(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False, or
     """A change through the admin API. The newest are kept (`policies.state.newest`).
 
     Attributes:
-        replica: The replica that was asked.
         actor: Name of the token.
         client: Its address.
         action: Method and route, such as ``PUT /workers/{worker_id}``.
@@ -612,7 +592,7 @@ class OpRefused(ValueError):
 
 
 def encode_op(op: Op) -> bytes:
-    """Encode one operation: an item of the array that `encode_ops` makes.
+    """Encode one operation, an item of the array of `encode_ops`.
 
     It is decoded once, since only that checks its bounds (0.2 to 0.6 us).
 
@@ -691,7 +671,7 @@ def decode_ops(data: bytes) -> Decoded:
 
 _TAGS = frozenset(kind.__struct_config__.tag for kind in OP_KINDS)
 RETIRED_TAGS = frozenset((25,))
-"""Kinds of older versions: 25 was the plan of automatic length buckets (decision 0046)."""
+"""Tags of older versions, never given to another kind: 25 planned length buckets (decision 0046)."""
 
 _tag_decoder = msgspec.msgpack.Decoder(Count)
 

@@ -20,15 +20,7 @@ from radix import WHOLE_MAX
 
 
 def without(own: Ticket, share: float, key_us: int, ahead_us: float, behind: float) -> tuple[float, float]:
-    """Take a request's own ticket out of those around it.
-
-    Args:
-        own: The ticket.
-        share: Part of it that was counted.
-        key_us: Key of the request on the worker.
-        ahead_us: Predicted work that goes first.
-        behind: Tickets that are overtaken.
-    """
+    """Take a request's own ticket, counted in part (``share``), out of the work and tickets around it."""
     if own.key_us < key_us:
         return max(ahead_us - share * own.service_us, 0.0), behind
     if own.key_us > key_us:

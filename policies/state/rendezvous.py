@@ -44,13 +44,7 @@ def turn_key(key: int, sequence: int) -> int:
 
 
 def turn_of(worker: str, replica: str, replicas: Sequence[str]) -> int:
-    """Return the rank of a replica among those alive for acting on a worker; 0 acts, and all agree on it.
-
-    Args:
-        worker: Worker id.
-        replica: May be missing from ``replicas``.
-        replicas: Replicas that are alive.
-    """
+    """Return the rank of a replica among those alive for acting on a worker; 0 acts, and all agree on it."""
     names = (replica, *replicas)
     hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
     drawn = weights(xxhash.xxh3_64_intdigest(worker.encode()), hashes)
@@ -66,20 +60,11 @@ def rank_costs(key: int, worker_hash: NDArray[np.uint64]) -> Floats:
 def bounded_costs(
     key: int, worker_hash: NDArray[np.uint64], inflight_requests: Floats, load_factor: float
 ) -> Floats:
-    """Rank by weight, but leave out workers that are full.
+    """Rank by weight, +inf for workers that are full; costs are in [0, 1).
 
     Bounded-load hashing (Mirrokni, Thorup and Zadimoghaddam, 2016; theory D, "CHWBL"): with m requests in
     flight on n workers, a worker takes one more only while it holds fewer than ``ceil(load_factor * (m + 1) /
     n)``. For a load factor of at least 1 some worker always may.
-
-    Args:
-        key: 64-bit.
-        worker_hash: 64-bit hashes of the worker ids.
-        inflight_requests: Requests in flight on each.
-        load_factor: 1 + epsilon: allowed multiple of the mean, >= 1.
-
-    Returns:
-        Costs in [0, 1); +inf for a full worker.
     """
     requests_max = np.ceil(load_factor * (inflight_requests.sum() + 1.0) / len(inflight_requests))
     return np.where(inflight_requests < requests_max, rank_costs(key, worker_hash), np.inf)

@@ -55,15 +55,13 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     """The last piece.
 
     Attributes:
-        version: `SNAPSHOT_VERSION` of the writer.
         workers: Worker ids, in the order of the tree's workers.
         ops: Workers and registers, as encoded operations.
         inflight: Pieces that are encoded operations: requests in flight, waiting or shipped.
         pages: Pages of the tree, which follow.
         histories: `policies.state.loads.History` per worker.
         charges: Service of flows (`policies.state.fairness`).
-        lengths: `policies.estimates.length_histogram`.
-        uncached_lengths: The same of uncached lengths.
+        lengths: `policies.estimates.length_histogram`, and ``uncached_lengths``.
         returns: Returns per worker, of the same history; empty from a writer that did not count them.
     """
 
@@ -99,16 +97,13 @@ class Parts(Protocol):
 def written(
     parts: Parts, slots: Mapping[str, int], name_at: Callable[[int], str], registers: Iterator[Op]
 ) -> Generator[bytes | None, None, None]:
-    """Write a snapshot.
+    """Write a snapshot, yielding a piece when one is finished, else None.
 
     Args:
         parts: State to write.
         slots: The slot of each worker and each other holder, by its id.
         name_at: Present id of a slot.
         registers: All else as operations; taken one a step, at the end.
-
-    Yields:
-        A piece when one is finished, else None.
     """
     history, charges = parts.loads.dump_history(), parts.fairness.dump()
     lengths, uncached_lengths = parts.lengths.dump(), parts.uncached_lengths.dump()
@@ -180,7 +175,7 @@ def _encoded(parts: Parts, ops: Sequence[Op]) -> bytes:
 def merged(
     parts: Parts, pieces: Sequence[bytes], own: str, slot_of: Callable[[str], int], *, missed: bool
 ) -> Generator[float, None, int]:
-    """Merge a snapshot, as if its operations were applied.
+    """Merge a snapshot, as if its operations were applied, yielding progress, 0 to 1.
 
     Args:
         parts: State to merge into.
@@ -188,9 +183,6 @@ def merged(
         own: Replica whose requests are passed over.
         slot_of: The slot of a worker or other holder; a new one if unknown.
         missed: Other replicas' requests that the snapshot does not list are released.
-
-    Yields:
-        Progress, 0 to 1.
 
     Returns:
         Number of operations skipped: unknown, invalid, or refused by the fold.
@@ -240,13 +232,7 @@ def merged(
 def _decoded(
     pieces: Sequence[bytes],
 ) -> Generator[float, None, tuple[Summary, list[list[Op]], list[TreePage], int]]:
-    """Decode the pieces of a snapshot.
-
-    Yields:
-        The progress of restoring it, which has not begun: 0.
-
-    Returns:
-        The summary, its operations and the requests in flight, the tree's pages, operations skipped.
+    """Decode pieces to the summary, operations, the tree's pages, and the number of operations skipped.
 
     Raises:
         ValueError: They are not one, or of another version.

@@ -76,14 +76,10 @@ class Timetable:
         return self._times[self._after(float(from_us)) : self._steps]
 
     def most_within(self, width_us: int, pieces: Sequence[Piece]) -> float:
-        """Greatest rate x seconds of any stretch of time that overlaps some of these pieces, with them.
+        """Greatest rate x seconds, with these pieces, of any stretch of ``width_us`` that overlaps some.
 
         The sum of a stretch is linear in its beginning between the times at which it begins or ends with a
         step. So only those are tried.
-
-        Args:
-            width_us: Length of a stretch, > 0.
-            pieces: Plans beside those here, at least one.
         """
         begin = min(piece[0] for piece in pieces) - width_us
         end = max(piece[1] for piece in pieces)

@@ -51,8 +51,7 @@ class Tickets:
         service_us: Their predicted prefill, microseconds.
         watched: Replica whose overtaken tickets are counted; all replicas' if None.
         inversions: Since the start.
-        declined: Requests that were offered the room they wait for, and declined. Known to their replica
-            only: no part of the fold.
+        declined: Requests that were offered the room they wait for, and declined; no part of the fold.
     """
 
     def __init__(self, fairness: Fairness, watched: str | None = None) -> None:
@@ -80,12 +79,7 @@ class Tickets:
     # The fold. That an end was not seen before, and that the replica has not left since, the caller knows.
 
     def put(self, op: Waiting, slot: int) -> None:
-        """Let a request wait, or wait otherwise than before.
-
-        Args:
-            op: The operation.
-            slot: Of the worker it waits for; -1 if for any.
-        """
+        """Let a request wait, or wait otherwise than before, for the worker in a slot (-1: for any)."""
         ticket = Ticket(
             key_us=op.key_us,
             arrived_us=op.arrived_us,
@@ -238,16 +232,9 @@ class Tickets:
         replica: str | None = None,
         skip: Collection[str] = (),
     ) -> Ticket | None:
-        """Return the next ticket for a worker that has room; None if none waits for it or its lanes.
+        """Return the next ticket for a worker with room, of those for it or its lanes; None for none.
 
-        It has the least key of the flows that may go.
-
-        Args:
-            slot: Of the worker.
-            lanes: Lanes that it serves.
-            now_us: Log time.
-            replica: Ask only among the tickets of this replica.
-            skip: Requests that have declined.
+        It has the least key of the flows that may go, among those of one replica if given, without ``skip``.
         """
         lines = self._lines if replica is None else self._own_lines(replica).lines
         return self._best(lines.at(slot, lanes), now_us, skip)
@@ -260,7 +247,7 @@ class Tickets:
         replica: str | None = None,
         skip: Collection[str] = (),
     ) -> Ticket | None:
-        """Return the same among all tickets of these lanes, whichever worker they wait for."""
+        """The same among all tickets of these lanes, whichever worker they wait for."""
         replicas = self._of_replica if replica is None else (replica,)
         lines = [line for each in replicas for line in self._own_lines(each).of_lanes(lanes)]
         return self._best(lines, now_us, skip)
@@ -268,14 +255,9 @@ class Tickets:
     def ahead_of(
         self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None
     ) -> bool:
-        """True if a ticket goes before a request that does not wait yet.
+        """True if a ticket for a worker with room, or its lanes, goes before a request with this key.
 
-        Args:
-            slot: Of the worker that has room.
-            lanes: Lanes that it serves.
-            key_us: Key of the request.
-            now_us: Log time.
-            flow: Its flow, if it competes with the flows that wait; else only keys are compared.
+        The request competes with the flows that wait if its ``flow`` is given; else only keys are compared.
         """
         if not self.count:
             return False
@@ -306,11 +288,7 @@ class Tickets:
     def around(self, slot: int, lane: str, workers: int, key_us: int) -> tuple[float, float]:
         """Return the predicted prefill before a key on a worker, microseconds, and the requests behind.
 
-        Args:
-            slot: Of the worker.
-            lane: Of the request that has the key. Tickets for any worker of the lane count in part.
-            workers: Workers that serve that lane.
-            key_us: The key.
+        Tickets for any of the ``workers`` of the lane count in part.
         """
         ahead_us, behind = self._at_workers.around(key_us, slot)
         anywhere = self._anywhere.get(lane)
@@ -341,11 +319,6 @@ class Tickets:
         weight, than its own would have with it: places in a full queue are the shared resource then, and if
         the latest request always got one, the busiest client would be served most (the longest queue is cut,
         as in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). Of that flow the greatest key.
-
-        Args:
-            replica: Replica of the request.
-            flow: Its flow.
-            service_us: Its predicted prefill, microseconds.
         """
         own, weight_of, work_us = self._own_lines(replica), self.fairness.weight_of, self._work_us
         name, limit_us = class_of(flow), (work_us.get(flow, 0) + service_us) / weight_of(flow)
@@ -439,7 +412,6 @@ class Tickets:
 
 
 def _by_class(lines: list[Line]) -> Mapping[str, Collection[str]]:
-    """Flows of the tickets in some lines, by class."""
     if len(lines) == 1:
         return lines[0].classes
     classes: dict[str, dict[str, Heap]] = {}

@@ -24,17 +24,7 @@ _Key = TypeVar("_Key", int, str)
 class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
     """One waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
 
-    Attributes:
-        arrived_us: Log time at which it arrived.
-        request_id: Of the `Placed` that will end it.
-        at_us: Log time of the operation.
-        lane: Workers that may take it.
-        slot: Of the worker it waits for; -1 if any of its lane will do.
-        flow: ``CLASS/TENANT``.
-        service_us: Predicted prefill, microseconds.
-        uncached_tokens: Prompt tokens to prefill.
-        context_tokens: Prompt plus expected output.
-        link: The link it waits for; empty if none.
+    ``slot`` is that of the worker it waits for; -1 if any of its lane will do.
     """
 
     key_us: int
