@@ -63,7 +63,6 @@ class BlockChain:
     """
 
     def __init__(self, root: int, block_bytes: int = BLOCK_BYTES) -> None:
-        """Begin a prompt; see `chain_bytes`."""
         self.tail = b""
         self._block_bytes = block_bytes
         self._last = root

@@ -14,8 +14,8 @@ Uses and reports in the tree at or after a guard time are spared: a prefill may 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from radix.blocks import HASH_BYTES, words_of
-from radix.node import Node, common_blocks
+from radix.blocks import HASH_BYTES
+from radix.node import Node
 from radix.ops import EndGone, Insert, TreeOp, Trim
 from radix.residency_runs import Run, ranges
 
@@ -92,14 +92,9 @@ class Audit:
 
 def _believed(tree: "PrefixTree", slot: int, path: bytes) -> tuple[int, set[int]]:
     """Blocks of a path that the tree believes a worker to hold, and depths of its ends."""
-    holdings, words = tree.holdings[slot], words_of(path)
-    from_us = max(holdings.ends_from_us, tree.floor[0] + 1)
-    node, depth, ended = tree.root, 0, set[int]()
-    while depth == node.end and depth < len(words):
-        child = node.children.get(words[depth]) if node.children else None
-        if child is None or child not in holdings.used:
-            break
-        node, depth = child, depth + common_blocks(child.run, path, depth)
-        ends = (child.ends or {}).get(slot, {})
+    from_us = max(tree.holdings[slot].ends_from_us, tree.floor[0] + 1)
+    depth, ended = 0, set[int]()
+    for node, depth in tree.held_along(slot, path):
+        ends = (node.ends or {}).get(slot, {})
         ended.update(end for end, at_us in ends.items() if end <= depth and at_us >= from_us)
     return depth, ended

@@ -100,7 +100,6 @@ class Groups:
         self._lane_of: dict[tuple[int | None, str | None, str | None, int | None], int] = {}
 
     def __len__(self) -> int:
-        """Groups met so far."""
         return len(self._by_number)
 
     def lane(self, event: BlocksStored) -> int:

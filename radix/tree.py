@@ -28,7 +28,7 @@ Where requests ended is kept with the nodes, for models that need it (`radix.win
 worker's newest eviction does not count: its window went with everything else of that age.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -121,15 +121,8 @@ class PrefixTree:
 
     def used_us(self, slot: int, path: bytes, blocks: int) -> int:
         """Log time at which a worker last used a path's block, counted from 1; 0 if it does not hold it."""
-        words, used = words_of(path), self.holdings_of(slot).used
-        node, depth, at_us = self.root, 0, 0
-        while depth < blocks:
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in used:
-                return 0
-            node, depth, at_us = child, depth + child.size, used[child]
-        # A hash stands for all blocks before it: no other one of the runs need be compared.
-        return at_us if blocks and node.hash_at(blocks) == words[blocks - 1] else 0
+        node, depth = self.last_held(slot, path[: blocks * HASH_BYTES])
+        return self.holdings[slot].used[node] if depth == blocks > 0 else 0
 
     def blocks_since(self, slot: int, from_us: int) -> int:
         """Blocks that a worker holds and last used at a log time or later; one step for each run it holds."""
@@ -213,16 +206,9 @@ class PrefixTree:
         self.see(before_us)
         holdings = self.holdings_of(slot)
         holdings.remember_trim(words[-1], before_us, self.newest_us)
-        node, depth = self.root, 0
-        while depth < len(words):
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in holdings.used:
-                return
-            shared = common_blocks(child.run, path, depth)
-            node, depth = child, depth + shared
-            if shared < child.size and depth < len(words):
-                return
-        self._trim_below(node, len(words) - 1, slot, before_us)
+        node, depth = self.last_held(slot, path)
+        if depth == len(words):
+            self._trim_below(node, depth - 1, slot, before_us)
 
     def forget(self, slot: int, before_us: int) -> None:
         """Note that a worker lost its cache: drop what it last used strictly before ``before_us``."""
@@ -249,12 +235,7 @@ class PrefixTree:
         above = max(0, len(words) - ends)
         for block_hash in words[above:]:
             holdings.remember_trim(block_hash ^ END_SALT, before_us, self.newest_us)
-        node, depth = self.root, 0
-        while depth == node.end and depth < len(words):
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in holdings.used:
-                return
-            node, depth = child, depth + common_blocks(child.run, path, depth)
+        for node, depth in self.held_along(slot, path):
             node.drop_ends(slot, above, before_us, depth)
 
     def drop(self, slot: int) -> None:
@@ -318,6 +299,21 @@ class PrefixTree:
             self.ends_from_us = np.concatenate([self.ends_from_us, np.zeros(slot + 1, dtype=np.int64)])
             self._ends_from_at = self.ends_from_us.data
         return self.holdings[slot]
+
+    def held_along(self, slot: int, path: bytes) -> Iterator[tuple[Node, int]]:
+        """Nodes of a path that a worker holds, from above, each with its last depth on the path."""
+        words, used = words_of(path), self.holdings_of(slot).used
+        node, depth = self.root, 0
+        while depth == node.end and depth < len(words):
+            child = node.children.get(words[depth]) if node.children else None
+            if child is None or child not in used:
+                return
+            node, depth = child, depth + common_blocks(child.run, path, depth)
+            yield node, depth
+
+    def last_held(self, slot: int, path: bytes) -> tuple[Node, int]:
+        """The last of these; the root and 0 if the worker holds nothing of the path."""
+        return [(self.root, 0), *self.held_along(slot, path)][-1]
 
     def raise_floor(self, slot: int, floor: Key) -> None:
         """Note an eviction from a worker, here or, as a snapshot reports, elsewhere."""

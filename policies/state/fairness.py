@@ -50,7 +50,6 @@ class Weights(dict[str, float]):
         self._weight_of = weight_of
 
     def __missing__(self, name: str) -> float:
-        """Ask for a weight once."""
         weight = self[name] = self._weight_of(name)
         return weight
 
@@ -154,7 +153,6 @@ class Fairness:
             self._service_us[name] = self._service_us.get(name, 0) + service_us
 
     def _advance(self, bucket: int) -> None:
-        """Drop the buckets that leave the window."""
         if bucket <= self._newest:
             return
         self._newest = bucket

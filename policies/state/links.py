@@ -448,7 +448,6 @@ _EMPTY = Timetable()
 
 
 def _alone(pieces: list[Piece]) -> float:
-    """Most bytes of a transfer in a second."""
     return _EMPTY.most_within(WINDOW_US, pieces) / (1.0 + ROUNDING)
 
 

@@ -42,11 +42,9 @@ class Newest(Generic[T]):
         self.revision += 1
 
     def __len__(self) -> int:
-        """Number of operations."""
         return len(self._rows)
 
     def __iter__(self) -> Iterator[T]:
-        """A copy of all that are kept, the oldest first."""
         return iter(tuple(self._rows))
 
     def latest(self, count: int) -> list[T]:

@@ -105,7 +105,6 @@ class Overrides:
 
 
 def _note(newest: dict[str, SettingsChanged], change: SettingsChanged) -> None:
-    """Keep a change for those of its keys of which it is the newest."""
     for key in change.values:
         current = newest.get(key)
         if current is None or version_of(change) > version_of(current):

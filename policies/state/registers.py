@@ -73,11 +73,9 @@ class Registers(Generic[R]):
             self.revision += 1
 
     def __len__(self) -> int:
-        """Number of subjects."""
         return len(self.known)
 
     def __iter__(self) -> Iterator[R]:
-        """A copy of all operations, in order of their subjects."""
         return iter([self.known[key] for key in sorted(self.known)])
 
 
@@ -129,7 +127,6 @@ class AllRegisters:
         }
 
     def __iter__(self) -> Iterator[Registers[Any]]:
-        """The registers of each kind."""
         return iter((*self.apart, *self.plain))
 
     def of(self, kind: type[R]) -> Registers[R]:

@@ -29,7 +29,6 @@ class Timetable:
         self._floor = -inf
 
     def __len__(self) -> int:
-        """Number of steps."""
         return self._steps
 
     def add(self, start_us: int, end_us: int, rate: int) -> None:
@@ -107,7 +106,6 @@ class Timetable:
         return float(seen.max()) / 1e6
 
     def _after(self, time: float) -> int:
-        """The first step later than a time."""
         return int(self._times[: self._steps].searchsorted(time, "right"))
 
     def _split(self, time: float) -> int:

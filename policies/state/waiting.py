@@ -204,7 +204,6 @@ class Tickets:
     # Questions.
 
     def __iter__(self) -> Iterator[Ticket]:
-        """All tickets."""
         return iter(self._waiting.values())
 
     def get(self, request_id: str) -> Ticket | None:
