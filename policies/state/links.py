@@ -31,6 +31,7 @@ measurement ages: its limit doubles every `RECOVERY_S`, since no replica sees th
 than is sent.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -162,7 +163,7 @@ class Links:
         self._generation = 0
         self._ended: set[str] = set()
         self._old_ended: set[str] = set()
-        self._loads: dict[str, Load] = {}
+        self._loads: defaultdict[str, Load] = defaultdict(Load)
         self.measured = Registers(LinkMeasured)
 
     # The fold. Which requests have finished and which replicas have left, `policies.state.loads` knows.
@@ -185,9 +186,7 @@ class Links:
         until_us = op.start_us + duration_us
         transfer = Transfer(op, rate, burst, op.start_us + ready_us, until_us)
         self.transfers[op.request_id] = transfer
-        load = self._loads.get(op.link)
-        if load is None:
-            load = self._loads[op.link] = Load()
+        load = self._loads[op.link]
         load.transfers += 1
         load.timetable.add(op.start_us, until_us, rate)
         load.timetable.add(op.start_us, transfer.burst_until_us, burst)
@@ -216,7 +215,8 @@ class Links:
         expired = self._drop_if(lambda op: now_us - op.at_us > lifetime_us_max, now_us)
         for load in self._loads.values():
             load.timetable.forget(now_us - WINDOW_US)
-        self._loads = {link: load for link, load in self._loads.items() if load.transfers or load.timetable}
+        for link in [link for link, load in self._loads.items() if not (load.transfers or load.timetable)]:
+            del self._loads[link]
         return expired
 
     def retain(self, listed: Container[str], own: str) -> None:

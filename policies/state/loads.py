@@ -139,7 +139,7 @@ class Loads:
         """By slot the ids of traces that name it, of the same two generations."""
         self._left_us: dict[str, int] = {}
         self.requests: dict[str, Reservation] = {}
-        self._of_replica: dict[str, dict[str, Reservation]] = {}
+        self._of_replica: defaultdict[str, dict[str, Reservation]] = defaultdict(dict)
         self._oldest_us = NEVER_US
         """Log time that no request in flight is older than."""
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
@@ -228,10 +228,7 @@ class Loads:
         if gone:
             return arrives
         self.requests[request_id] = request
-        of_replica = self._of_replica.get(op.replica)
-        if of_replica is None:
-            of_replica = self._of_replica[op.replica] = {}
-        of_replica[request_id] = request
+        self._of_replica[op.replica][request_id] = request
         if request.at_us < self._oldest_us:
             self._oldest_us = request.at_us
         self._inflight_requests_at[slot] += 1

@@ -22,6 +22,7 @@ not overtaken.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
@@ -63,16 +64,16 @@ class Tickets:
         self.inversions = Inversions()
         self.declined: set[str] = set()
         self._waiting: dict[str, Ticket] = {}
-        self._of_replica: dict[str, dict[str, Ticket]] = {}
+        self._of_replica: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
         self._lines = Lines()
         self._own: dict[str, OwnLines] = {}
         """Made for a replica on first use."""
-        self._lanes: dict[str, WorkAhead] = {}
+        self._lanes: defaultdict[str, WorkAhead] = defaultdict(WorkAhead)
         self._at_workers = WorkAhead()
         """Tickets for one worker, by its slot."""
-        self._anywhere: dict[str, WorkAhead] = {}
+        self._anywhere: defaultdict[str, WorkAhead] = defaultdict(WorkAhead)
         """By lane: tickets for any of its workers."""
-        self._of_link: dict[str, Heap] = {}
+        self._of_link: defaultdict[str, Heap] = defaultdict(Heap)
         self._work_us: dict[str, int] = {}
         """Waiting predicted prefill of each flow, at all replicas; no entry for none."""
 
@@ -101,24 +102,17 @@ class Tickets:
                 return
             self._drop(current)
         self._waiting[op.request_id] = ticket
-        self._of_replica.setdefault(op.replica, {})[op.request_id] = ticket
+        self._of_replica[op.replica][op.request_id] = ticket
         self._lines.put(ticket)
         own = self._own.get(op.replica)
         if own is not None:
             own.put(ticket)
-        lane = self._lanes.get(op.lane)
-        if lane is None:
-            lane = self._lanes[op.lane] = WorkAhead()
-        lane.put(ticket)
+        self._lanes[ticket.lane].put(ticket)
         if ticket.slot >= 0:
             self._at_workers.put(ticket, ticket.slot)
         else:
-            if ticket.lane not in self._anywhere:
-                self._anywhere[ticket.lane] = WorkAhead()
             self._anywhere[ticket.lane].put(ticket)
         if ticket.link:
-            if ticket.link not in self._of_link:
-                self._of_link[ticket.link] = Heap()
             self._of_link[ticket.link].put(ticket.key_us, ticket)
         self.count += 1
         self.tokens += ticket.uncached_tokens

@@ -8,8 +8,8 @@ is made anew. So putting and ending cost O(log n), spread over many.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
-from typing import TypeVar
 
 import msgspec
 
@@ -17,8 +17,6 @@ from policies.state.fairness import class_of
 
 SPARE = 16
 """Ended tickets that a heap may hold above twice its live ones."""
-
-_Key = TypeVar("_Key", int, str)
 
 
 class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
@@ -103,18 +101,11 @@ class Line:
     __slots__ = ("classes",)
 
     def __init__(self) -> None:
-        self.classes: dict[str, dict[str, Heap]] = {}
+        self.classes: defaultdict[str, defaultdict[str, Heap]] = defaultdict(lambda: defaultdict(Heap))
 
     def put(self, ticket: Ticket) -> None:
         """Add a ticket."""
-        name = class_of(ticket.flow)
-        flows = self.classes.get(name)
-        if flows is None:
-            flows = self.classes[name] = {}
-        heap = flows.get(ticket.flow)
-        if heap is None:
-            heap = flows[ticket.flow] = Heap()
-        heap.put(ticket.key_us, ticket)
+        self.classes[class_of(ticket.flow)][ticket.flow].put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> bool:
         """Note that a ticket is no longer among those ``waiting``; return True if the line is empty."""
@@ -135,15 +126,15 @@ class Lines:
     __slots__ = ("_of_lane", "_of_slot")
 
     def __init__(self) -> None:
-        self._of_slot: dict[int, Line] = {}
-        self._of_lane: dict[str, Line] = {}
+        self._of_slot: defaultdict[int, Line] = defaultdict(Line)
+        self._of_lane: defaultdict[str, Line] = defaultdict(Line)
 
     def put(self, ticket: Ticket) -> None:
         """Add a ticket."""
         if ticket.slot >= 0:
-            _line(self._of_slot, ticket.slot).put(ticket)
+            self._of_slot[ticket.slot].put(ticket)
         else:
-            _line(self._of_lane, ticket.lane).put(ticket)
+            self._of_lane[ticket.lane].put(ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
         """Note that a ticket is no longer among those ``waiting``."""
@@ -177,8 +168,8 @@ class OwnLines:
 
     def __init__(self, tickets: Iterable[Ticket]) -> None:
         self.lines = Lines()
-        self._of_lane: dict[str, Line] = {}
-        self._last_of_flow: dict[str, Heap] = {}
+        self._of_lane: defaultdict[str, Line] = defaultdict(Line)
+        self._last_of_flow: defaultdict[str, Heap] = defaultdict(Heap)
         self._by_key = Heap()
         for ticket in tickets:
             self.put(ticket)
@@ -186,11 +177,8 @@ class OwnLines:
     def put(self, ticket: Ticket) -> None:
         """Add a ticket."""
         self.lines.put(ticket)
-        _line(self._of_lane, ticket.lane).put(ticket)
-        heap = self._last_of_flow.get(ticket.flow)
-        if heap is None:
-            heap = self._last_of_flow[ticket.flow] = Heap()
-        heap.put(-ticket.key_us, ticket)
+        self._of_lane[ticket.lane].put(ticket)
+        self._last_of_flow[ticket.flow].put(-ticket.key_us, ticket)
         self._by_key.put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
@@ -219,10 +207,3 @@ class OwnLines:
     def last_of(self, flow: str, waiting: Mapping[str, Ticket]) -> Ticket:
         """The ticket with the greatest key of a flow that has one."""
         return self._last_of_flow[flow].first(waiting)
-
-
-def _line(lines: dict[_Key, Line], key: _Key) -> Line:
-    line = lines.get(key)
-    if line is None:
-        line = lines[key] = Line()
-    return line
