@@ -121,8 +121,15 @@ class PrefixTree:
 
     def used_us(self, slot: int, path: bytes, blocks: int) -> int:
         """Log time at which a worker last used a path's block, counted from 1; 0 if it does not hold it."""
-        node, depth = self.last_held(slot, path[: blocks * HASH_BYTES])
-        return self.holdings[slot].used[node] if depth == blocks > 0 else 0
+        words, used = words_of(path), self.holdings_of(slot).used
+        node, depth, at_us = self.root, 0, 0
+        while depth < blocks:
+            child = node.children.get(words[depth]) if node.children else None
+            if child is None or child not in used:
+                return 0
+            node, depth, at_us = child, depth + child.size, used[child]
+        # A hash stands for all blocks before it: no other one of the runs need be compared.
+        return at_us if blocks and node.hash_at(blocks) == words[blocks - 1] else 0
 
     def blocks_since(self, slot: int, from_us: int) -> int:
         """Blocks that a worker holds and last used at a log time or later; one step for each run it holds."""
@@ -206,9 +213,9 @@ class PrefixTree:
         self.see(before_us)
         holdings = self.holdings_of(slot)
         holdings.remember_trim(words[-1], before_us, self.newest_us)
-        node, depth = self.last_held(slot, path)
-        if depth == len(words):
-            self._trim_below(node, depth - 1, slot, before_us)
+        for node, depth in list(self.held_along(slot, path)):
+            if depth == len(words):
+                self._trim_below(node, depth - 1, slot, before_us)
 
     def forget(self, slot: int, before_us: int) -> None:
         """Note that a worker lost its cache: drop what it last used strictly before ``before_us``."""
@@ -310,10 +317,6 @@ class PrefixTree:
                 return
             node, depth = child, depth + common_blocks(child.run, path, depth)
             yield node, depth
-
-    def last_held(self, slot: int, path: bytes) -> tuple[Node, int]:
-        """The last of these; the root and 0 if the worker holds nothing of the path."""
-        return [(self.root, 0), *self.held_along(slot, path)][-1]
 
     def raise_floor(self, slot: int, floor: Key) -> None:
         """Note an eviction from a worker, here or, as a snapshot reports, elsewhere."""

@@ -320,8 +320,7 @@ class Links:
                     first = middle + 1
                 else:
                     last = middle
-            pieces = sent.at(int(starts[last]), timetable, cap)
-            assert pieces is not None
+            pieces = sent.pieces(int(starts[last]))
         start_us, end_us = pieces[0][0], pieces[0][1]
         return Quote(
             start_us,
@@ -407,8 +406,8 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
     line: float
 
     def at(self, start_us: int, timetable: Timetable, cap: float) -> list[Piece] | None:
-        """Pieces it adds if it begins then, as `_pieces`; None if it does not fit."""
-        pieces = self._pieces(start_us)
+        """Pieces it adds if it begins then, as `pieces`; None if it does not fit."""
+        pieces = self.pieces(start_us)
         if not self.kv_bytes:
             return pieces
         begin_us, end_us = pieces[0][0], max(piece[1] for piece in pieces)
@@ -424,7 +423,7 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
                 return None
         return pieces if timetable.most_within(WINDOW_US, pieces) <= cap * (1.0 + ROUNDING) else None
 
-    def _pieces(self, start_us: int) -> list[Piece]:
+    def pieces(self, start_us: int) -> list[Piece]:
         """Its whole time with a rate, then the part that leaves at once if that is not all."""
         line, layered = self.line, self.kv_bytes - self.ready_bytes
         spare = line * (1.0 - SPARE_MIN) if self.ready_bytes else line
