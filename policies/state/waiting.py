@@ -361,7 +361,7 @@ class Tickets:
         waiting = self._waiting
         for name, flows in allowed.items():
             for line in lines:
-                heaps = line.classes.get(name, {})
+                heaps: Mapping[str, Heap] = line.classes.get(name, {})
                 for flow in flows:
                     heap = heaps.get(flow)
                     if heap is not None:
