@@ -38,13 +38,12 @@ IGNORED = -1
 
 
 class Group:
-    """One cache group.
+    """A cache group.
 
     Attributes:
         kind: As the engine reported; None if it never did.
         window_tokens: Its sliding window; None without one.
         block_tokens: Its block size; 0 until a store with tokens reported it.
-        lanes: Its lanes.
         placed: True once the place of one of its blocks was known.
     """
 

@@ -57,18 +57,17 @@ PLACE_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Run(msgspec.Struct, eq=False, gc=False):
-    """Some blocks of a sequence. Depths are counted from the beginning of the sequence.
+    """A stretch of blocks of a sequence. Depths are counted from the beginning of the sequence.
 
     Attributes:
-        rank: Its owner.
         parent: The run that it leaves; None at the beginning of a sequence.
         start: Engine blocks before it.
         first: Tree blocks that are complete before it.
         above: Hash of the last of these; the root's if there is none.
         keys: Hashes of the tree blocks that its blocks complete, packed.
         lanes: By lane the blocks held, as bits.
-        kids: Runs that leave it, with their starts; None until there is one.
-        ghosts: Handles of blocks that no lane holds, by number; None until there is one.
+        kids: Runs that leave it, with their starts.
+        ghosts: Handles of blocks that no lane holds, by number.
         tokens: Tokens since `first` was complete, packed; None where they are not needed.
         size: Engine blocks.
         fork: At least the deepest of the kids' starts.

@@ -103,7 +103,7 @@ PLACED_PATHS_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker as the log describes it (`WorkerPut`).
+    """A worker as the log describes it (`WorkerPut`).
 
     Attributes:
         slot: Its row in the columns of this process.
@@ -352,7 +352,7 @@ class FleetState:
         return sorted((*self.workers(), *pools), key=lambda worker: worker.worker_id)
 
     def worker(self, worker_id: str) -> Worker | None:
-        """One worker by id, or None if there is none of that name."""
+        """A worker by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
         return worker if worker is not None and self._exists(worker) else None
 

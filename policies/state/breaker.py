@@ -93,7 +93,7 @@ def probe_from_us(current: CircuitSet, replica: str, replicas: Sequence[str]) ->
 
 
 class Breaker:
-    """One replica's part in one worker's circuit. Each method returns the operation to publish, if any."""
+    """A replica's part in a worker's circuit. Each method returns the operation to publish, if any."""
 
     __slots__ = ("_counting_since_us", "_failures", "_probe", "_replica", "_sent_us", "_worker", "rules")
 

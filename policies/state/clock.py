@@ -24,7 +24,7 @@ SLEW = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TimeSample:
-    """One Redis ``TIME`` exchange: monotonic nanoseconds around it, and microseconds since the epoch."""
+    """A Redis ``TIME`` exchange: monotonic nanoseconds around it, and microseconds since the epoch."""
 
     sent_ns: int
     received_ns: int

@@ -127,7 +127,7 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
 
 
 class Transfer(msgspec.Struct, gc=False, eq=False):
-    """One reservation: its newest `Shipping`, with rates in bytes per second.
+    """A reservation: its newest `Shipping`, with rates in bytes per second.
 
     Attributes:
         burst: Rate of the part that leaves at once, until ``burst_until_us``.

@@ -59,7 +59,7 @@ SORTED_MAX = 512
 
 
 class Reservation(msgspec.Struct, gc=False, eq=False):
-    """One request: in flight, or remembered because it ended, was given up, or was not yet seen placed.
+    """A request: in flight, or remembered because it ended, was given up, or was not yet seen placed.
 
     Attributes:
         slot: Its worker; -1 until it is seen placed.
@@ -544,6 +544,7 @@ class Loads:
         self._find_head(slot)
 
     def _queue(self, request_id: str, request: Reservation) -> None:
+        """Add a prefill to its worker's heap, of which at most half and `STALE_MAX` entries are stale."""
         heap, entry = self._prefilling[request.slot], (request.at_us, request_id)
         heapq.heappush(heap, entry)
         if len(heap) > 2 * self._prefill_requests_at[request.slot] + STALE_MAX:

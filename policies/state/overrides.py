@@ -46,7 +46,7 @@ class Overrides:
         self._history: list[SettingsChanged] = []
         self._newest: dict[str, SettingsChanged] = {}
         self._older: dict[str, SettingsChanged] = {}
-        """Of each key, the newest change on it that the history no longer has."""
+        """By key, the newest change on it that the history no longer has."""
 
     # The fold.
 

@@ -20,7 +20,7 @@ SPARE = 16
 
 
 class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
-    """One waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
+    """A waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
 
     ``slot`` is that of the worker it waits for; -1 if any of its lane will do.
     """
@@ -40,7 +40,7 @@ class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
 
 
 class Heap:
-    """Some tickets, the least rank first; not empty while in use.
+    """Tickets, the least rank first; not empty while in use.
 
     Attributes:
         entries: A heap of ranks and tickets, some of which have ended.

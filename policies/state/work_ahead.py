@@ -24,10 +24,9 @@ SMALL = 256
 
 
 class WorkAhead:
-    """Some tickets by place and key.
+    """Tickets by place and key.
 
     Attributes:
-        count: Number of tickets.
         tokens: Their uncached tokens.
         service_us: Their predicted prefill, microseconds.
     """
