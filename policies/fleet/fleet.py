@@ -95,7 +95,7 @@ ROLE_CHANGES_KEPT = 20
 
 AUDIT_KEPT = 1000
 EXPIRES_KEPT = 1000
-"""Operators' actions kept for the audit; tickets that they ended."""
+"""Actions of operators that are kept, for the audit; orders to end a wait, until they are obeyed."""
 
 PLACED_PATHS_MAX = 256
 """Placed prompts remembered until they are read: some tenths of a second in overload."""
