@@ -93,7 +93,6 @@ from policies.state.fairness import Fairness, class_of
 from policies.state.link_states import LinkState, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name
 from policies.state.newest import Newest
-from policies.state.op_log import OpLog
 from policies.state.ops import (
     OP_KINDS,
     Audited,
@@ -112,6 +111,7 @@ from policies.state.ops import (
     LinkMeasured,
     OffloadPlan,
     Op,
+    OpLog,
     OpRefused,
     Placed,
     Reported,

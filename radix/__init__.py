@@ -11,21 +11,16 @@ from radix.blocks import (
     root_hash,
 )
 from radix.bounds import (
-    AMOUNT_MAX,
     ANSWERS_MAX,
     COUNT_MAX,
     DURATION_US_MAX,
     KEYS_MAX,
     KV_BYTES_MAX,
-    LABELS_MAX,
     NAME_CHARS_MAX,
-    PATH_BYTES_MAX,
     PATHS_MAX,
     RANKS_MAX,
-    RATE_MAX,
     TEXT_CHARS_MAX,
     TOKENS_MAX,
-    URL_CHARS_MAX,
     WHOLE_MAX,
     WORKERS_MAX,
     Amount,
@@ -63,13 +58,11 @@ from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
 from radix.residency import Residency
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.starts import SharedStart, shared_start
-from radix.tree import BLOCKS_MAX, PrefixTree
+from radix.tree import PrefixTree
 from radix.windows import FULL_ATTENTION, PROFILES, Attention, AttentionProfile, safe_blocks
 
 __all__ = [
-    "AMOUNT_MAX",
     "ANSWERS_MAX",
-    "BLOCKS_MAX",
     "BLOCK_BYTES",
     "BLOCK_TOKENS",
     "COUNT_MAX",
@@ -78,16 +71,12 @@ __all__ = [
     "HASH_BYTES",
     "KEYS_MAX",
     "KV_BYTES_MAX",
-    "LABELS_MAX",
     "NAME_CHARS_MAX",
     "PATHS_MAX",
-    "PATH_BYTES_MAX",
     "PROFILES",
     "RANKS_MAX",
-    "RATE_MAX",
     "TEXT_CHARS_MAX",
     "TOKENS_MAX",
-    "URL_CHARS_MAX",
     "WHOLE_MAX",
     "WORKERS_MAX",
     "Amount",

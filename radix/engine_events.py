@@ -1,8 +1,8 @@
-"""What engines say of their KV caches, as values: blocks stored, blocks removed, everything cleared.
+"""KV events of engines as values: blocks stored, blocks removed, everything cleared.
 
 The fields are those that vLLM and SGLang publish (vLLM ``distributed/kv_events.py``, SGLang
-``mem_cache/events.py``) without what only their wire needs. Handles are the engine's own block hashes and
-mean nothing here: unsigned or signed integers, or bytes.
+``mem_cache/events.py``) without those that only their wire needs. Handles are the engine's own block hashes:
+signed or unsigned integers or bytes, without a meaning here.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,19 @@ Handle = int | bytes
 
 
 class BlocksStored(msgspec.Struct, gc=False):
-    """An engine can reuse blocks that it could not reuse before, or says again that it can.
+    """An engine can reuse these blocks from now on, or repeats that it can.
 
     Attributes:
         hashes: Handles of the blocks, shallowest first. A group that keeps only some blocks of a span lists
             fewer than ``token_ids`` has blocks, sometimes none.
         parent: Handle of the block before the span; None at the beginning of a sequence.
         token_ids: Tokens of the span; empty where the engine does not know them (offload tiers).
-        block_tokens: Tokens of a block.
-        group: Number of the cache group; None where an engine has none.
-        kind: What the group's layers are (vLLM's ``kv_cache_spec_kind``); None if that is not said.
-        window_tokens: The group's sliding window, tokens.
-        medium: Where the blocks are (``GPU``, ``CPU``, ``CPU_PINNED``, ``DISK``, ...).
+        group: Number of the cache group; None if the engine has none.
+        kind: Kind of the group's layers (vLLM's ``kv_cache_spec_kind``), if reported.
+        window_tokens: Sliding window of the group.
+        medium: ``GPU``, ``CPU``, ``CPU_PINNED``, ``DISK``, ...
         lora: Name of the LoRA adapter.
-        extra_keys: For each handle what went into it beside tokens: the adapter's name, the salt in a
-            first block, media. None if there is nothing.
+        extra_keys: Per handle its hashed content beside tokens: adapter, salt of a first block, media.
         salt: The ``cache_salt`` where it has a field of its own (SGLang).
     """
 
@@ -47,13 +45,7 @@ class BlocksStored(msgspec.Struct, gc=False):
 
 
 class BlocksRemoved(msgspec.Struct, gc=False):
-    """An engine can no longer reuse blocks from a medium.
-
-    Attributes:
-        hashes: Handles, in any order.
-        group: Number of the cache group; None for all.
-        medium: Where they were.
-    """
+    """An engine can no longer reuse these blocks from a medium; ``group`` None means all groups."""
 
     hashes: Sequence[Handle]
     group: int | None = None
@@ -61,7 +53,7 @@ class BlocksRemoved(msgspec.Struct, gc=False):
 
 
 class CacheCleared(msgspec.Struct, gc=False):
-    """An engine dropped everything at once."""
+    """An engine dropped its whole cache."""
 
 
 EngineEvent = BlocksStored | BlocksRemoved | CacheCleared

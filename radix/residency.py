@@ -1,28 +1,25 @@
-"""What one worker's engines really hold, from what they say (KV events), and what to tell the tree of it.
+"""The blocks that one worker's engines really hold by their KV events, and the tree operations that follow.
 
     stored, removed, cleared ──apply──► Residency ──changes──► Insert, EndGone, Trim, Forget ──► PrefixTree
 
-* **Identity.** An engine's hash is a handle: it says which block is meant, and that two blocks are the same.
-  A block's place in its sequence follows from its parent, its identity in the tree from its tokens,
-  chained from a root that LoRA adapter and salt choose. All groups of a model use the same handle for the
-  same prefix (vLLM), so a block that a group tells without a place (a sliding window lists fewer handles
-  than tokens, an offload tier no tokens) is put where another group's block with that handle is, or will be.
-* **Loose.** What has no place is only counted: a parent that is not known, media or other things beside
-  the tokens, an adapter without a root, another block size. Its removal is understood and it never
-  reaches the tree.
+* **Identity.** An engine's hash is a handle: it names a block. The block's place in its sequence follows from
+  its parent, its identity in the tree from its tokens, chained from a root that LoRA adapter and salt choose.
+  All groups of a model use the same handle for the same prefix (vLLM). So a block that a group reports
+  without a place (a sliding window lists fewer handles than tokens, an offload tier no tokens) takes the
+  place of another group's block with that handle, now or when that comes.
+* **Loose.** A block without a place is only counted: unknown parent, media or other things beside the tokens,
+  an adapter without a root, another block size. Its removal is understood and it never reaches the tree.
 * **Reached.** The tree holds a prefix as far as all groups that demand every block hold it from its
   beginning. A worker whose engine has data-parallel ranks holds what any of them does.
 * **Ends.** Where the other groups hold their windows or states, up to a boundary that is reached, the engine
-  can go on from there: an end (`radix.windows`). A boundary inside a tree block is the one before it, as
-  there. An engine that tells no groups (SGLang) says nothing of windows: it marks no ends, and none are
-  taken away on its word.
+  can go on: an end (`radix.windows`). A boundary inside a tree block is the one before it, as there. An
+  engine without groups (SGLang) reports no windows: its events mark and remove no ends.
 * **Copies.** vLLM does not merge equal blocks: two requests that fill the same block at once store it twice,
-  and evict it twice. So stores are counted. (An engine that is told to report hits as stores, vLLM's
+  and evict it twice. So stores are counted. (An engine that reports hits as stores, vLLM's
   ``kv_cache_report_mode=full``, cannot be followed: it never removes what it only repeats.)
 
 An event costs dictionary look-ups per handle and a few operations on whole runs (`radix.residency_runs`),
-never steps per block of a sequence; what follows from all events since the last `Residency.changes` is worked
-out there, once per run that changed.
+never steps per block of a sequence. `Residency.changes` derives the rest, once per changed run.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,18 +44,17 @@ if TYPE_CHECKING:
     from radix.tree import PrefixTree
 
 HANDLES_MAX = 4_000_000
-"""Most handles kept of one rank: 64 M tokens in blocks of 16. Else one that never removes could fill us."""
+"""Most handles kept of one rank: 64 M tokens in blocks of 16. Bounds a rank that never removes."""
 
 
 class Residency:
-    """What one worker's engines hold.
+    """Blocks of one worker's engines.
 
     Args:
         block_tokens: Tokens of the tree's blocks, > 0; the engine's may be others.
-        root_of: Root of the sequences of a LoRA adapter and a salt, each empty for none; None if they
-            have none here.
-        handles_max: Most handles kept of one rank. One that has more is forgotten, and not `readable`
-            until it is cleared or lost.
+        root_of: Root of the sequences of a LoRA adapter and a salt, each empty for none; None if unknown.
+        handles_max: Most handles kept of one rank. One with more is forgotten, and not `readable` until it is
+            cleared or lost.
     """
 
     def __init__(
@@ -74,17 +70,18 @@ class Residency:
         self._handles_max = handles_max
         self._ranks: dict[int, Rank] = {}
         self._ends: dict[int, int] = {}
-        """By hash of the tree block before: boundaries to go on from, times 2; plus 1 if told."""
+        """By hash of the tree block before: boundaries to go on from, times 2; plus 1 if the tree was told.
+        """
         self._touched: dict[int, tuple[Run, int]] = {}
         self._judged = 0
         self._audit = Audit(self)
         self._emptied = False
         self._spilled: set[int] = set()
-        self._told_us = 0
+        self._reported_us = 0
 
     @property
     def runs(self) -> Mapping[int, Run]:
-        """Where the blocks are, for the comparison with a tree."""
+        """Runs of blocks, for the comparison with a tree."""
         return self._places.runs
 
     @property
@@ -99,53 +96,52 @@ class Residency:
 
     @property
     def readable(self) -> bool:
-        """Whether what the tree is told is what the engine can reuse.
+        """True if the changes reported to the tree are what the engine can reuse.
 
-        False after a rank had more handles than are kept, and while a group's blocks have no places:
-        models of sliding windows only, whose stores do not say which blocks they keep, or groups with
-        different block sizes.
+        False after a rank had more handles than are kept, and while a group's blocks have no places: models
+        of sliding windows only, whose stores do not name their blocks, or groups with different block sizes.
         """
         return not self._spilled and self.groups.readable
 
     @property
     def ends_known(self) -> bool:
-        """Whether the engine tells of windows or states, so that ends come from here and not from history."""
+        """True if the engine reports windows or states: ends then come from here and not from history."""
         return bool(self.groups.partial)
 
     def apply(self, rank: int, events: Iterable[EngineEvent]) -> None:
-        """Take in what a data-parallel rank says, in its order."""
-        said = self._ranks.get(rank)
-        if said is None:
-            said = self._ranks[rank] = Rank()
+        """Apply the events of a data-parallel rank, in its order."""
+        state = self._ranks.get(rank)
+        if state is None:
+            state = self._ranks[rank] = Rank()
             self._places.shared = self._places.shared or len(self._ranks) > 1
         for event in events:
             if isinstance(event, BlocksRemoved):
                 for lane in self.groups.removed(event.group, event.medium):
-                    self._places.removed(said, lane, event.hashes)
+                    self._places.removed(state, lane, event.hashes)
             elif isinstance(event, BlocksStored):
-                self._places.stored(said, event)
+                self._places.stored(state, event)
             else:
                 self._spilled.discard(rank)
-                self._drop(said)
-        if len(said.places) + len(said.loose) > self._handles_max:
-            self._drop(said)
+                self._drop(state)
+        if len(state.places) + len(state.loose) > self._handles_max:
+            self._drop(state)
             self._spilled.add(rank)
 
     def lost(self, rank: int) -> None:
-        """A rank's cache is empty, or nothing is known of it: it was restarted, or events are missing.
+        """Forget a rank whose cache is empty or unknown: it was restarted, or events are missing.
 
-        `changes` then begins with a `Forget`, and tells what the other ranks hold again.
+        `changes` then begins with a `Forget`, and reports the other ranks' blocks again.
         """
         self._spilled.discard(rank)
-        said = self._ranks.pop(rank, None)
-        self._drop(said or Rank())
+        state = self._ranks.pop(rank, None)
+        self._drop(state or Rank())
 
     def retell(self) -> None:
-        """Let `changes` begin with a `Forget` and tell everything that is held again."""
+        """Let `changes` begin with a `Forget` and report everything that is held again."""
         self._drop(Rank())
 
     def held_blocks(self, path: bytes) -> int:
-        """Tree blocks of a path that any rank holds from its beginning, as the tree was told."""
+        """Tree blocks of a path that any rank holds from its beginning, as reported to the tree."""
         words = words_of(path)
         held = 0
         for first in range(len(words) - 1, -1, -1):
@@ -156,22 +152,20 @@ class Residency:
         return held
 
     def has_end(self, block_hash: int) -> bool:
-        """Whether the tree was told that the engine can go on behind a block."""
+        """True if the tree was told that the engine can go on behind a block."""
         return bool(self._ends.get(block_hash, 0) & 1)
 
     def changes(self, worker: str, at_us: int) -> list[TreeOp]:
-        """What the tree must be told since the last call; nothing for what went and came again.
+        """Return the tree operations since the last call; none for a block that went and came again.
 
-        Args:
-            worker: Worker id.
-            at_us: Log time of the operations. One not later than that of the call before is raised.
+        Their log time is ``at_us``, raised above that of the call before.
         """
         if self.groups.version != self._judged:
             self._judged = self.groups.version
             self._judge_all()
         if not self._places.dirty and not self._emptied:
             return []
-        self._told_us = at_us = max(at_us, self._told_us + 1)
+        self._reported_us = at_us = max(at_us, self._reported_us + 1)
         ops: list[TreeOp] = [Forget(worker, at_us)] if self._emptied else []
         self._emptied = False
         settled = self._settle()
@@ -191,17 +185,11 @@ class Residency:
         before_us: int,
         blocks_max: int = AUDIT_BLOCKS,
     ) -> list[TreeOp]:
-        """Compare a part of what a tree believes of the worker with what is held (`radix.residency_audit`).
+        """Compare a part of a tree's belief about the worker with its blocks here (`radix.residency_audit`).
 
-        Only for a residency that has followed all ranks from the beginning or since they were cleared.
-
-        Args:
-            tree: The tree, told of what `changes` returned.
-            slot: The worker there.
-            worker: Worker id.
-            at_us: Log time of what is inserted.
-            before_us: What the tree saw used or said at or after this log time is spared.
-            blocks_max: About so many blocks are looked at.
+        Only for a residency that has followed all ranks from the beginning or since they were cleared, and a
+        tree up to date with `changes`. Inserts get ``at_us``; uses and reports in the tree at or after
+        ``before_us`` are spared.
         """
         return self._audit.step(tree, slot, worker, at_us, before_us, blocks_max)
 
@@ -216,7 +204,7 @@ class Residency:
         return ends - {0}
 
     def _drop(self, rank: Rank) -> None:
-        """Nothing of a rank counts any more; what the others hold is told again."""
+        """Remove a rank; the others' blocks are reported again."""
         self._places.drop(rank)
         self._ends, self._touched = {}, {}
         self._emptied = True
@@ -229,10 +217,9 @@ class Residency:
         self._places.dirty = dict(self.runs)
 
     def _settle(self) -> list[tuple[Run, int]]:
-        """Work out how far each run is reached and where its ends are, parents first.
+        """Find how far each run is reached and where its ends are, parents first.
 
-        Returns:
-            The runs, each with how many blocks the tree was told of before.
+        Returns the runs, each with the number of blocks reported to the tree before.
         """
         runs, groups = self.runs, self.groups
         size, back = groups.block_tokens, groups.reach_back - 1
@@ -243,15 +230,15 @@ class Residency:
         while heap:
             start, number = heappop(heap)
             run = runs[number]
-            was, told, parent = run.reach, run.told, run.parent
+            was, before, parent = run.reach, run.reported, run.parent
             low, high = start + run.low, start + run.high
             if parent is not None and parent.reach < start:
-                run.reach, run.told = UNREACHED, run.first
+                run.reach, run.reported = UNREACHED, run.first
             else:
                 run.reach = start + self._solid(run, min(run.low, max(0, was - start)))
-                run.told = run.reach * size // self.block_tokens
+                run.reported = run.reach * size // self.block_tokens
             run.low, run.high = RUN_BLOCKS_MAX, -1
-            settled.append((run, told))
+            settled.append((run, before))
             if groups.partial:
                 valid = self._valid(run)
                 if valid != run.valid:
@@ -268,7 +255,7 @@ class Residency:
         return settled
 
     def _solid(self, run: Run, at: int) -> int:
-        """Blocks at the beginning of a run that all groups hold that must; ``at`` are known to be."""
+        """Leading blocks of a run that all demanding groups hold; ``at`` are known to be."""
         full = self.groups.full
         if not full:
             return run.top()
@@ -297,7 +284,7 @@ class Residency:
         return valid
 
     def _before(self, run: Run, bits_of: Callable[[Run], int], count: int) -> int:
-        """Which of the last blocks before a run a group holds; it needs none before the beginning."""
+        """Bits of the last blocks before a run that a group holds; set where the sequence has not begun."""
         bits, missing = 0, count
         while missing:
             start, parent = run.start, run.parent
@@ -310,7 +297,6 @@ class Residency:
         return bits
 
     def _flip(self, run: Run, valid: int) -> None:
-        """Count the ends that came and went."""
         ends, size = self._ends, self.groups.block_tokens
         flipped = valid ^ run.valid
         run.valid = valid
@@ -330,53 +316,53 @@ class Residency:
         return run.reach * self.groups.block_tokens // self.block_tokens
 
     def _trims(self, settled: Iterable[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
-        """Say what is gone: of a run that broke off the first block, unless that is below another's.
+        """Report removals: of a run that broke off the first block, unless it is below another's.
 
-        Also of what came and went since the last call: the tree may believe it of a prompt that was placed.
+        Includes blocks that came and went since the last call: the tree may believe them of a placed prompt.
         """
         ops: list[TreeOp] = []
         cuts: dict[int, int] = {}
-        for run, told in settled:
+        for run, before in settled:
             if run.shed:
-                told = max(told, run.first + len(run.keys) // HASH_BYTES)
+                before = max(before, run.first + len(run.keys) // HASH_BYTES)
                 run.shed = False
             cut = None if run.parent is None else cuts.get(run.parent.number)
             if cut is not None and cut < run.first:
                 cuts[run.number] = cut
-            elif run.told < told:
-                gone = run.path(told if self._places.shared else run.told + 1)
-                kept = self.held_blocks(gone) if self._places.shared else run.told
-                if kept < told:
-                    ops.append(Trim(worker, gone[: (kept + 1) * HASH_BYTES], at_us))
+            elif run.reported < before:
+                gone = run.path(before if self._places.shared else run.reported + 1)
+                held = self.held_blocks(gone) if self._places.shared else run.reported
+                if held < before:
+                    ops.append(Trim(worker, gone[: (held + 1) * HASH_BYTES], at_us))
                 if not self._places.shared:
-                    cuts[run.number] = kept
+                    cuts[run.number] = held
         return ops
 
     def _news(self, settled: Sequence[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
-        """Say what is new: the end of each chain that grew, and the ends that came and went."""
+        """Report additions: the end of each chain that grew, and the ends that came and went."""
         came, went = self._turned()
         ops: list[TreeOp] = []
         for run, depths in went:
             reached = max(depths) if self._places.shared else self._reached(run)
             for last, count in ranges(depth for depth in depths if depth <= reached):
                 ops.append(EndGone(worker, run.path(last), at_us, count))
-        said: dict[int, int] = {}
+        reported: dict[int, int] = {}
         for run, depths in came:
             for last, count in ranges(depths):
                 ops.append(Insert(worker, run.path(last), at_us, end=True, ends=count))
-                said[run.number] = last
-        for run, told in reversed(settled):
-            if run.told <= told:
+                reported[run.number] = last
+        for run, before in reversed(settled):
+            if run.reported <= before:
                 continue
-            if said.get(run.number, 0) < run.told:
-                ops.append(Insert(worker, run.path(run.told), at_us, end=False))
+            if reported.get(run.number, 0) < run.reported:
+                ops.append(Insert(worker, run.path(run.reported), at_us, end=False))
             if run.parent is not None:
                 above = run.parent.number
-                said[above] = max(said.get(above, 0), run.first)
+                reported[above] = max(reported.get(above, 0), run.first)
         return ops
 
     def _turned(self) -> tuple[list[tuple[Run, list[int]]], list[tuple[Run, list[int]]]]:
-        """Depths of the ends that came, and of those that went, since the tree was told, by run."""
+        """Depths of the ends that came, and of those that went, since the last report, by run."""
         came: dict[int, tuple[Run, list[int]]] = {}
         went: dict[int, tuple[Run, list[int]]] = {}
         for block_hash, (run, depth) in self._touched.items():

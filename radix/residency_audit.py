@@ -1,21 +1,21 @@
-"""Compares what the tree believes of a worker with what its engines hold, a little at a time.
+"""Compares the tree's belief about a worker with the blocks of its engines, a little at a time.
 
-Both are told the same things, yet they drift: a request was placed and given up before its prefill, so the
-tree believes what was never stored; a bound on the tree evicted what the engine still has; a replica said
-something out of date. So the owner of a worker's events goes through both, over and over:
+Both follow the same events, yet they drift: a request was placed and given up before its prefill, a bound on
+the tree evicted blocks that the engine still has, a replica reported something out of date. So the owner of a
+worker's events compares both, over and over:
 
-    every run of the tree    what the engine does not hold is trimmed, ends that it cannot go on from are gone
-    every run of the engine  what the tree does not have is inserted, if there is room: what a full tree
-                             evicts as its oldest must not come back as its newest
+    every run of the tree    blocks that the engine lacks are trimmed, ends that it cannot go on from are gone
+    every run of the engine  blocks that the tree lacks are inserted if there is room: the oldest blocks,
+                             evicted from a full tree, must not come back as its newest
 
-What the tree saw used or said at or after a guard time is spared: a prefill may be under way.
+Uses and reports in the tree at or after a guard time are spared: a prefill may be under way.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from radix.blocks import HASH_BYTES, words_of
-from radix.node import Node, common_blocks
+from radix.blocks import HASH_BYTES
+from radix.node import Node
 from radix.ops import EndGone, Insert, TreeOp, Trim
 from radix.residency_runs import Run, ranges
 
@@ -24,15 +24,11 @@ if TYPE_CHECKING:
     from radix.tree import PrefixTree
 
 AUDIT_BLOCKS = 4096
-"""Blocks looked at in one call: 0.4 to 1.7 ms (``python -m loadtest.bench.kv_events --residency``)."""
+"""Blocks compared in one call: 0.4 to 1.7 ms (``python -m loadtest.bench.kv_events --residency``)."""
 
 
 class Audit:
-    """Where the comparison has come to.
-
-    Args:
-        residency: What the engines hold.
-    """
+    """Position of the comparison."""
 
     def __init__(self, residency: "Residency") -> None:
         self._residency = residency
@@ -54,14 +50,13 @@ class Audit:
                 ops += self._excess(tree, slot, node, worker, before_us)
             else:
                 run = self._runs.pop()
-                blocks_max -= run.told
+                blocks_max -= run.reported
                 ops += self._missing(tree, slot, run, worker, at_us)
         return ops
 
     def _excess(
         self, tree: "PrefixTree", slot: int, node: Node, worker: str, before_us: int
     ) -> Iterable[TreeOp]:
-        """What the tree believes and the engine does not have."""
         used = tree.holdings[slot].used
         used_us = used.get(node)
         if used_us is None:
@@ -83,29 +78,23 @@ class Audit:
                 yield Trim(worker, path[: (max(held, node.start) + 1) * HASH_BYTES], before_us)
 
     def _missing(self, tree: "PrefixTree", slot: int, run: Run, worker: str, at_us: int) -> Iterable[TreeOp]:
-        """What the engine has and the tree does not believe."""
-        if run.number not in self._residency.runs or run.told == run.first:
+        if run.number not in self._residency.runs or run.reported == run.first:
             return
-        path = run.path(run.told)
+        path = run.path(run.reported)
         believed, ended = _believed(tree, slot, path)
-        if tree.blocks + run.told - believed > tree.blocks_max:
+        if tree.blocks + run.reported - believed > tree.blocks_max:
             return
-        if believed < run.told:
+        if believed < run.reported:
             yield Insert(worker, path, at_us, end=False)
         for last, count in ranges(self._residency.ends_of(run) - ended):
             yield Insert(worker, path[: last * HASH_BYTES], at_us, end=True, ends=count)
 
 
 def _believed(tree: "PrefixTree", slot: int, path: bytes) -> tuple[int, set[int]]:
-    """How many blocks of a path the tree believes a worker to hold, and where it may go on."""
-    holdings, words = tree.holdings[slot], words_of(path)
-    from_us = max(holdings.ends_from_us, tree.floor[0] + 1)
-    node, depth, ended = tree.root, 0, set[int]()
-    while depth == node.end and depth < len(words):
-        child = node.children.get(words[depth]) if node.children else None
-        if child is None or child not in holdings.used:
-            break
-        node, depth = child, depth + common_blocks(child.run, path, depth)
-        ends = (child.ends or {}).get(slot, {})
+    """Blocks of a path that the tree believes a worker to hold, and depths of its ends."""
+    from_us = max(tree.holdings[slot].ends_from_us, tree.floor[0] + 1)
+    depth, ended = 0, set[int]()
+    for node, depth in tree.held_along(slot, path):
+        ends = (node.ends or {}).get(slot, {})
         ended.update(end for end, at_us in ends.items() if end <= depth and at_us >= from_us)
     return depth, ended

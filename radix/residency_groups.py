@@ -1,7 +1,7 @@
-"""The cache groups of one worker's engines, learned from what they store.
+"""The cache groups of one worker's engines, learned from their stores.
 
-vLLM caches layers by *group*, says with each store what a group's layers are, and with a removal only
-the group's number. What a group demands in order to go on from a boundary (vLLM
+vLLM caches layers by *group*, names the kind of a group's layers with each store, and with a removal only the
+group's number. Demands of a group for going on from a boundary (vLLM
 ``v1/core/single_type_kv_cache_manager.py``):
 
     full_attention, mla_attention, sink_full_attention    every block before it
@@ -10,9 +10,8 @@ the group's number. What a group demands in order to go on from a boundary (vLLM
     chunked_local_attention                               those of the boundary's own chunk
     cross_attention, encoder_only_attention               nothing: they cache no prefixes
 
-How long a chunk of local attention is no event says, nor what an unknown kind demands, nor the window of
-a group that does not name it: every block is demanded of these. That promises less than the engine can do,
-never more.
+No event gives the length of a chunk of local attention, the demands of an unknown kind, or a window that its
+group does not name: these demand every block. That promises less than the engine can do, never more.
 
 A group's blocks on one medium are a *lane*. A group holds a block while any of its lanes does.
 """
@@ -29,24 +28,23 @@ STATE_KINDS = frozenset({"mamba"})
 IGNORED_KINDS = frozenset({"cross_attention", "encoder_only_attention"})
 
 DEFAULT_MEDIUM = "GPU"
-"""Where blocks are if that is not said, as before engines had tiers."""
+"""Medium of blocks without one, as before engines had tiers."""
 
 LANES_MAX = 64
-"""Most lanes; engines have some ten groups on up to four media. What is said of more is not listened to."""
+"""Most lanes; engines have some ten groups on up to four media. Events of further ones are ignored."""
 
 IGNORED = -1
-"""The lane of what is no prefix cache."""
+"""The lane of layers that cache no prefixes."""
 
 
 class Group:
-    """One cache group.
+    """A cache group.
 
     Attributes:
-        kind: As the engine said; None if it never did.
+        kind: As the engine reported; None if it never did.
         window_tokens: Its sliding window; None without one.
-        block_tokens: Its block size, tokens; 0 until a store with tokens said it.
-        lanes: Its lanes.
-        placed: Whether it was ever known where one of its blocks belongs.
+        block_tokens: Its block size; 0 until a store with tokens reported it.
+        placed: True once the place of one of its blocks was known.
     """
 
     __slots__ = ("block_tokens", "kind", "lanes", "placed", "window_tokens")
@@ -60,7 +58,7 @@ class Group:
 
     @property
     def partial(self) -> bool:
-        """Whether a boundary does not need all blocks before it."""
+        """True if a boundary does not need all blocks before it."""
         return self.kind in STATE_KINDS or (self.kind in WINDOW_KINDS and self.window_tokens is not None)
 
     def need(self, block_tokens: int) -> int:
@@ -69,7 +67,7 @@ class Group:
         return max(1, -(-(window - 1) // block_tokens))
 
     def bits(self, run: "Run") -> int:
-        """Which blocks of a run it holds: bit i for block i."""
+        """Blocks of a run that it holds: bit i for block i."""
         lanes = run.lanes
         bits = 0
         for lane in self.lanes:
@@ -84,8 +82,8 @@ class Groups:
         block_tokens: Tokens of the blocks whose places are known; 0 until one is.
         full: Groups that demand every block.
         partial: The others, each with the blocks in a row that it demands.
-        reach_back: The most that any demands.
-        version: Rises when a boundary may be judged otherwise than before.
+        reach_back: The greatest of these demands.
+        version: Rises when a boundary may be judged differently.
     """
 
     def __init__(self) -> None:
@@ -98,20 +96,19 @@ class Groups:
         self._lanes: dict[tuple[int | None, str], int] = {}
         self._owners: list[Group] = []
         self._removals: dict[tuple[int | None, str | None], tuple[int, ...]] = {}
-        self._said: dict[tuple[int | None, str | None, str | None, int | None], int] = {}
+        self._lane_of: dict[tuple[int | None, str | None, str | None, int | None], int] = {}
 
     def __len__(self) -> int:
-        """Groups met so far."""
         return len(self._by_number)
 
     def lane(self, event: BlocksStored) -> int:
-        """The lane of what is stored."""
-        said = (event.group, event.medium, event.kind, event.window_tokens)
-        lane = self._said.get(said)
+        """Lane of stored blocks."""
+        described = (event.group, event.medium, event.kind, event.window_tokens)
+        lane = self._lane_of.get(described)
         if lane is None:
-            if len(self._said) >= LANES_MAX:
-                self._said.clear()
-            lane = self._said[said] = self._learn(event)
+            if len(self._lane_of) >= LANES_MAX:
+                self._lane_of.clear()
+            lane = self._lane_of[described] = self._learn(event)
         if lane >= 0:
             group = self._owners[lane]
             if not group.block_tokens and event.token_ids:
@@ -119,7 +116,7 @@ class Groups:
         return lane
 
     def removed(self, group: int | None, medium: str | None) -> tuple[int, ...]:
-        """The lanes of what is removed."""
+        """Lanes of removed blocks."""
         lanes = self._removals.get((group, medium))
         if lanes is None:
             if len(self._removals) >= LANES_MAX:
@@ -127,23 +124,23 @@ class Groups:
             where = medium or DEFAULT_MEDIUM
             lanes = self._removals[group, medium] = tuple(
                 lane
-                for (number, known), lane in self._lanes.items()
-                if known == where and (group is None or number == group)
+                for (number, on), lane in self._lanes.items()
+                if on == where and (group is None or number == group)
             )
         return lanes
 
     def owner(self, lane: int) -> Group:
-        """The group of a lane."""
+        """Group of a lane."""
         return self._owners[lane]
 
     def settle(self, block_tokens: int) -> None:
-        """From now on blocks of so many tokens have places."""
+        """Fix the size of the blocks that have places."""
         self.block_tokens = block_tokens
         self._judge()
 
     @property
     def readable(self) -> bool:
-        """Whether it is known of every group where its blocks belong, or would be if it held any."""
+        """True if every group that holds blocks has places for them."""
         return all(
             group.placed and group.block_tokens in (0, self.block_tokens)
             for group in self._by_number.values()
@@ -151,8 +148,8 @@ class Groups:
 
     def _learn(self, event: BlocksStored) -> int:
         medium = event.medium or DEFAULT_MEDIUM
-        known = (event.group, medium) in self._lanes
-        if event.kind in IGNORED_KINDS or (len(self._lanes) == LANES_MAX and not known):
+        has_lane = (event.group, medium) in self._lanes
+        if event.kind in IGNORED_KINDS or (len(self._lanes) == LANES_MAX and not has_lane):
             return IGNORED
         group = self._by_number.get(event.group)
         if group is None:

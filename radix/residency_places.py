@@ -1,11 +1,10 @@
-"""Finds the places of the blocks that engines tell, in runs (`radix.residency_runs`), and what holds them.
+"""Finds the places of engines' blocks in runs (`radix.residency_runs`), and the lanes that hold them.
 
-    told with a parent and its tokens   behind the parent, in a run that ends there or in a new one
-    told otherwise, its place known     there: another group or medium, or once more
-    told otherwise                      loose, until somebody tells its place
+    with a parent and its tokens     behind the parent, in a run that ends there or in a new one
+    otherwise, with a known place    there: another group or medium, or once more
+    otherwise                        loose, until a report gives its place
 
-What is worked out from runs (how far they are reached, where their ends are, what the tree was told) is
-`radix.residency`'s; here they are only marked as changed.
+`radix.residency` derives reach, ends and reports to the tree; here runs are only marked as changed.
 """
 
 from array import array
@@ -26,11 +25,11 @@ class Places:
         root_of: See `radix.residency.Residency`.
 
     Attributes:
-        groups: What is known of the engine's groups.
+        groups: The engine's groups.
         runs: By number.
-        dirty: Those that changed since the tree was told.
+        dirty: Runs that changed since the last report to the tree.
         starts: Runs by the hash of the first tree block that they complete.
-        shared: Whether several runs may stand for one block of the tree: there are ranks, or sizes that do
+        shared: True if several runs may stand for one block of the tree: there are ranks, or sizes that do
             not divide, or two names for one root.
     """
 
@@ -45,7 +44,7 @@ class Places:
         self._numbers = 0
 
     def stored(self, rank: Rank, event: BlocksStored) -> None:
-        """Take in a store."""
+        """Apply a store."""
         hashes = event.hashes
         lane = self.groups.lane(event)
         if lane == IGNORED or not hashes:
@@ -72,10 +71,10 @@ class Places:
             run = self.runs[place >> PLACE_SHIFT]
             depth = run.start + (place & PLACE_MASK) + 1
         elif readable:
-            known = self._root_of(event.lora or "", salt)
-            if known is None:
+            chain_root = self._root_of(event.lora or "", salt)
+            if chain_root is None:
                 return False
-            root = known
+            root = chain_root
         if not readable:
             return False
         data = b""
@@ -119,17 +118,17 @@ class Places:
         hashes: Sequence[Handle],
         tokens: bytes,
     ) -> Run:
-        """Give blocks that have no place one behind ``depth``. The run where they end."""
+        """Place new blocks behind ``depth``; return the run where they end."""
         step = self.groups.block_tokens * TOKEN_BYTES
         at = 0
         while True:
             if run is None or depth < run.start + run.size or run.size == RUN_BLOCKS_MAX:
                 run = self._begin(rank, run, depth, root)
             count = min(len(hashes) - at, RUN_BLOCKS_MAX - run.size)
-            base, untold = run.size, not run.keys
+            base, unnamed = run.size, not run.keys
             run.lanes[lane] = run.lanes.get(lane, 0) | ((1 << count) - 1) << base
             run.grow(tokens[at * step : (at + count) * step], count, self.block_tokens)
-            if untold and run.keys:
+            if unnamed and run.keys:
                 self._note_start(run)
             place = run.number << PLACE_SHIFT | base
             added = hashes[at : at + count]
@@ -151,7 +150,7 @@ class Places:
         first = start * size // self.block_tokens
         above = root if parent is None else parent.hash_before(first)
         self._numbers += 1
-        run = Run(self._numbers, rank, parent, start, first, above, bytearray(), {}, told=first)
+        run = Run(self._numbers, rank, parent, start, first, above, bytearray(), {}, reported=first)
         if size % self.block_tokens:
             run.tokens = bytearray()
             if parent is not None:
@@ -168,7 +167,6 @@ class Places:
         return run
 
     def _hold(self, rank: Rank, hashes: Iterable[Handle], lane: int) -> None:
-        """A lane holds blocks: at their places, or loose."""
         for handle in hashes:
             place = rank.places.get(handle)
             if place is None:
@@ -188,7 +186,7 @@ class Places:
             self.dirty[run.number] = run
 
     def removed(self, rank: Rank, lane: int, hashes: Iterable[Handle]) -> None:
-        """A lane lost one copy of each block."""
+        """Take one copy of each block from a lane."""
         places, runs, again, dirty = rank.places, self.runs, rank.again, self.dirty
         full = self.groups.full
         sheds = not full or self.groups.owner(lane) in full
@@ -230,12 +228,12 @@ class Places:
             dirty[run.number] = run
 
     def drop(self, rank: Rank) -> None:
-        """Nothing of a rank counts any more, and the tree was told of nothing."""
+        """Remove a rank, and mark the other runs as not yet reported."""
         rank.places, rank.loose, rank.again = {}, {}, {}
         self.runs = {number: run for number, run in self.runs.items() if run.rank is not rank}
         self.dirty, self.starts = dict(self.runs), {}
         for run in self.runs.values():
-            run.told = run.first
+            run.reported = run.first
             run.valid = 0
             run.changed(0, run.size - 1)
             if run.keys:
@@ -247,7 +245,7 @@ class Places:
         self.shared = self.shared or len(starts) > 1
 
     def shrink(self, run: Run) -> None:
-        """Forget the end of a run that nothing holds, and the run if nothing is left; then so above it."""
+        """Forget the end of a run that no lane holds, and the run if nothing is left; then so above it."""
         while True:
             top = run.top()
             if top < run.size:
@@ -278,12 +276,12 @@ class Places:
                 del self.starts[first_hash]
         del run.keys[keys * HASH_BYTES :]
         if run.tokens is not None:
-            kept = (run.start + size) * self.groups.block_tokens - run.first * self.block_tokens
-            del run.tokens[kept * TOKEN_BYTES :]
+            tokens = (run.start + size) * self.groups.block_tokens - run.first * self.block_tokens
+            del run.tokens[tokens * TOKEN_BYTES :]
 
 
 def _readable(event: BlocksStored) -> tuple[int, str]:
-    """How many of the blocks are nothing but tokens, an adapter and a salt; and the salt."""
+    """Number of leading blocks that consist of tokens, an adapter and a salt only; and the salt."""
     salt = event.salt or ""
     if event.extra_keys is None:
         return len(event.hashes), salt

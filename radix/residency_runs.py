@@ -1,22 +1,22 @@
-"""Where the blocks of an engine's cache belong: runs of blocks that follow each other.
+"""Places of an engine's blocks: runs of blocks that follow each other.
 
-A sequence is found block by block, and sequences share beginnings. A run is a stretch of blocks of one
-sequence; one that leaves it begins a run of its own, wherever that is, and the run it leaves is not divided:
+A run is a stretch of blocks of one sequence. A sequence that leaves it begins a run of its own, and the run
+it leaves is not divided:
 
     run 0   [0 1 2 3 4 5 6]         parent of 1 and 2
     run 1        [3 4 5]            starts at 3: its blocks follow block 2 of run 0
     run 2              [5 6]        starts at 5
 
-So a block keeps its place, a number of a run and one in it, for as long as anything is known of it, and
-what is known of all blocks of a run are a few integers with a bit for each: which lanes hold
-them (`radix.residency_groups`), and from which boundaries the engine can go on.
+So a block keeps its place, the number of a run and one in it. The facts about all blocks of a run are a few
+integers with a bit for each: the lanes that hold them (`radix.residency_groups`), and the boundaries from
+which the engine can go on.
 
-The tree's blocks lie across: a run has the hashes of those that are complete at one of its own blocks.
-Where the tree's blocks are larger than the engine's (or neither divides the other), a run may leave another
-inside of one, and needs the tokens since the last that was complete: such runs keep their tokens.
+The tree's blocks lie across: a run has the hashes of those that are complete at one of its own blocks. Where
+the tree's blocks are larger than the engine's (or neither divides the other), a run may leave another inside
+of one, and keeps the tokens since the last complete one.
 
-A block that is gone leaves a *ghost* while something behind it is held: the engine may store it again, and
-then all that is behind it can be reached again. At the end of a run nothing is kept.
+A removed block leaves a *ghost* while something behind it is held: the engine may store it again, and all
+behind it is reached again. At the end of a run nothing is kept.
 """
 
 from collections.abc import Iterable
@@ -30,17 +30,17 @@ RUN_BLOCKS_MAX = 1024
 """Longest run, engine blocks: a lane's bits of a whole run are copied when one changes (128 bytes)."""
 
 UNREACHED = -1
-"""How far a run is reached whose first block nobody can get to."""
+"""Reach of a run whose first block is not reached."""
 
 TOKEN_BYTES = 4
 
 
 class Rank:
-    """What one data-parallel rank said.
+    """Reports of one data-parallel rank.
 
     Attributes:
         places: Place of each handle: number of the run, shifted by `PLACE_SHIFT`, and number in it.
-        loose: Lanes of each handle whose place is not known; a lane twice if the engine has two such blocks.
+        loose: Lanes of each handle without a place; a lane twice if the engine has two such blocks.
         again: Further blocks with the same handle in the same lane, beside the first.
     """
 
@@ -57,29 +57,27 @@ PLACE_MASK = (1 << PLACE_SHIFT) - 1
 
 
 class Run(msgspec.Struct, eq=False, gc=False):
-    """Some blocks of a sequence. Depths are counted from the beginning of the sequence.
+    """A stretch of blocks of a sequence. Depths are counted from the beginning of the sequence.
 
     Attributes:
-        number: Its own.
-        rank: Whose it is.
         parent: The run that it leaves; None at the beginning of a sequence.
         start: Engine blocks before it.
         first: Tree blocks that are complete before it.
         above: Hash of the last of these; the root's if there is none.
         keys: Hashes of the tree blocks that its blocks complete, packed.
-        lanes: By lane which blocks are held, as bits.
-        kids: Runs that leave it, with their starts; None until there is one.
-        ghosts: Handles of blocks that nothing holds, by number; None until there is one.
+        lanes: By lane the blocks held, as bits.
+        kids: Runs that leave it, with their starts.
+        ghosts: Handles of blocks that no lane holds, by number.
         tokens: Tokens since `first` was complete, packed; None where they are not needed.
         size: Engine blocks.
         fork: At least the deepest of the kids' starts.
-        reach: Engine blocks from the beginning of the sequence that can be used in a row, as far as the end
-            of the run; `UNREACHED` if not even its start.
-        told: Tree blocks that the tree was told of; ``first`` if none of its own.
-        valid: Boundaries from which the engine can go on, as bits: bit i behind block i.
-        low: First block that changed since the tree was told.
+        reach: Engine blocks usable in a row from the beginning of the sequence to at most the end of the run;
+            `UNREACHED` if not even its start.
+        reported: Tree blocks reported to the tree; ``first`` if none of its own.
+        valid: Boundaries from which the engine can go on: bit i behind block i.
+        low: First block that changed since the last report to the tree.
         high: Last one.
-        shed: Whether blocks without which the engine cannot get further were removed since the tree was told.
+        shed: Blocks that the engine needs to get further were removed since the last report.
     """
 
     number: int
@@ -96,7 +94,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
     size: int = 0
     fork: int = 0
     reach: int = UNREACHED
-    told: int = 0
+    reported: int = 0
     valid: int = 0
     low: int = RUN_BLOCKS_MAX
     high: int = -1
@@ -134,7 +132,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         return top
 
     def grow(self, tokens: bytes, count: int, block_tokens: int) -> None:
-        """Add blocks at the end, whose tokens these are; for tree blocks of ``block_tokens``."""
+        """Add blocks at the end, with their tokens; for tree blocks of ``block_tokens``."""
         data = tokens
         if self.tokens is not None:
             self.tokens += tokens
@@ -145,7 +143,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
 
 
 def ranges(depths: Iterable[int]) -> list[tuple[int, int]]:
-    """Depths that follow each other: the last of each range, and how many they are."""
+    """Consecutive depths: the last of each range, and its length."""
     ranges: list[tuple[int, int]] = []
     for depth in sorted(depths):
         if ranges and ranges[-1][0] == depth - 1:

@@ -35,8 +35,7 @@ from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import HAND_OVERS
 from policies.state.link_states import DOWN_LOSS_RATIO
 from policies.state.links import link_name
-from policies.state.op_log import OpLog
-from policies.state.ops import LinkMeasured, Shipping
+from policies.state.ops import LinkMeasured, OpLog, Shipping
 
 LOOK_S = 0.25
 """Seconds between looks at late transfers."""

@@ -15,8 +15,7 @@ from policies.estimates.decodes import DecodeFit
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
-from policies.state.op_log import OpLog
-from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted
+from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, OpLog
 from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
@@ -372,7 +371,7 @@ class Feedback:
             self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
 
     def _says_itself(self, request: RequestFacts, attempt: Attempt) -> bool:
-        """Whether the worker's engine says what it has of a prompt (`state.evidence`): not of text."""
+        """Whether the worker's engine says what it has of a prompt (`state.slot_registers`): not of text."""
         return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:

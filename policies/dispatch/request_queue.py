@@ -56,8 +56,7 @@ from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Shed
-from policies.state.op_log import OpLog
-from policies.state.ops import Finished, OpRefused, Waiting
+from policies.state.ops import Finished, OpLog, OpRefused, Waiting
 from policies.state.waiting_lines import Ticket
 
 LOOK_S = 0.01

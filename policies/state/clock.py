@@ -1,19 +1,18 @@
 """Log time: Redis server time, kept locally, so that reading it never waits.
 
-A replica's monotonic clock never leaves the process and wall clocks of hosts disagree, so
-operations carry the time of the one clock that all replicas can see. `LogClock` remembers
-the offset between the monotonic clock and Redis ``TIME``:
+A replica's monotonic clock never leaves the process and wall clocks of hosts disagree, so operations carry
+the time of the one clock that all replicas can see. `LogClock` keeps the offset between the monotonic clock
+and Redis ``TIME``:
 
     TIME sent ----------- server reads its clock ----------- answer received
               half the round trip            half the round trip
 
-The sample with the shortest round trip wins, since its error is at most half of it. A new
-offset is approached gradually (*slewed*), so log time runs between half and one and a half
-times as fast as real time, never backwards. Only a step forward of more than `STEP_US` is
-taken at once: waiting would leave this replica behind everybody else for longer than the
-jump is worth. Before the first contact the wall clock, read once, is the best guess; nothing has
-left the process then, so the first offset is taken as it is, even backwards. Afterwards steps
-of the wall clock change nothing.
+The sample with the shortest round trip wins, since its error is at most half of it. A new offset is
+approached gradually (*slewed*): log time runs between half and one and a half times as fast as real time,
+never backwards. Only a step forward of more than `STEP_US` is taken at once: waiting would leave this replica
+behind the others for longer than the jump is worth. Before the first contact the wall clock, read once, is
+the best guess; nothing has left the process then, so the first offset is taken as it is, even backwards.
+Later steps of the wall clock change nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,13 +24,7 @@ SLEW = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TimeSample:
-    """One Redis ``TIME`` exchange.
-
-    Attributes:
-        sent_ns: Monotonic nanoseconds just before the command.
-        received_ns: Monotonic nanoseconds just after the answer.
-        server_us: The answer, microseconds since the epoch.
-    """
+    """A Redis ``TIME`` exchange: monotonic nanoseconds around it, and microseconds since the epoch."""
 
     sent_ns: int
     received_ns: int
@@ -76,13 +69,9 @@ class LogClock:
         return (at_us - self._offset_us) / 1e6
 
     def synchronise(self, samples: Iterable[TimeSample]) -> int:
-        """Aim for the offset that the best of some samples shows.
+        """Aim for the offset of the best of some samples, at least one; return the error of log time so far.
 
-        Args:
-            samples: At least one exchange.
-
-        Returns:
-            How far log time was off, in microseconds; positive if it was behind.
+        In microseconds, positive if it was behind.
         """
         best = min(samples, key=lambda sample: sample.received_ns - sample.sent_ns)
         offset_us = best.server_us - (best.sent_ns + best.received_ns) // 2000

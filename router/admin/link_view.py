@@ -48,7 +48,7 @@ def described(gateway: Gateway) -> dict[str, Any]:
     planned: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     kv_bytes: defaultdict[str, int] = defaultdict(int)
     for transfer in links.transfers.values():
-        said = transfer.said
+        said = transfer.shipping
         planned[said.link].append((said.start_us, transfer.until_us, transfer.rate))
         kv_bytes[said.link] += said.kv_bytes
     return {

@@ -8,7 +8,7 @@
     connecting   no connection yet, or none any more
     joining      old batches are asked for
     partial      what is told is true, but not all: history describes it
-    live         everything its engine holds is known: its events describe it (`policies.state.evidence`)
+    live         everything its engine holds is known: its events describe it (`state.slot_registers`)
 
 After a restart, or a gap that hides removals, earlier use is forgotten up to the oldest prefill still under
 way there, whose blocks are yet to come. Then, or while it is deaf for `DEAF_S`, history describes the worker;
