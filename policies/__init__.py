@@ -52,6 +52,7 @@ from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, M
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
 from policies.dispatch.pair_decision import PairDecider
+from policies.dispatch.policy_rules import PolicyRules
 from policies.dispatch.prospects import Prospect, prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
@@ -264,6 +265,7 @@ __all__ = [
     "Patience",
     "Placed",
     "Policy",
+    "PolicyRules",
     "Prospect",
     "QueueEntry",
     "QueueFull",

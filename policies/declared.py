@@ -4,6 +4,7 @@ The dataclass stands beside the code that reads its fields; `router.settings` pu
 and judges what users give. The field's ``metadata`` holds limits and words, in the terms of `pydantic.Field`.
 """
 
+import re
 from dataclasses import field
 from typing import Any
 
@@ -26,13 +27,15 @@ def setting(
         description: What it does, its unit, how to turn it off, and why this default.
         flag: Command-line name without dashes in front, where it is not the field's own name
             with dashes and ``-secs`` for ``_s``.
-        choices: Values it takes, where its type does not say so.
+        choices: Texts it may be, where its type does not say so.
         allowed: What it may be, in words, where type and limits do not say so.
         live: Whether it may change while the gateway serves (`router.live_settings`).
         common: Whether ``--help`` shows it, to those who are new here too.
         limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
     """
     extra = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live, "common": common}
+    if choices:
+        limits["pattern"] = rf"^(?:{'|'.join(map(re.escape, choices))})$"
     metadata = {"description": description, "json_schema_extra": extra, **limits}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)

@@ -45,18 +45,24 @@ from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
-from router.process.starting import first_probes, opened_trace, replica_id, warn_of_unpriced_links
+from router.process.starting import (
+    first_probes,
+    opened_spans,
+    opened_trace,
+    replica_id,
+    warn_of_unpriced_links,
+)
 from router.process.tenant_side import TenantSide
 from router.process.troubles import troubles
 from router.process.worker_side import WorkerSide
+from router.proxy import Ending
 from router.samples import Samples
 from router.secret_files import SecretWatch
 from router.settings import Settings
-from router.shared import LogClock, LogPort, SharedConfig, SharedState
+from router.shared import LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
 from router.tenants import Keyring
 from router.tokenizing import opened_tokenizing
-from router.tracing import opened_spans
 from router.vital_signs import VitalSigns
 
 logger = logging.getLogger(__name__)
@@ -72,7 +78,6 @@ class GatewayProcess:
         live: The settings as they are now, and what was changed.
         api: The FastAPI application of the data port; its lifespan starts and stops the tasks.
         protocol: The class for ``uvicorn.Config(http=...)``.
-        ending: Tells readiness and all client connections when the process ends.
     """
 
     def __init__(
@@ -126,7 +131,8 @@ class GatewayProcess:
             level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
-        self.discovery = make_discovery(settings, core, self.workers.destinations)
+        pair_labels = settings.fleet.pair_labels
+        self.discovery = make_discovery(settings.discovery, core, self.workers.destinations, pair_labels)
         self.kv_events = make_kv_events(
             settings,
             core,
@@ -144,7 +150,6 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
-        self.ending = self.clients.ending
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = self._secret_watches(settings)
@@ -155,6 +160,11 @@ class GatewayProcess:
         self.protocol = self.clients.protocol(starting(self.gateway, self.encoding), is_proxied, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
+
+    @property
+    def ending(self) -> Ending:
+        """The end of the process: readiness and all client connections follow it."""
+        return self.clients.ending
 
     @property
     def settings(self) -> Settings:
@@ -170,15 +180,9 @@ class GatewayProcess:
     def _shared_state(self, settings: Settings, redis_url: str) -> SharedState:
         """What is shared by the replicas."""
         return SharedState(
-            SharedConfig(
-                url=redis_url,
-                namespace=settings.shared.namespace,
-                replica=self.replica,
-                flush_interval_s=settings.shared.flush_interval_ms / 1000,
-                buffer_ops_max=settings.shared.buffer_ops_max,
-                snapshot_interval_s=settings.shared.snapshot_interval_s,
-                heartbeat_ttl_s=settings.shared.heartbeat_ttl_s,
-            ),
+            settings.shared,
+            redis_url,
+            self.replica,
             self.fleet,
             self.clock,
             self._ops,

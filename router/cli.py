@@ -14,10 +14,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from router.errors import SettingsError
 from router.flags import HELP_ALL, Parser, add_flags, chosen
 from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
-from router.sources import Loaded, SettingsError, load
+from router.sources import Loaded, load
 
 OUR_PACKAGES = ("router", "policies", "radix", "loadtest")
 OPTIONAL_PACKAGE = "loadtest"

@@ -18,10 +18,22 @@
     │   └── StreamBroken          part of an answer came: ends the stream, never redispatched
     └── StateError              Redis or Kubernetes is at fault: degrade and go on
 
+    SettingsError               the operator is at fault: the gateway does not start, or a change is refused
+
 A class knows its HTTP status and its stable ``code``; `error_body` gives the OpenAI shape.
 """
 
+from collections.abc import Iterable
+
 import orjson
+
+
+class SettingsError(Exception):
+    """Settings that the gateway cannot start with: one sentence per problem."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
 
 
 class RouterError(Exception):

@@ -25,10 +25,10 @@ import orjson
 
 from policies import Overrides, SettingsChanged
 from router.catalogue import CATALOGUE
-from router.errors import ClientError
+from router.errors import ClientError, SettingsError
 from router.settings import Settings
 from router.shared import LogPort
-from router.sources import Loaded, Origin, SettingsError, changed, no_such_setting, printable
+from router.sources import Loaded, Origin, changed, no_such_setting, printable
 
 logger = logging.getLogger(__name__)
 

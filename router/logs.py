@@ -21,9 +21,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.util import Finalize
 
 import orjson
+
+from policies import setting
+from router.values import LogLevel
 
 LINES_MAX = 20_000
 """Lines kept for the thread: two seconds at 10,000 requests per second, about 10 MB."""
@@ -43,6 +47,26 @@ CLOSE_TIMEOUT_S = 2.0
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access")
 """Loggers that say something per request, which the request line says already."""
+
+
+@dataclass(frozen=True)
+class LogRules:
+    """Log lines that are written."""
+
+    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
+    request_logs: bool = setting(
+        True,  # noqa: FBT003 - a default
+        "Whether each request is logged with one line at its end. Never holds prompt text.",
+        live=True,
+    )
+    request_log_ratio: float = setting(
+        1.0,
+        "Share of the completed requests that are logged, 0 to 1: 0.01 is one in a hundred. Those that "
+        "failed or were rejected, and those whose client left, are all logged.",
+        live=True,
+        ge=0,
+        le=1,
+    )
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:

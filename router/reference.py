@@ -6,13 +6,13 @@ Both are written from `router.catalogue`, so they cannot disagree with the code;
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from inspect import getmodule
 from math import inf
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from policies import POLICIES
 from router.catalogue import CATALOGUE, Setting, section_title
@@ -124,8 +124,8 @@ def shown(value: Any) -> Any:
     match value:
         case SecretStr():
             return HIDDEN
-        case BaseModel():
-            return value.model_dump()
+        case _ if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
         case dict():
             return {key: shown(entry) for key, entry in value.items()}
         case tuple():

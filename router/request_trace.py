@@ -16,16 +16,34 @@ that the name belongs to another file. So ``logrotate`` may move it away as well
 import fcntl
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from policies import setting
+from router.errors import SettingsError
 from router.logs import CLOSE_TIMEOUT_S, LineWriter
-from router.settings import ObservabilitySettings
-from router.sources import SettingsError
 
 LINES_MAX = 2_000
 """Lines kept for the thread, which writes every 20 ms; 1.6 KB each at 30,000 tokens, 43 KB at a million."""
+
+
+@dataclass(frozen=True)
+class RequestTraceRules:
+    """File of the request trace, and its size."""
+
+    request_trace: str = setting(
+        "",
+        "File that gets one JSON line per request, for `cacheway simulate`: when it came, its lengths, the "
+        "hashes of its blocks, how it went. Never prompt text. Several processes may share it. Empty: none.",
+    )
+    request_trace_bytes_max: int = setting(
+        1 << 30,
+        "Size at which that file is renamed to FILE.1, which replaces the one before, in bytes: no more than "
+        "twice as much is kept. The default is about 600,000 requests of 30,000 tokens.",
+        ge=1_000_000,
+    )
 
 
 class TraceLine(msgspec.Struct, frozen=True, gc=False):
@@ -137,20 +155,20 @@ class RequestTrace(LineWriter):
         os.close(old)
 
 
-def check_request_trace(observability: ObservabilitySettings) -> None:
+def check_request_trace(rules: RequestTraceRules) -> None:
     """See that the trace can be written, before anything starts.
 
     Raises:
         SettingsError: It cannot.
     """
-    if not observability.request_trace:
+    if not rules.request_trace:
         return
     try:
-        os.close(_opened(observability.request_trace))
+        os.close(_opened(rules.request_trace))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SettingsError(
-            [f"observability.request_trace: cannot write {observability.request_trace}: {reason}"]
+            [f"observability.request_trace: cannot write {rules.request_trace}: {reason}"]
         ) from error
 
 

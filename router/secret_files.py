@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
+from router.errors import SettingsError
 from router.settings import Settings
-from router.sources import SettingsError
 from router.tenants import FileWatch, KeysFileError
 from router.values import RedisUrl, Secret
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from router.catalogue import CATALOGUE, ENV_PREFIX, Setting
+from router.errors import SettingsError
 from router.settings import Settings
 
 CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
@@ -37,14 +38,6 @@ _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$"
 )
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
-
-
-class SettingsError(Exception):
-    """Settings that the gateway cannot start with: one sentence per problem."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +289,19 @@ def _validated(
         return None
 
 
+_MESSAGES = {
+    "unexpected_keyword_argument": "there is no such name",
+    "dataclass_type": "give a mapping of names to values",
+}
+"""Errors whose own message speaks of Python, by pydantic's type."""
+
+
 def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
     """One of pydantic's errors as a sentence that says where, what and what instead."""
     loc = [str(part) for part in detail["loc"]]
     own = detail["type"] == "value_error"
-    what = str(detail["ctx"]["error"]) if own else detail["msg"][:1].lower() + detail["msg"][1:]
+    what = str(detail["ctx"]["error"]) if own else _MESSAGES.get(detail["type"], detail["msg"])
+    what = what if own else what[:1].lower() + what[1:]
     if not loc:
         return what  # of several sections: it names them itself
     offer = offers.get(".".join(loc[:2]))

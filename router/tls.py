@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from router.errors import SettingsError
 from router.settings import Settings, UpstreamSettings
-from router.sources import SettingsError
 
 logger = logging.getLogger(__name__)
 

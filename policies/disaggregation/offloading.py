@@ -386,4 +386,4 @@ def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
 
 def _ready_bytes(kv: KvBytes, chosen: Chosen, held_tokens: float) -> float:
     """What leaves at once: what the prefill worker has cached and the decode side has not."""
-    return max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes
+    return max(chosen.safe_tokens - held_tokens, 0.0) * kv.kv_bytes_per_token

@@ -120,10 +120,10 @@ def _load(
 
 def _weight(known: Iterable[KvBytes]) -> KvBytes:
     """What KV weighs; of several models the heaviest, since the histogram does not tell them apart."""
-    return max(known, key=lambda kv: (kv.token_bytes, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
+    return max(known, key=lambda kv: (kv.kv_bytes_per_token, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
 
 
 def _kv_bytes(kv: KvBytes, tokens: Floats) -> Floats:
     """`KvBytes.of` for many uncached lengths."""
     window: Floats = np.minimum(tokens, kv.window_tokens)
-    return tokens * kv.token_bytes + window * kv.window_token_bytes + kv.state_bytes
+    return tokens * kv.kv_bytes_per_token + window * kv.window_bytes_per_token + kv.state_bytes

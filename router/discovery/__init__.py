@@ -22,7 +22,8 @@ The client of the API server is an extra, ``cacheway[kubernetes]``, and imported
 """
 
 from router.discovery.discovery import Discovery
+from router.discovery.rules import DiscoveryRules
 from router.discovery.start import check_discovery, make_discovery, scopes_of
 from router.discovery.watch import Selection
 
-__all__ = ["Discovery", "Selection", "check_discovery", "make_discovery", "scopes_of"]
+__all__ = ["Discovery", "DiscoveryRules", "Selection", "check_discovery", "make_discovery", "scopes_of"]

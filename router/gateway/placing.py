@@ -95,10 +95,7 @@ class Placing:
             limits=registry.limits,
         )
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
-        self._profiles = {
-            name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
-            for name, model in settings.placement.models.items()
-        }
+        self._profiles = {name: model.profile for name, model in settings.placement.models.items()}
         self._default_profile = self._profiles.get("*", FULL_ATTENTION)
         self.use(settings)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import httpx
 
 from router.destinations import Destinations
+from router.errors import SettingsError
 from router.fleet import Core, normal_url, worker_id_of
 from router.fleet.kv_events import FollowingRules, KvEvents
 from router.settings import Settings
-from router.sources import SettingsError
 
 
 def check_kv_events(settings: Settings) -> None:

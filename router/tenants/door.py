@@ -16,15 +16,46 @@ checked who is asking. A configured tenant named there counts as if its own key 
 
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from policies import setting
 from radix import NAME_CHARS_MAX
 from router.errors import ClientError, InvalidKey
 from router.proxy import Header
 from router.tenants.keys import Keyring
 from router.tenants.tenant import ANONYMOUS, Tenant, named_by_client
+from router.values import HeaderName
 
 NAMED_MAX = 1000
 """Tenants named by clients that are remembered; each is made in 2 us."""
+
+
+@dataclass(frozen=True)
+class TenancyRules:
+    """How requests of different tenants are kept apart."""
+
+    tenant_header: HeaderName = setting(
+        "x-tenant-id",
+        "Request header that names the tenant. Tenants never match each other's prefixes. A request "
+        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
+        "server.api_key; tenants are then known by their keys.",
+    )
+    keys_file: str = setting(
+        "",
+        "YAML or JSON file of tenants and the hashes of their keys, which `cacheway keys` makes and checks; "
+        "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
+        "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
+        flag="tenant-keys-file",
+        common=True,
+    )
+    answer_details: Literal["full", "none"] = setting(
+        "full",
+        "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
+        "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
+        "workers. none: nothing of it, but to those who show server.api_key. The usage in a body is its "
+        "engine's, and passes.",
+    )
 
 
 class Door:

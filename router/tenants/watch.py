@@ -19,10 +19,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from router.errors import SettingsError
 from router.metric_families import TENANT_KEYS_END
 from router.metrics import Sample
-from router.settings import Settings
-from router.sources import SettingsError
 from router.tenants.admin_tokens import AdminToken, AdminTokens, load_tokens
 from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable
@@ -38,7 +37,7 @@ _Signature = tuple[int, ...]
 _MISSING: _Signature = ()
 
 
-def check_keys_file(settings: Settings) -> None:
+def check_keys_file(keys_file: str, tokens_file: str, classes: Collection[str]) -> None:
     """See that the files of keys and tokens can be used, before anything starts.
 
     Raises:
@@ -46,11 +45,11 @@ def check_keys_file(settings: Settings) -> None:
     """
     key = "tenancy.keys_file"
     try:
-        if settings.tenancy.keys_file:
-            load_keys(Path(settings.tenancy.keys_file), settings.queue.classes)
+        if keys_file:
+            load_keys(Path(keys_file), classes)
         key = "admin.tokens_file"
-        if settings.admin.tokens_file:
-            load_tokens(Path(settings.admin.tokens_file))
+        if tokens_file:
+            load_tokens(Path(tokens_file))
     except KeysFileError as error:
         raise SettingsError(f"{key}: {problem}" for problem in error.problems) from error
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from router.errors import SettingsError
 from router.fleet import Core
 from router.metrics import Metrics
 from router.settings import PlacementSettings
-from router.sources import SettingsError
 
 if TYPE_CHECKING:
     from router.gateway.identity import PromptHasher
