@@ -25,8 +25,8 @@ tree from flags, environment and file. `router.app` hands sections of it to the 
 Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
+import dataclasses
 import re
-from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
@@ -90,7 +90,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, **JUDGED)
 
 
-@dataclass(frozen=True, config=JUDGED)
+@dataclasses.dataclass(frozen=True)
 class ListenSettings:
     """The socket clients connect to, and how long and how many requests are served."""
 
@@ -217,7 +217,7 @@ LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
 """``FROM>TO``: KV flows from the first site to the second."""
 
 
-@dataclass(frozen=True, config=JUDGED)
+@dataclasses.dataclass(frozen=True)
 class NamedSettings:
     """The workers, where they stand, and where they may be."""
 
@@ -353,7 +353,7 @@ class FleetSettings(HealthRules, NamedSettings):
         named = [named_worker(line, role) for role, lines in legs for line in lines]
         return (
             *map(named_worker, self.worker_urls),
-            *(replace(worker, labels={**self.pair_labels, **worker.labels}) for worker in named),
+            *(dataclasses.replace(worker, labels={**self.pair_labels, **worker.labels}) for worker in named),
             *(named_worker(line, "encode") for line in self.encode),
         )
 

@@ -4,6 +4,9 @@ Parameters of a URL that its route does not know are errors, too: ``?drian=true`
 those of probes and clients, who send more than we use, nor those of the older routers' dialect.
 """
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -85,17 +88,24 @@ def _says_json(request: Request) -> bool:
 LENIENT_TAGS = frozenset(("peers", "models", "encoders"))
 
 
-async def known_parameters(request: Request) -> None:
-    """Refuse a request with a parameter that its route does not know.
+class StrictRoute(APIRoute):
+    """A route that refuses parameters it does not know."""
 
-    Raises:
-        ClientError: If it has one.
-    """
-    route = request.scope.get("route")
-    if not request.query_params or not isinstance(route, APIRoute):
-        return
-    if is_open(route.path) or route.path in DATA_PATHS or LENIENT_TAGS.intersection(route.tags):
-        return
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Check the parameters, then serve."""
+        handler = super().get_route_handler()
+        if is_open(self.path) or self.path in DATA_PATHS or LENIENT_TAGS.intersection(self.tags):
+            return handler
+
+        async def checked(request: Request) -> Response:
+            if request.query_params:
+                _check_parameters(self, request)
+            return await handler(request)
+
+        return checked
+
+
+def _check_parameters(route: APIRoute, request: Request) -> None:
     known = [parameter.alias for parameter in route.dependant.query_params]
     unknown = sorted(set(request.query_params) - set(known))
     if unknown:
