@@ -1,7 +1,7 @@
-"""The program: wires the command line to what its commands run.
+"""Entry point: connects the command line to the functions that its commands run.
 
-Everything is imported when it is needed, so that ``cacheway config`` starts without the server and the
-gateway without the development tools. This is the only module of the gateway that may import `loadtest`.
+Each command imports its function when it runs, so that ``cacheway config`` needs no server and the gateway
+needs no development tools. Only this module of the gateway may import `loadtest`.
 """
 
 import os

@@ -1,14 +1,11 @@
-"""A child process that ends when its owner does, however that ends.
-
-Beside the child a shell waits for the end of a pipe that only the owner holds, and the kernel closes
-that pipe for a process that was killed.
+"""Child process that ends when its owner ends, even if the owner is killed.
 
     owner --pipe--> watcher (shell) --signal--> child
       |                                           ^
       `---------------- starts, ends -------------'
 
-The child runs in a session of its own, so that Ctrl-C reaches the owner first, which ends things in
-its own order.
+The owner alone holds the pipe's other end, which the kernel closes when the owner dies. The child runs in a
+session of its own, so that Ctrl-C reaches the owner first.
 """
 
 import asyncio
@@ -42,9 +39,9 @@ class ChildProcess:
 
         Args:
             command: The program and its arguments.
-            log: Where its standard output and error go.
-            environment: Of the child; ours if None.
-            orphan_signal: What it gets when its owner dies.
+            log: File for its standard output and error.
+            environment: The child's environment; ours if None.
+            orphan_signal: Signal that the child gets when its owner dies.
 
         Raises:
             OSError: It cannot be started.
@@ -81,10 +78,10 @@ class ChildProcess:
         return await self._process.wait()
 
     async def end(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it, and let its watcher go. May be called again, and after it has ended by itself.
+        """End the child and its watcher. May be called again, and after the child has ended by itself.
 
         Args:
-            timeout_s: How long it may take after the signal; then it is killed.
+            timeout_s: Time after the signal at which the child is killed.
             number: The signal. A paused child is woken for it.
         """
         process = self._process

@@ -6,8 +6,8 @@
     cacheway keys ...           make and check the keys of tenants
     cacheway engine|demo ...    development tools, in the optional extra
 
-The commands that do the work are handed in by `router.__main__`: this module parses, loads the settings and
-turns what is wrong with them into sentences and exit status 2.
+This module parses, loads the settings, and turns errors into sentences and exit status 2. `router.__main__`
+hands in the functions that do the work.
 """
 
 import sys
@@ -40,8 +40,7 @@ def main(
     Args:
         argv: Arguments without the program's name.
         environ: The environment.
-        serve: Runs the gateway until it is told to stop; raises `SettingsError` if what the settings
-            name cannot be used.
+        serve: Runs the gateway; raises `SettingsError` if it cannot use what the settings name.
         tools: Commands that parse their own arguments, by name, with a line of help.
 
     Returns:
@@ -102,7 +101,7 @@ def _parser(tools: Mapping[str, tuple[Tool, str]], *, show_all: bool) -> Parser:
 
 
 def _run_tool(name: str, tool: Tool, argv: list[str]) -> int:
-    """Run a command, or say that the optional extra is not installed, which most of them need."""
+    """Run a command, or say that the optional extra is not installed."""
     try:
         return tool(argv)
     except ModuleNotFoundError as error:

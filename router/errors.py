@@ -139,7 +139,7 @@ class UpstreamError(RouterError):
     """A worker is at fault, or the request that it was sent.
 
     Attributes:
-        asked: Whether the worker had been sent at least a part of the request.
+        asked: True if the worker had been sent at least a part of the request.
     """
 
     status = 502

@@ -1,8 +1,7 @@
-"""The command line's flags, made from the settings.
+"""Flags of the command line, made from the settings.
 
-Flags carry text only: what a setting is and may be is judged in one place, when all sources are
-merged (`router.sources`). So no flag has a type or choices here, and a wrong flag is explained in the
-same words as a wrong line of the file.
+Flags carry text only: `router.sources` parses and checks the values of all sources alike, so that a wrong
+flag gets the same error sentence as a wrong line of the file.
 """
 
 import argparse
@@ -59,12 +58,7 @@ def shown_default(row: Setting) -> str:
 
 
 def add_flags(parser: argparse.ArgumentParser, *, show_all: bool = False) -> None:
-    """Add ``--config`` and one flag per setting, grouped by section.
-
-    Args:
-        parser: Where.
-        show_all: Show every flag in the help, not only those of common settings.
-    """
+    """Add ``--config`` and one flag per setting; the help lists the common ones, or all with ``show_all``."""
     parser.add_argument(HELP_ALL, action="help", help="show the flags of all settings and exit")
     parser.add_argument(
         "--config", metavar="FILE", help=f"YAML file with settings [environment {CONFIG_ENV}, default none]"
@@ -103,7 +97,7 @@ def _add_flag(group: "argparse._ArgumentGroup", row: Setting, *, shown: bool) ->
 
 
 def chosen(namespace: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says, by dotted key."""
+    """Return the values given on the command line, by dotted key."""
     return {key: value for key, value in vars(namespace).items() if key in CATALOGUE}
 
 

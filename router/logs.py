@@ -5,12 +5,10 @@
 
     {"time":"2026-11-21T04:00:00.123Z","level":"info","event":"worker.ejected","message":"worker ejected",...}
 
-Who logs never waits: lines go to a bounded buffer and a thread writes them. If the output is blocked (a full
-pipe, a stuck disk) lines are dropped and counted, and serving goes on. The thread gathers for
-``GATHER_S`` before it writes, so that thousands of lines a second cost a few system calls.
+Callers never wait: a thread writes the lines of a bounded buffer every ``GATHER_S``, in few system calls. If
+the output is blocked, lines are dropped and counted, and serving goes on.
 
-Never prompt or generated text, never credentials: what is logged is chosen field by field where
-it happens.
+Never log prompt or generated text, or credentials: each caller chooses its fields one by one.
 """
 
 import json
@@ -70,7 +68,7 @@ class LogRules:
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
-    """One JSON object; what JSON cannot hold becomes text, so that no line is lost to it."""
+    """Return one JSON object; values that JSON cannot hold become text, so that no line is lost."""
     try:
         return orjson.dumps(fields)
     except TypeError:
@@ -82,7 +80,7 @@ def encoded(fields: Mapping[str, object]) -> bytes:
 
 
 def bounded(fields: Mapping[str, object]) -> bytes:
-    """One JSON object of at most about `LINE_BYTES_MAX`; longer texts and nested values are cut."""
+    """Return one JSON object of at most about `LINE_BYTES_MAX`; longer texts and nested values are cut."""
     line = encoded(fields)
     if len(line) <= LINE_BYTES_MAX:
         return line
@@ -104,10 +102,7 @@ _MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
 
 
 class TimeText:
-    """Formats wall-clock times as RFC 3339 in UTC with milliseconds; most calls share a second.
-
-    For one thread at a time.
-    """
+    """Formats wall-clock times as RFC 3339 in UTC with milliseconds. Not for several threads at a time."""
 
     __slots__ = ("_second", "_text")
 
@@ -125,10 +120,10 @@ class TimeText:
 
 
 class LineWriter:
-    """Writes lines to a file descriptor without making anybody wait.
+    """Writes lines to a file descriptor from a daemon thread.
 
-    A daemon thread does the writing. Lines beyond ``lines_max`` or ``queue_bytes_max``, and lines that the
-    system refuses, are dropped and counted.
+    Lines beyond ``lines_max`` or ``queue_bytes_max``, and lines that the system refuses, are dropped and
+    counted.
     """
 
     def __init__(
@@ -176,7 +171,7 @@ class LineWriter:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        """Write until closed. Nothing but a failing descriptor can go wrong, and that is counted."""
+        """Write until closed. Only the descriptor can fail, and that is counted."""
         while not self._closing:
             self._filled.wait()
             if not self._closing:
@@ -277,14 +272,14 @@ _logs: Logs | None = None
 
 
 def configure_logs(level: str, fd: int = 2) -> Logs:
-    """Send everything that is logged in this process to one place; replaces what was configured before.
+    """Write all logs of this process to one file descriptor; replaces an earlier configuration.
 
-    The server's own loggers are included; its access log is off, since the request line says more.
-    Start uvicorn with ``log_config=None``. What is left is written when the process ends.
+    Start uvicorn with ``log_config=None``; its access log is off, since the request line says more. Lines
+    that are left are written when the process ends.
 
     Args:
         level: Least severe level: a value of ``observability.log_level``.
-        fd: Where to write.
+        fd: The file descriptor.
     """
     global _logs
     if _logs is not None:

@@ -1,7 +1,4 @@
-"""What a scrape of the metrics reads of workers, links and the plan, as this process knows them then.
-
-Metrics count events as they happen; these are states, asked for only when somebody looks. Nothing is kept.
-"""
+"""States of workers, links and the plan, read at each scrape; nothing is kept."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -31,24 +28,20 @@ def link_state(gateway: Gateway, link: str, now_us: int) -> str:
 
 
 class Samples:
-    """Reads the states.
-
-    Args:
-        gateway: Of the process.
-    """
+    """Reader of the states of one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._fleet = gateway.fleet
 
     def workers(self) -> Iterator[Sample]:
-        """Of every worker."""
+        """Yield the samples of every worker."""
         now_us = self._gateway.log.now_us()
         for local in self._gateway.registry.all():
             yield from self._worker(local, now_us)
 
     def links(self) -> Iterator[Sample]:
-        """Of every link that has rules, by name."""
+        """Yield the samples of every link that has rules, by name."""
         links, now_us = self._fleet.links, self._gateway.log.now_us()
         for link in sorted(links.rules):
             now = link_state(self._gateway, link, now_us)

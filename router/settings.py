@@ -1,4 +1,4 @@
-"""Everything an operator can set, as one frozen tree.
+"""All settings of an operator, as one frozen tree.
 
     Settings
     ├── server          the socket clients connect to, and its limits
@@ -16,13 +16,11 @@
     ├── observability   logs and metrics
     └── admin           where the admin API listens, and who may use it
 
-A setting is declared once: here, or in a frozen dataclass beside the code that reads it, of which a section
-is made. Its flag, environment variable, line of the reference and error sentences are derived from the
-declaration (`router.catalogue`). Names follow the house style; flags follow the existing routers where the
-meaning is the same, so that a user can swap the binary and keep the command line. `router.sources` fills the
-tree from flags, environment and file. `router.app` hands sections of it to the parts.
-
-Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
+A setting is declared once: in a frozen dataclass beside the code that reads it, of which a section is made,
+or here if several parts read it. `router.catalogue` derives its flag, environment variable, line of the
+reference and error sentences. Flags follow the existing routers where the meaning is the same, so that a user
+can swap the binary and keep the command line. `router.sources` fills the tree; `router.app` hands its
+sections to the parts. Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
 import dataclasses

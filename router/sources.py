@@ -1,14 +1,14 @@
-"""Where values come from, and which one wins.
+"""Sources of the settings' values, and their precedence.
 
     flag  >  environment  >  file  >  default
 
-Every source is first turned into *offers*: a setting's key, a raw value, and where it was found.
-The strongest offer of each key goes into one tree, which is validated once, so that a value is
-judged alike whatever way it came. All problems are collected: an operator mends them in one go.
+Every source becomes *offers*: a setting's key, a raw value, and its place. The strongest offer of each key
+goes into one tree, which is validated once. All problems are collected, so that an operator mends them in one
+go.
 
-An empty environment variable and a null in the file count as "not set". Variables that Kubernetes
-injects for a Service called ``cacheway`` (``CACHEWAY_PORT=tcp://...``) are not ours and are passed
-over; any other unknown ``CACHEWAY_*`` stops the start.
+An empty environment variable and a null in the file count as "not set". Variables that Kubernetes injects for
+a Service called ``cacheway`` (``CACHEWAY_PORT=tcp://...``) are passed over; any other unknown ``CACHEWAY_*``
+stops the start.
 """
 
 import difflib
@@ -42,10 +42,10 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from.
+    """Source of a value.
 
     Attributes:
-        kind: The source; ``runtime`` for what was changed since the start (`router.live_settings`).
+        kind: ``runtime`` for a change since the start (`router.live_settings`).
         place: Flag, variable, or ``FILE line N``; empty for a default.
     """
 
@@ -58,12 +58,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Effective settings.
-
-    Attributes:
-        settings: The validated tree.
-        origins: Where each value came from, by dotted key; complete.
-    """
+    """Effective settings, with the origin of each by dotted key."""
 
     settings: Settings
     origins: Mapping[str, Origin]
@@ -84,12 +79,12 @@ def load(
     """Find the effective settings.
 
     Args:
-        flags: What the command line says, by dotted key.
+        flags: Values of the command line, by dotted key.
         environ: The environment.
         file: Path of a YAML file; it wins over the path in ``CACHEWAY_CONFIG``.
 
     Raises:
-        SettingsError: With all that is wrong.
+        SettingsError: With all problems.
     """
     problems: list[str] = []
     environ = environ or {}
@@ -112,14 +107,14 @@ def load(
 
 
 def changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with other values for some, judged in the same words as when they are loaded.
+    """Return the settings with some values replaced, checked as when they are loaded.
 
     Args:
-        settings: What the others stay.
-        values: By dotted key, typed as in the file. An empty text is none, where a setting may be none.
+        settings: The other values.
+        values: By dotted key, typed as in the file. An empty text is None, where a setting may be None.
 
     Raises:
-        SettingsError: With all that is wrong.
+        SettingsError: With all problems.
     """
     problems = [no_such_setting(key) for key in values if key not in CATALOGUE]
     offers = {
@@ -143,7 +138,7 @@ def no_such_setting(key: str) -> str:
 
 
 def printable(key: str) -> str:
-    """What somebody wrote for a key, as far as it can be told back."""
+    """Return the printable start of a key that somebody wrote."""
     return key[:KEY_SHOWN].encode("ascii", "backslashreplace").decode()
 
 
@@ -213,7 +208,7 @@ def _from_file(path: Path, problems: list[str]) -> list[_Offer]:
 def _entries(
     loader: yaml.SafeLoader, node: yaml.Node, path: str, problems: list[str]
 ) -> list[tuple[str, int, yaml.Node]]:
-    """Key, line and value node of each entry of a mapping."""
+    """Return key, line and value node of each entry of a mapping."""
     if not isinstance(node, yaml.MappingNode):
         problems.append(
             f"file {path} line {node.start_mark.line + 1}: sections hold settings as 'name: value' lines, "
@@ -225,7 +220,7 @@ def _entries(
 
 
 def _unknown_section(name: str) -> str:
-    """Say where a key of the top level belongs."""
+    """Name the section of a key that stands at the top level."""
     flat = name.replace("-", "_")
     for row in CATALOGUE.values():
         if flat in (row.name, row.flag.removeprefix("--").replace("-", "_")):
@@ -236,7 +231,7 @@ def _unknown_section(name: str) -> str:
 
 
 def _parsed(offer: _Offer) -> Any:
-    """Turn the text of a flag or variable into what its kind holds; other values are typed already.
+    """Parse the text of a flag or variable by its kind; other values are typed already.
 
     Raises:
         ValueError: The text has the wrong form.
@@ -269,12 +264,9 @@ def _mapping(pieces: list[str]) -> Any:
 def _validated(
     offers: Mapping[str, _Offer], problems: list[str], parts: Mapping[str, Any] = MappingProxyType({})
 ) -> Settings | None:
-    """Validate the strongest offers; adds to ``problems`` and returns None if something is wrong.
+    """Validate the strongest offers by dotted key; on errors return None and add sentences to ``problems``.
 
-    Args:
-        offers: By dotted key.
-        problems: Gets a sentence for each.
-        parts: Sections to begin with: those of which something is offered as dictionaries.
+    Sections in ``parts`` are the base; those with an offer are dictionaries.
     """
     tree = dict(parts)
     for offer in offers.values():
@@ -297,7 +289,7 @@ _MESSAGES = {
 
 
 def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
-    """One of pydantic's errors as a sentence that says where, what and what instead."""
+    """Turn one of pydantic's errors into a sentence that says where, what, and what would be right."""
     loc = [str(part) for part in detail["loc"]]
     own = detail["type"] == "value_error"
     what = str(detail["ctx"]["error"]) if own else _MESSAGES.get(detail["type"], detail["msg"])
@@ -315,7 +307,7 @@ def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
 
 
 def _sentence(offer: _Offer, why: str = "") -> str:
-    """Say that a value is wrong, and what would be right."""
+    """Describe a wrong value, and the allowed ones."""
     row = offer.row
     hidden = row.kind == "secret" or "url" in row.name or row.allowed.startswith("URL")
     value = "its value" if hidden else repr(offer.value)

@@ -1,9 +1,8 @@
-"""Counting on the hot path: values put into lists, and handed to prometheus-client in batches.
+"""Counters of the hot path: lists of values, handed to prometheus-client in batches.
 
-prometheus-client takes a lock per update and, with several processes, writes to a mapped file: 0.4
-to 2 µs each, a dozen times per request. Here an update is the ``append`` of a list (0.05 µs); `flush` adds up
-what has gathered since the last one. Whoever owns the tallies flushes them often enough that the lists stay
-short. Not for use from several threads.
+prometheus-client takes a lock per update and, with several processes, writes to a mapped file: 0.4 to 2 µs
+each, a dozen times per request. Here an update is the ``append`` of a list (0.05 µs); `flush` adds up the
+list, and its owner calls it often enough to keep it short. Not for several threads.
 """
 
 from bisect import bisect_left
@@ -23,12 +22,7 @@ class BatchHistogram(Histogram):
     """A histogram that takes many observations at once."""
 
     def add(self, counts: list[int], total: float) -> None:
-        """Add observations.
-
-        Args:
-            counts: New observations per bucket, not cumulative; the last one is ``+Inf``.
-            total: Their sum.
-        """
+        """Add new counts per bucket (not cumulative; the last one is ``+Inf``) and the sum of values."""
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
                 bucket.inc(count)
@@ -48,7 +42,7 @@ class Distribution:
         """Take in one observation; a bound belongs to the bucket below it."""
 
     def totals(self) -> tuple[tuple[int, ...], float]:
-        """What was handed over since the start of this process: how many up to each bound, and their sum."""
+        """Return the counts up to each bound and the sum, as flushed since the start of this process."""
         samples = [sample for metric in self._histogram.collect() for sample in metric.samples]
         counts = (int(sample.value) for sample in samples if sample.name.endswith("_bucket"))
         return tuple(counts), next(sample.value for sample in samples if sample.name.endswith("_sum"))
@@ -79,7 +73,7 @@ class Count:
         """Count one event."""
 
     def totals(self, label: str) -> dict[str, int]:
-        """What was handed over since the start of this process, by the values of one label."""
+        """Return the counts by the values of one label, as flushed since the start of this process."""
         counts = Tally[str]()
         for metric in self._counter.collect():
             for sample in metric.samples:
@@ -110,7 +104,7 @@ class Sum:
         """Add an amount."""
 
     def total(self) -> float:
-        """What was handed over since the start of this process."""
+        """Return the sum flushed since the start of this process."""
         samples = (sample for metric in self._counter.collect() for sample in metric.samples)
         return next(sample.value for sample in samples if sample.name.endswith("_total"))
 

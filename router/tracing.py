@@ -1,7 +1,6 @@
-"""Whether requests are traced, and the way to the collector.
+"""Settings of tracing, and the check that its extra is installed.
 
-OpenTelemetry is an extra, ``cacheway[tracing]``, and imported only when tracing is on: it costs 30 MB and a
-quarter of a second.
+OpenTelemetry is an extra, ``cacheway[tracing]``, of 30 MB, and imported only when tracing is on.
 """
 
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class SpanRules:
 
 
 def check_tracing(rules: SpanRules) -> None:
-    """See that requests can be traced, before anything starts.
+    """Check that requests can be traced, before anything starts.
 
     Raises:
         SettingsError: They cannot.
@@ -49,7 +48,7 @@ def check_tracing(rules: SpanRules) -> None:
 
 
 def _installed() -> bool:
-    """Whether the last of what is needed is there; other packages bring OpenTelemetry's API alone."""
+    """Return True if the exporter is installed; other packages bring OpenTelemetry's API alone."""
     try:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:  # not even what it is part of
@@ -57,6 +56,6 @@ def _installed() -> bool:
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans are sent: the endpoint itself, or ``/v1/traces`` there if it has no path."""
+    """Return the URL that spans are sent to: ``/v1/traces`` at the endpoint if it has no path."""
     url = endpoint.rstrip("/")
     return url if url.count("/") > 2 else f"{url}/v1/traces"

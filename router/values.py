@@ -1,4 +1,4 @@
-"""Kinds of values that settings take: each checks, and says how to mend what is wrong.
+"""Types of setting values: each checks a value, and its error says how to mend it.
 
 A message never quotes a value that may hold a password.
 """
@@ -20,7 +20,7 @@ def http_url(url: str) -> str:
     """Check and normalise one base URL of a worker.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no such URL.
     """
     url = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
@@ -40,7 +40,7 @@ def http_url(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or host name to listen on."""
+    """Return True if only this machine reaches an address or host name to listen on."""
     if host == "localhost":
         return True
     try:
@@ -58,7 +58,7 @@ def distinct(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _redis_url(url: str) -> str:
-    """Check the scheme of a Redis URL; the client checks the rest."""
+    """Check the scheme of a Redis URL; redis-py checks the rest."""
     if url and not url.startswith(REDIS_SCHEMES):
         raise ValueError(
             "must start with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, "
@@ -89,10 +89,10 @@ _TOKENS = re.compile(r"([1-9][0-9]{0,11})([KM]?)")
 
 
 def token_count(text: str) -> int:
-    """What a number of tokens is that may end with K (1024) or M (1024 K), such as ``64K``.
+    """Parse a number of tokens that may end with K (1024) or M (1024 K), such as ``64K``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no such number.
     """
     found = _TOKENS.fullmatch(text.strip().upper())
     if found is None:
@@ -131,7 +131,6 @@ LogLevel = Annotated[
 
 
 def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that they are networks."""
     for network in networks:
         try:
             ipaddress.ip_network(network)

@@ -1,12 +1,12 @@
-"""The applications beside what is proxied, made of one file of routes per noun.
+"""Applications beside the proxied routes: FastAPI, with one file of routes per noun.
 
-    data port    health, models, encoders           what clients, engines and probes ask
-    admin port   health, and everything else        what operators ask
+    data port    health, models, encoders           for clients, engines and probes
+    admin port   health, and everything else        for operators
 
 With ``admin.port`` 0 one application serves both, on the data port.
 
-FastAPI writes ``GET /openapi.json`` from the routes. What all of them have in common is added here: the
-errors, which are all of one shape; who may use a route; and what the groups of routes are about.
+FastAPI writes ``GET /openapi.json`` from the routes. This module adds what all have in common: the shape of
+errors, the needed role, and the descriptions of the groups.
 """
 
 from typing import Any
@@ -39,13 +39,7 @@ from router.console import EventStream
 
 
 def make_api(parts: AdminParts, console: EventStream, lifespan: Any = None) -> FastAPI:
-    """Build everything in one: what the data port serves if the admin API has none of its own.
-
-    Args:
-        parts: What it shows and changes.
-        console: Feeds the console's pages.
-        lifespan: Starts and stops the tasks of the process.
-    """
+    """Build the application of a data port that serves the admin API, too; ``lifespan`` runs the tasks."""
     api = _made(parts, lifespan, _LISTED, administers=True)
     _add_data(api, parts)
     _add_admin(api, parts, console)
@@ -129,10 +123,7 @@ took 40 % of the time that it needs to make the application."""
 
 
 def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool) -> FastAPI:
-    """An application without routes.
-
-    Pages for people are left out: FastAPI's load their scripts from the internet.
-    """
+    """Make an application without routes, and without FastAPI's pages: they load outside scripts."""
     door = parts.gateway.reader.door
     api = FastAPI(
         title="Cacheway",
@@ -159,7 +150,7 @@ def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool
 
 
 def _add_data(api: FastAPI, parts: AdminParts) -> None:
-    """What clients, engines, probes and scrapers ask."""
+    """Add the routes for clients, engines, probes and scrapers."""
     add_health(api, parts)
     add_metrics(api, parts, moved=parts.live.current.observability.prometheus_port is not None)
     add_models(api, parts)
@@ -167,7 +158,7 @@ def _add_data(api: FastAPI, parts: AdminParts) -> None:
 
 
 def _add_admin(api: FastAPI, parts: AdminParts, console: EventStream) -> None:
-    """What operators ask."""
+    """Add the routes for operators."""
     add_workers(api, parts)
     add_peers(api, parts)
     add_tenants(api, parts)
@@ -188,7 +179,7 @@ def _add_admin(api: FastAPI, parts: AdminParts, console: EventStream) -> None:
 
 
 def _described(api: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, made when it is first asked for."""
+    """Return the OpenAPI document, made at the first request."""
     if api.openapi_schema is None:
         api.openapi_schema = _schema(api)
     return api.openapi_schema

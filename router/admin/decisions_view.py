@@ -1,7 +1,7 @@
-"""``GET /decisions`` and ``GET /shadow``: newest decisions, and what a second policy would have chosen.
+"""``GET /decisions`` and ``GET /shadow``: newest decisions, and the shadow policy's choices.
 
-Every request that ended is there, also those that were rejected before anybody was chosen. In the ring are
-no prompts and no keys (`router.gateway.recent_decisions`).
+Every ended request is listed, also those that were rejected before a worker was chosen. The ring holds no
+prompts and no keys (`router.gateway.recent_decisions`).
 """
 
 from typing import Annotated, Any
@@ -155,7 +155,7 @@ def _ids(decision: RecentDecision) -> tuple[str, str]:
 
 
 def described(decision: RecentDecision) -> dict[str, Any]:
-    """What is said of one, for people and for the console."""
+    """Return one decision as JSON, for the route and for the console."""
     attempt, usage, offload = decision.attempt, decision.usage, decision.offload
     chosen = None if attempt is None else attempt.chosen
     first_byte = decision.first_byte_s > 0
@@ -198,7 +198,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
 
 
 def compared(found: Comparison) -> dict[str, Any]:
-    """What is said of one model."""
+    """Return the comparison for one model as JSON."""
     seconds, tokens = found.quantiles(SHARES)
     judged = max(found.judged, 1)
     names = [f"p{share:.0%}".rstrip("%") for share in SHARES]

@@ -1,7 +1,7 @@
-"""Every error of the admin API in the OpenAI shape, as those of the data path are.
+"""Errors of the admin API in the OpenAI shape, as on the data path.
 
-Parameters of a URL that its route does not know are errors, too: ``?drian=true`` must not remove at once. Not
-those of probes and clients, who send more than we use, nor those of the older routers' dialect.
+An unknown parameter of a URL is an error: ``?drian=true`` must not remove at once. Exceptions are the routes
+of probes, clients and the older routers' dialect, whose callers send more than we use.
 """
 
 from collections.abc import Callable, Coroutine
@@ -22,12 +22,7 @@ _PROXIED_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
 
 
 def add_errors(api: FastAPI, elsewhere: str) -> None:
-    """Shape them.
-
-    Args:
-        api: The application.
-        elsewhere: What is said of a path that is not served here.
-    """
+    """Add the handlers of errors; ``elsewhere`` ends the message for an unknown path."""
 
     async def known(_: Request, error: Exception) -> Response:
         assert isinstance(error, RouterError)

@@ -1,9 +1,9 @@
-"""``POST /explain``: what would be done with a request now, and why; a dry run.
+"""``POST /explain``: a dry run of the decision on a request, with reasons.
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
 
-It decides with the lines that decide real requests (`router.explaining`) and changes nothing. A large
-body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
+It decides by the code that decides real requests (`router.explaining`) and changes nothing. A large body is
+parsed in steps, so a prompt of a million tokens blocks no stream.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
 
 
 async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
 
     Raises:
         ClientError: It is too long.
@@ -153,10 +153,10 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 def _understood(
     gateway: Gateway, body: bytes
 ) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
-    """The question, and the request that it is about with its body.
+    """Return the question, and the parsed request that it is about with its body.
 
     Raises:
-        ClientError: If it makes no sense.
+        ClientError: It is not valid.
     """
     question, raw = yield from _question(body)
     tenant = gateway.reader.door.tenant_named(question.tenant)
@@ -172,10 +172,10 @@ def _understood(
 
 
 def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
-    """The question, and the bytes of its request; of a large one in steps.
+    """Return the question, and the bytes of its request; a large one is parsed in steps.
 
     Raises:
-        ClientError: If it is none.
+        ClientError: It is not valid.
     """
     try:
         if len(body) < LARGE_BODY_BYTES:
@@ -195,10 +195,10 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
 
 
 def _policy(question: Question) -> Policy | None:
-    """The policy that is asked for; None for the one in use.
+    """Return the policy in the question; None for the one in use.
 
     Raises:
-        ClientError: There is none of that name, or with those options.
+        ClientError: The policy or one of its options is unknown.
     """
     if not question.policy:
         if question.policy_options:
@@ -211,7 +211,7 @@ def _policy(question: Question) -> Policy | None:
 
 
 def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
-    """What is said of a decision."""
+    """Return a decision as JSON."""
     rehearsed, weighed = found.rehearsed, found.rehearsed.weighed
     parsed, decider = rehearsed.parsed, gateway.placing.decider
     policy = decider.policy if weighed is None else weighed.policy
@@ -260,7 +260,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
 
 
 def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
-    """A candidate as JSON has it: rounded, and null for what is not there."""
+    """Return a candidate as JSON."""
     return {
         name: _rounded(value) if isinstance(value, float) else None if value == "" else value
         for name, value in msgspec.to_builtins(one).items()
@@ -268,7 +268,7 @@ def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float | None:
-    """To a millionth, or to nine digits; None stands for what is not considered, or never."""
+    """Round to a millionth, or to nine digits; None for infinite or missing values."""
     if not isfinite(value):
         return None
     return round(value, 6) if abs(value) >= 1e-3 else float(f"{value:.9g}")

@@ -1,8 +1,7 @@
-"""What the console sees of the running gateway (`router.console.FleetView`), read from its parts.
+"""The console's view of the running gateway (`router.console.FleetView`).
 
-Nothing is kept here but the vitals of the look before, for how busy each replica was since. Loads come from
-the fold's columns in one go; of the rest, a look costs a microsecond or two for each worker
-(`python -m loadtest.bench.console`).
+Only the vitals of the look before are kept, for how busy each replica was since. Loads come from the fold's
+columns in one go; the rest costs a microsecond or two for each worker (`python -m loadtest.bench.console`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,16 +28,7 @@ CLASSES_LISTED = 8
 
 
 class ProcessFleetView:
-    """The gateway, seen by the console.
-
-    Args:
-        parts: Of the process.
-
-    Attributes:
-        replica: Id of the replica that is asked.
-        version: Of the gateway.
-        replicas: See `ReplicaViews.look`.
-    """
+    """The gateway, seen by the console; ``replicas`` is `ReplicaViews.look`."""
 
     def __init__(self, parts: AdminParts) -> None:
         self._parts, self._gateway = parts, parts.gateway
@@ -71,7 +61,7 @@ class ProcessFleetView:
         return facts
 
     def loads(self, facts: Sequence[WorkerFacts]) -> Sequence[WorkerLoad]:
-        """What they have to do now, in the same order."""
+        """Loads of the workers, in the order of their facts."""
         fleet = self._gateway.fleet
         loads, tree, block_tokens = fleet.loads, fleet.tree, fleet.rules.block_tokens
         slots = np.array([each.key for each in facts], dtype=np.intp)
@@ -88,7 +78,7 @@ class ProcessFleetView:
         return self._gateway.fleet.tickets.count
 
     def conditions(self) -> Conditions:
-        """What may be wrong; the rates are left out."""
+        """Conditions that may be wrong, without the rates."""
         gateway, keys, live = self._gateway, self._parts.keys, self._parts.live
         status, now_us = gateway.log.status(), gateway.log.now_us()
         return Conditions(
@@ -107,7 +97,7 @@ class ProcessFleetView:
         )
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:
-        """What the page shows beside the map, by name: values for JSON."""
+        """Sections of the page beside the map, by name, as JSON values."""
         said = {"queue": await self._queue(), "policy": self._policy(), "links": self._links()}
         if slow:
             said["buckets"] = self._buckets()
@@ -172,7 +162,7 @@ def _percent(held_tokens: int, capacity_tokens: int) -> int:
 
 
 def _told(decision: RecentDecision) -> dict[str, Any]:
-    """One decision as ``GET /decisions`` tells it, but what the page does not show and what there was not."""
+    """One decision of ``GET /decisions``, reduced to the fields of the page that are set."""
     return {
         name: value
         for name, value in described_decision(decision).items()
@@ -184,13 +174,10 @@ _NOT_SHOWN = frozenset(("number", "endpoint", "status", "ttft_s"))
 
 
 class ReplicaViews:
-    """Looks at replicas: their vitals, and how busy each was since the look before.
+    """Vitals of replicas, and how busy each was since the look before.
 
-    A replica whose word does not reach us is listed with nothing but its id; its counters are not counted,
-    so that its return is no leap (`router.console.rate_window`).
-
-    Args:
-        vitals: Asks for the vitals of all that are alive; None of one whose word does not reach us.
+    A replica whose vitals do not arrive is listed by its id alone; its counters are left out, so that its
+    return is no leap (`router.console.rate_window`).
     """
 
     def __init__(self, vitals: Callable[[], Awaitable[Mapping[str, Vitals | None]]]) -> None:
@@ -228,7 +215,7 @@ class ReplicaViews:
 
 
 def counters(said: Vitals) -> Counters:
-    """What rates are made of. Times to first token are counted up to bounds there, between them here."""
+    """Return the counters that rates are made of. ``ttft_counts`` are cumulative there, per bucket here."""
     upto = said.ttft_counts
     return Counters(
         requests=sum(said.requests.values()),
@@ -246,7 +233,7 @@ def counters(said: Vitals) -> Counters:
 
 
 def _busy(before: Vitals | None, now: Vitals) -> float | None:
-    """Share of a core since the look before; None if that is not known."""
+    """Return the busy share of a core since the look before; None if unknown."""
     if before is None or before.started_unix_s != now.started_unix_s:
         return None
     elapsed_s = now.at_unix_s - before.at_unix_s

@@ -1,9 +1,8 @@
-"""``GET /links`` and ``GET /offload``: links between sites, and which requests are prefilled over them.
+"""``GET /links`` and ``GET /offload``: links between sites, and the requests that are prefilled over them.
 
-Reservations and measurements are shared by all replicas, so any of them may be asked; of the one that is
-asked alone is ``state``, which follows from them with a memory of its own (`policies.state.link_states`).
-Decisions about remote prefill are those of the replica that is asked, since its start; the metrics count for
-all. Only requests that had a choice of sites are counted: in a fleet of one site there are none.
+All replicas share reservations and measurements. Only ``state`` is the asked replica's own, since it has a
+memory (`policies.state.link_states`), and so are decisions about remote prefill, since its start; the metrics
+count for all. Only requests with a choice of sites are counted.
 """
 
 from collections import defaultdict
@@ -43,7 +42,7 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
 
 
 def described(gateway: Gateway) -> dict[str, Any]:
-    """What is said of links."""
+    """Return the links as JSON."""
     links, now_us = gateway.fleet.links, gateway.log.now_us()
     planned: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     kv_bytes: defaultdict[str, int] = defaultdict(int)
@@ -95,7 +94,7 @@ def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
 def _ahead(
     planned: Sequence[tuple[int, int, int]], cap_bytes_per_s: float, now_us: int
 ) -> list[dict[str, Any]]:
-    """Bytes that are reserved in each of the coming seconds."""
+    """Return the bytes reserved in each of the coming seconds."""
     seconds = []
     for second in range(AHEAD_S):
         from_us = now_us + second * 1_000_000
@@ -115,7 +114,7 @@ def _ahead(
 
 
 def offloaded(parts: AdminParts) -> dict[str, Any]:
-    """What is said of remote prefill."""
+    """Return remote prefill as JSON."""
     gateway, settings = parts.gateway, parts.live.current.offload
     offloading, now_us = gateway.placing.decider.offloading, gateway.log.now_us()
     threshold_tokens = offloading.threshold_tokens

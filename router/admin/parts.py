@@ -21,18 +21,11 @@ class AdminParts:
     """One process, as its operators see it.
 
     Attributes:
-        version: Of the gateway.
-        gateway: Decides, and knows the fleet, the registry, the log and the metrics.
-        live: The settings as they are now.
-        client: Asks workers.
-        roles: Plans roles.
-        kv_events: Follows what engines say of their caches.
-        discovery: Of pods; None where it is off.
-        keys: Watches the tenants' keys file; None without one.
-        tokens: Watches the file of admin tokens; None without one.
-        ending: Whether this process was told to end.
-        vitals: Asks for the vitals of all replicas that are alive; None of one whose word does not arrive.
-        degraded: Names what does not work, a sentence each.
+        discovery: None where it is off.
+        keys: None without a keys file.
+        tokens: None without a file of admin tokens.
+        vitals: Reads the vitals of all live replicas; None for one that does not answer.
+        degraded: Returns a sentence for each part that does not work.
         now_unix_s: Wall clock.
     """
 

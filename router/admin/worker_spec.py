@@ -1,7 +1,6 @@
-"""What may be said of a worker: when it is added, and later.
+"""Bodies that add or change a worker.
 
-What is said beside its role is kept as labels; those that the gateway reads itself may also be given as
-fields of their own.
+All but URL and role is kept as labels; labels that the gateway reads may also be fields of their own.
 """
 
 from collections.abc import Mapping

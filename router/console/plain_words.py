@@ -1,7 +1,7 @@
-"""Degraded states in plain words: what is wrong, what it costs, and what happens by itself.
+"""Degraded states in plain words: the fault, its effect, and its remedy.
 
-A trouble keeps its code and the time it was first seen while it lasts, so that the page can say for how long.
-The sentences name workers and files by what others wrote: the page shows them as text, never as markup.
+A trouble keeps its code and the time it was first seen while it lasts, so that the page can show its age. The
+sentences quote names that others wrote: the page shows them as text, never as markup.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ Severity = Literal["critical", "warning", "notice"]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong.
+    """One fault.
 
     Attributes:
         code: The same while it lasts.
         severity: ``critical``: requests are lost. ``warning``: something suffers. ``notice``: good to know.
-        what: A sentence.
-        effect: What it means for requests.
+        what: A sentence about the fault.
+        effect: A sentence about its effect on requests.
     """
 
     code: str
@@ -38,10 +38,7 @@ class Trouble:
 
 
 class Troubles:
-    """What is wrong, and since when.
-
-    Not for use by several callers with different clocks.
-    """
+    """Current faults, and since when. Not for several callers with different clocks."""
 
     def __init__(self) -> None:
         self._since_unix_s: dict[str, float] = {}

@@ -6,7 +6,7 @@
       └──the others──> where its part is ──> send ───────────────> answering ──> done
                         └─ not placed yet: waits until it is, for `WAIT_S` at most
 
-Whatever happens, what the part has reserved is released, and the worker gets exactly one answer.
+In any case the part's reservation is released, and the worker gets exactly one answer.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ ATTEMPTS_MAX = 3
 
 
 class PartEnd(StrEnum):
-    """What became of a part."""
+    """Outcome of a part."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -52,7 +52,7 @@ class PartEnd(StrEnum):
 
 
 WAIT_S = 5.0
-"""How long a call waits for its part, which its language worker sends at about the same time."""
+"""Seconds that a call waits for its part, which its language worker sends at about the same time."""
 
 
 class EncoderExchange:
@@ -122,7 +122,7 @@ class EncoderExchange:
             self._upstream.resume()
 
     def client_left(self) -> None:
-        """Nobody wants the answer any more."""
+        """Drop the answer: the client left."""
         if not self._done:
             self._abort()
             self._finish(PartEnd.CLIENT_LEFT)
@@ -211,7 +211,7 @@ class EncoderExchange:
             self._fail(crashed())
 
     def _follow(self) -> None:
-        """Send the call to where its part is, or wait until it is placed.
+        """Send the call to its part's encoder, or wait until the part is placed.
 
         Raises:
             RequestRejected: Too many calls wait.
@@ -252,7 +252,7 @@ class EncoderExchange:
         )
 
     def _failed_at(self, local: LocalWorker, error: UpstreamError) -> None:
-        """Find out whether the encoder or the call is at fault (`router.gateway.blame`)."""
+        """Decide whether the encoder or the call is at fault (`router.gateway.blame`)."""
         gateway, now_us = self._gateway, self._gateway.log.now_us()
         gateway.registry.noticed(local, error, now_us)
         gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
@@ -264,11 +264,11 @@ class EncoderExchange:
 
     @property
     def _may_go_on(self) -> bool:
-        """Whether another encoder may be asked."""
+        """Return True if another encoder may be asked."""
         return self._path is EncoderPath.ENCODE and len(self._tried) + 1 < ATTEMPTS_MAX
 
     def _again(self, local: LocalWorker, error: UpstreamError) -> bool:
-        """Send the part to another encoder, if it may go to one; True if that has taken over."""
+        """Send the part to another encoder, if allowed; return True if that has taken over."""
         if not self._may_go_on:
             return False
         self._abort()
@@ -324,7 +324,7 @@ class EncoderExchange:
             self._release = None
 
     def _finish(self, end: PartEnd) -> None:
-        """Nothing more happens to it: let go of everything, and tell."""
+        """Release everything, and report the end."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -350,16 +350,16 @@ class EncoderExchange:
 
 
 class _Nobody:
-    """Takes the answer of a call that is only repeated: its first answer has been passed on."""
+    """Drops the answer of a repeated call, whose first answer was passed on."""
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
-        """Nobody wants it."""
+        """Ignore it."""
 
     def upstream_data(self, data: bytes) -> None:
-        """Nobody wants it."""
+        """Ignore it."""
 
     def upstream_end(self) -> None:
-        """Nobody waits for it."""
+        """Ignore it."""
 
     def upstream_failed(self, error: Exception) -> None:
         """The part will fail as well, which somebody hears."""

@@ -1,9 +1,9 @@
-"""Where the embeddings of media parts are to go: kept for a while, in case the part moves to another encoder.
+"""Destinations of media parts' embeddings, kept in case the part moves to another encoder.
 
-    /scheduler_receive_url ──> kept by part ──> part ended, moved out by newer ones, or too old ──> forgotten
+    /scheduler_receive_url ──> kept by part ──> part ended, displaced by newer ones, or too old ──> forgotten
 
-A registration comes before, with or after its part, from each rank of a language worker. Little of the
-request is kept, and of all together no more than `BYTES_MAX`: the oldest part goes first.
+A registration comes before, with or after its part, from each rank of a language worker. All together take
+`BYTES_MAX` at most: the oldest part goes first.
 """
 
 from collections import OrderedDict
@@ -21,35 +21,27 @@ REGISTRATION_BYTES_MAX = 4096
 RANKS_MAX = 256
 
 BYTES_MAX = 32 << 20
-"""Of all registrations together: 30,000 of SGLang's."""
+"""Bytes of all registrations together: 30,000 of SGLang's."""
 
 AGE_S_MAX = 120.0
 """A part that has not come or ended by then never will: a call waits five seconds for it."""
 
 OVERHEAD_BYTES = 850
-"""What a registration takes beside its bytes, in memory (``tracemalloc``, 10,000 of them)."""
+"""Bytes of a registration in memory beside its content (``tracemalloc``, 10,000 of them)."""
 
 KEPT_HEADERS = frozenset((b"authorization", b"content-type"))
 HEADER_BYTES_MAX = 1024
 
 
 class _Part(NamedTuple):
-    """The registrations of one part, and when the first of them came."""
+    """Registrations of one part, and the time of the first."""
 
     since_s: float
     requests: list[ClientRequest]
 
 
 class Registrations:
-    """The registrations that one process keeps.
-
-    Args:
-        now_s: Monotonic seconds.
-        bytes_max: Of all together.
-
-    Attributes:
-        size_bytes: What they take.
-    """
+    """The registrations of one process; ``now_s`` returns monotonic seconds."""
 
     def __init__(self, now_s: Callable[[], float], bytes_max: int = BYTES_MAX) -> None:
         self._now_s = now_s
@@ -62,10 +54,10 @@ class Registrations:
         return len(self._parts)
 
     def add(self, part: str, request: ClientRequest) -> None:
-        """Keep what is needed of a registration.
+        """Keep the needed part of a registration.
 
         Raises:
-            ClientError: It is too long for one, or there are too many of this part.
+            ClientError: It is too long, or there are too many of this part.
         """
         if len(request.body) > REGISTRATION_BYTES_MAX:
             raise ClientError(

@@ -1,4 +1,4 @@
-"""What the fold needs to know, from the sections of the settings that say it."""
+"""Rules of the fold, from several sections of the settings."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +10,7 @@ from router.values import token_count
 
 
 def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) -> FleetRules:
-    """What the fold needs to know.
-
-    Args:
-        settings: All of them.
-        tenant_weight_of: Weight of a tenant, by its name.
-    """
+    """Return the rules of the fold; ``tenant_weight_of`` returns a tenant's weight by its name."""
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:

@@ -13,7 +13,7 @@ from router.settings import Settings
 
 
 def check_kv_events(settings: Settings) -> None:
-    """See that events can be received, before anything starts.
+    """Check that events can be received, before anything starts.
 
     Raises:
         SettingsError: They are wanted, and ZeroMQ is not installed.
@@ -30,14 +30,14 @@ def make_kv_events(
     root_of: Callable[[str, str], int],
     destinations: Destinations,
 ) -> KvEvents:
-    """Build it as the settings say.
+    """Build the followers of KV events.
 
     Args:
         settings: All of them.
         core: The fleet.
         client: Asks engines where they publish.
-        root_of: Root of the token ids that an engine caches under a model's name and a salt.
-        destinations: Where the gateway connects to.
+        root_of: Returns the root of the token ids that an engine caches under a model's name and a salt.
+        destinations: Guard of outgoing connections.
     """
     models = settings.placement.models
     with_ids = {name for name, model in models.items() if model.tokenizer}

@@ -6,15 +6,9 @@ from router.shared import NoListener, RefusalReason
 
 
 class LogListener(NoListener):
-    """Counts operations and refused snapshots for the metrics, and tells of those that others appended.
+    """Counts operations and refused snapshots for the metrics.
 
-    Args:
-        changed: Called when some were applied, or a snapshot was merged.
-
-    Attributes:
-        published_ops: Operations that this replica appended.
-        applied_ops: Operations of others that were applied.
-        snapshots_refused: Snapshots that could not be used.
+    ``changed`` is called when operations of others were applied, or a snapshot was merged.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:

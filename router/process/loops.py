@@ -32,7 +32,7 @@ class Loops:
 
 
 async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop that must not end; if it does, say so and start it again."""
+    """Run a loop that must not end; if it does, log it and start it again."""
     while True:
         try:
             await run()

@@ -1,4 +1,4 @@
-"""What metrics read rather than count: told at each scrape, by one function for each part of a process."""
+"""Metrics that are read at each scrape rather than counted: one function for each part of a process."""
 
 from collections.abc import Callable, Mapping
 
@@ -188,7 +188,7 @@ _KV_EVENTS: dict[str, tuple[Family, tuple[str, ...]]] = {
     "forgets": (KV_EVENT_FORGETS, ()),
     "corrections": (KV_EVENT_CORRECTIONS, ()),
 }
-"""Where each name of `KvEvents.counts` is counted."""
+"""Family and labels for each name of `KvEvents.counts`."""
 
 
 def report_kv_events(kv_events: KvEvents) -> Report:

@@ -1,4 +1,4 @@
-"""What a process finds out, opens and waits for when it starts."""
+"""Start of a process: its name, the files and collectors it opens, and the first health checks."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_PROBES_S = 3.0
-"""How long the start waits for the first round of health checks."""
+"""Seconds that the start waits for the first round of health checks."""
 
 
 def replica_id(settings: Settings) -> str:

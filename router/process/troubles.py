@@ -1,4 +1,4 @@
-"""What does not work in a process, in sentences: for readiness, the console and vital signs."""
+"""Sentences about the parts of a process that do not work: for readiness, the console and vital signs."""
 
 from router.discovery import Discovery
 from router.fleet import Core, Health
@@ -6,13 +6,7 @@ from router.process.tenant_side import TenantSide
 
 
 def troubles(core: Core, tenants: TenantSide, discovery: Discovery | None) -> tuple[str, ...]:
-    """Return what does not work, a sentence each.
-
-    Args:
-        core: The fleet and its log.
-        tenants: Files of keys and tokens, and limits.
-        discovery: Of pods; None where it is off.
-    """
+    """Return a sentence for each part that does not work; ``discovery`` is None where it is off."""
     status, found = core.log.status(), []
     if status.degraded_reason is not None:
         found.append(f"the shared log: {status.degraded_reason}")

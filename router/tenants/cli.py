@@ -1,12 +1,10 @@
 """``cacheway keys``: make keys and tokens, and check keys files before a gateway reads them.
 
-    cacheway keys new TENANT [--salt] [--expires WHEN]     a new key, and what the keys file gets of it
+    cacheway keys new TENANT [--salt] [--expires WHEN]     a new key, and its lines for the keys file
     cacheway keys admin NAME [--role read] [--expires WHEN]  a token for the admin API, likewise
-    cacheway keys check FILE                               what the file says; status 2 if it cannot be used
+    cacheway keys check FILE                               the file's content; status 2 if it cannot be used
 
-A file of tokens is told from one of keys by its first word.
-
-A key is printed once and stored nowhere.
+The first word of a file tells tokens from keys. A key is printed once and stored nowhere.
 """
 
 import argparse
@@ -29,10 +27,7 @@ SOON_S = 7 * 86_400.0
 
 
 def main(argv: list[str]) -> int:
-    """Run the command.
-
-    Args:
-        argv: Arguments after ``keys``.
+    """Run the command with the arguments after ``keys``.
 
     Returns:
         The exit status: 2 for a wrong command line or a file that cannot be used.
@@ -89,7 +84,7 @@ def _shown(
     parsed: Callable[[bytes, str], object],
     expires: str,
 ) -> int:
-    """Print a key and what the file gets of it, if the file would take that."""
+    """Print a key and its lines for the file, if the file would take them."""
     if not NAME.fullmatch(name):
         return _fail([f"{name!r} is no name of a {'tenant' if noun == 'key' else 'token'}"])
     try:

@@ -1,4 +1,4 @@
-"""The door: which tenant a request belongs to, and who may administer the gateway.
+"""The door: the tenant of a request, and the right to administer the gateway.
 
     keys file  gateway's key  presented           tenant                       admin API
     no         no             anything            the header's, or nobody      open
@@ -10,8 +10,8 @@
                               the gateway's key
     otherwise                                     401                          401
 
-Who holds the gateway's own key may speak for any tenant by its header: that is for a proxy in front that has
-checked who is asking. A configured tenant named there counts as if its own key had come.
+With the gateway's own key a request may name any tenant in its header: that is for a proxy in front that has
+authenticated the client. A configured tenant named there counts as if its own key had come.
 """
 
 import hmac
@@ -59,17 +59,17 @@ class TenancyRules:
 
 
 class Door:
-    """Knows tenants by their requests' headers. One per process.
+    """Finds the tenant of requests by their headers. One per process.
 
     Args:
         admin_key: The gateway's own key; None if it has none.
-        tenant_header: In which clients name their tenant, in lower case.
+        tenant_header: Name of the header with the tenant, in lower case.
         keys: The tenants' keys; None without a keys file.
 
     Attributes:
-        header_names: The headers it looks at.
-        is_open: Whether anybody may do anything: there are no keys.
-        hands_out_keys: Whether clients present keys of ours, which are no business of workers.
+        header_names: The headers it reads.
+        is_open: True if there are no keys, so that every request may do anything.
+        hands_out_keys: True if clients present keys of ours, which workers must not see.
     """
 
     def __init__(self, *, admin_key: bytes | None, tenant_header: bytes, keys: Keyring | None) -> None:
@@ -86,10 +86,10 @@ class Door:
         self._admin_key = key
 
     def tenant_of(self, headers: Sequence[Header]) -> Tenant:
-        """The tenant of a request.
+        """Return the tenant of a request.
 
         Raises:
-            InvalidKey: If a key is needed, and this is none of ours.
+            InvalidKey: A key is needed, and this is none of ours.
         """
         if self.is_open:
             return self._named_in(headers) if headers else ANONYMOUS
@@ -107,15 +107,15 @@ class Door:
         return self._named_as(name.encode("latin-1", "replace")) if name else ANONYMOUS
 
     def is_admin(self, headers: Sequence[Header]) -> bool:
-        """Whether a request may administer the gateway."""
+        """Return True if a request may administer the gateway."""
         return self.is_open or self._is_admin_key(presented_key(headers))
 
     def holds_own_key(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the gateway's own key."""
+        """Return True if a request carries the gateway's own key."""
         return self._is_admin_key(presented_key(headers))
 
     def is_tenant(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the key of a tenant."""
+        """Return True if a request carries the key of a tenant."""
         key = presented_key(headers)
         return self._keys is not None and key is not None and self._keys.tenant_of(key) is not None
 

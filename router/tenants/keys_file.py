@@ -62,28 +62,24 @@ class _Tenant(Entry):
 
 
 def load_keys(path: Path, classes: Collection[str] = ()) -> KeyTable:
-    """Read a keys file.
-
-    Args:
-        path: The file.
-        classes: See `parsed_keys`.
+    """Read a keys file; see `parsed_keys`.
 
     Raises:
-        KeysFileError: With all that is wrong (`router.tenants.key_entries`).
+        KeysFileError: With all problems (`router.tenants.key_entries`).
     """
     return parsed_keys(content_of(path), str(path), classes)
 
 
 def parsed_keys(content: bytes, place: str, classes: Collection[str] = ()) -> KeyTable:
-    """Turn the content of a keys file into a table.
+    """Parse the content of a keys file.
 
     Args:
         content: YAML or JSON.
         place: The file's name, for problems.
-        classes: The classes of requests that there are; empty if that is not known.
+        classes: Known classes of requests; empty if unknown.
 
     Raises:
-        KeysFileError: With all that is wrong.
+        KeysFileError: With all problems.
     """
     reading = Reading(content, place)
     tenants: dict[str, Tenant] = {}

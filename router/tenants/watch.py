@@ -1,14 +1,13 @@
-"""Keeps what is known as the files of keys and tokens are, without a restart.
+"""Watchers of the files of keys and tokens, which apply changes without a restart.
 
     unchanged ──other file, or other time──> changed ──the same a second later──> read ──> unchanged
                                                 └── still changing ──┘              └ wrong: the old keys
                                                                                       stay, loudly
 
-Once a second each file is looked at (`FileWatch.run`, owned by `router.app`): inode, time and size of what
-its path leads to, so that a Kubernetes Secret, whose files are links into a folder that is exchanged, is seen
-to change, too. Only a file that has stood still for a second is read: an editor may be half done with it.
-
-Reading happens in a thread, since a file may be on a network and a table may be long.
+Once a second `FileWatch.run` (owned by `router.app`) checks inode, time and size of the file behind each
+path, which also notices a Kubernetes Secret, whose files are links into a folder that is exchanged. A file
+is read only after it has stood still for a second: an editor may be half done with it. A thread reads it,
+since it may be long, or on a network.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ _MISSING: _Signature = ()
 
 
 def check_keys_file(keys_file: str, tokens_file: str, classes: Collection[str]) -> None:
-    """See that the files of keys and tokens can be used, before anything starts.
+    """Check that the files of keys and tokens can be used, before anything starts.
 
     Raises:
         SettingsError: One cannot.
@@ -58,19 +57,13 @@ T = TypeVar("T")
 
 
 class FileWatch(ABC, Generic[T]):
-    """Looks after one file of keys' hashes.
-
-    Args:
-        path: The file.
-        noun: What log events call it.
-        now_unix_s: Wall clock.
+    """Watches one file of key hashes; ``noun`` names it in log events.
 
     Attributes:
-        path: As given.
-        problem: Why the file cannot be used; None if it can.
-        loaded_unix_s: When it was read last with success.
-        loaded_count: How often it was.
-        refused_count: How often it could not be used.
+        problem: Reason why the file cannot be used; None if it can.
+        loaded_unix_s: Time of the last successful read.
+        loaded_count: Successful reads.
+        refused_count: Failed reads.
     """
 
     def __init__(self, path: str, noun: str, now_unix_s: Callable[[], float]) -> None:
@@ -89,21 +82,21 @@ class FileWatch(ABC, Generic[T]):
         """Read the file, in any thread.
 
         Raises:
-            KeysFileError: If it cannot be used.
+            KeysFileError: It cannot be used.
         """
 
     @abstractmethod
     def _use(self, table: T, now_unix_s: float) -> Mapping[str, int]:
-        """Take over what it says, and tell how much that is."""
+        """Apply a new table; return its counts for the log."""
 
     def _pass_time(self, now_unix_s: float) -> None:
-        """Nothing has changed but the time."""
+        """Apply the passing of time to an unchanged table."""
 
     def load(self) -> None:
         """Read it for the first time.
 
         Raises:
-            KeysFileError: If it cannot be used: nothing is served with half of the keys.
+            KeysFileError: It cannot be used: the gateway does not serve with half of the keys.
         """
         self._seen = _signature(self.path)
         self._take(self._read())
@@ -158,17 +151,7 @@ class FileWatch(ABC, Generic[T]):
 
 
 class KeysWatch(FileWatch[KeyTable]):
-    """Looks after the tenants' keys file.
-
-    Args:
-        path: The file.
-        keyring: Is given what the file says.
-        classes: The classes of requests that there are; empty if that is not known.
-        now_unix_s: Wall clock.
-
-    Attributes:
-        keyring: As given.
-    """
+    """Watches the tenants' keys file and fills a keyring; no ``classes`` means that they are unknown."""
 
     def __init__(
         self,
@@ -183,7 +166,7 @@ class KeysWatch(FileWatch[KeyTable]):
         self._classes = classes
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics read of the keys (`KeyTable.ends`)."""
+        """Yield the samples of the keys' ends (`KeyTable.ends`)."""
         for tenant, end_unix_s in self.keyring.table.ends():
             yield TENANT_KEYS_END, (tenant,), end_unix_s
 
@@ -199,18 +182,14 @@ class KeysWatch(FileWatch[KeyTable]):
 
 
 class TokensWatch(FileWatch[AdminTokens]):
-    """Looks after the file of the admin API's tokens.
-
-    Attributes:
-        tokens: What it says.
-    """
+    """Watches the file of the admin API's tokens."""
 
     def __init__(self, path: str, *, now_unix_s: Callable[[], float] = time.time) -> None:
         super().__init__(path, "tokens", now_unix_s)
         self.tokens = AdminTokens(())
 
     def holder(self, token: bytes) -> AdminToken | None:
-        """Whose token this is; None if nobody's that is valid now."""
+        """Return the entry of a token; None if it is not valid now."""
         return self.tokens.holder(token, self._now_unix_s())
 
     def _read(self) -> AdminTokens:
@@ -222,7 +201,7 @@ class TokensWatch(FileWatch[AdminTokens]):
 
 
 def _signature(path: Path) -> _Signature:
-    """What changes when the file does; `_MISSING` if there is none."""
+    """Return a value that changes with the file; `_MISSING` without a file."""
     try:
         found = path.stat()
     except OSError:

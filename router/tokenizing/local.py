@@ -26,10 +26,10 @@ Anthropic's are turned into conversations by each engine in its own way."""
 
 
 class LocalTokenizer:
-    """The tokenizer of one folder; several threads may use it.
+    """Tokenizer of one folder, or of its ``tokenizer.json``; several threads may use it.
 
     Args:
-        path: The folder, or its ``tokenizer.json``.
+        path: The folder or file.
         remembered: Packed ids by the hash of a text; shared with others.
 
     Raises:
@@ -50,11 +50,11 @@ class LocalTokenizer:
         self._tells_time = any(template.tells_time for template in self._templates.values())
 
     def variant(self) -> str:
-        """What else than a body decides how it is rendered: the day, if a template tells it."""
+        """Key of a rendering beside its body: the day, if the template prints it."""
         return date.today().isoformat() if self._tells_time else ""  # noqa: DTZ011 - as `strftime_now`
 
     def packed(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        """The ids of a body's prompts, as 32-bit integers.
+        """Return the ids of a body's prompts, as 32-bit integers.
 
         Raises:
             NotTokenized: They cannot be known here.
@@ -92,7 +92,7 @@ class LocalTokenizer:
 
 
 def _texts(prompt: Any) -> Sequence[str]:
-    """The prompts of a completion, if all of them are texts."""
+    """Return the prompts of a completion if all of them are texts."""
     prompts: Iterable[Any] = (
         [prompt] if isinstance(prompt, str) else prompt if isinstance(prompt, list) else []
     )

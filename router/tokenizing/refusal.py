@@ -19,12 +19,7 @@ class Cause(StrEnum):
 
 
 class NotTokenized(Exception):
-    """A prompt cannot be turned into token ids.
-
-    Attributes:
-        cause: Why.
-        detail: The same in words, without anything of the prompt.
-    """
+    """A prompt cannot be turned into token ids; ``detail`` holds nothing of the prompt."""
 
     def __init__(self, cause: Cause, detail: str) -> None:
         super().__init__(detail)

@@ -40,8 +40,8 @@ class SegmentTokenizer:
     """Tokenizes with one tokenizer; several threads may use it.
 
     Args:
-        tokenizer: Nobody changes it any more.
-        cut_at: Texts of special tokens that are frequent; those that can be are cut at.
+        tokenizer: Not changed any more.
+        cut_at: Texts of frequent special tokens; the usable ones become boundaries.
         remembered: Packed ids by the hash of a text.
     """
 
@@ -57,11 +57,11 @@ class SegmentTokenizer:
         self._opening, self._closing, self._frames = _frame(tokenizer)
 
     def packed(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """The ids of a text, as 32-bit integers.
+        """Return the ids of a text, as 32-bit integers.
 
         Args:
             text: All of it.
-            add_special_tokens: Whether it is opened and closed as the tokenizer says.
+            add_special_tokens: True to open and close it as the tokenizer says.
 
         Raises:
             NotTokenized: It is no text (a lone surrogate), or the tokenizer refuses it.
@@ -89,11 +89,7 @@ class SegmentTokenizer:
 
 
 def split(text: str, at: Sequence[str]) -> list[str]:
-    """Cut a text before each of some tokens, but not into crumbs.
-
-    Returns:
-        Its segments in order; together they are the text.
-    """
+    """Cut a text before each of some tokens, but not into crumbs; the segments together are the text."""
     pieces = [text]
     for token in at:
         if token not in text:
@@ -134,7 +130,7 @@ def _is_plain(token: AddedToken) -> bool:
 
 
 def _disturbs(other: str, token: str) -> bool:
-    """Whether another token, or a second one of the same, may be matched in place of a token."""
+    """Return True if another token, or a second one of the same, may match in place of a token."""
     if other != token and token in other:
         return True
     shorter = min(len(other), len(token))
@@ -146,7 +142,7 @@ def _disturbs(other: str, token: str) -> bool:
 
 
 def _frame(tokenizer: Tokenizer) -> tuple[bytes, bytes, bool]:
-    """What a tokenizer puts before and behind any text, and whether it does no more than that."""
+    """Return the ids that a tokenizer puts before and behind any text, and True if it does no more."""
     found: set[tuple[bytes, bytes]] = set()
     for probe in ("a", "b c", "Zz 1"):
         whole = tokenizer.encode(probe).ids

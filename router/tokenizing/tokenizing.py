@@ -1,19 +1,18 @@
-"""Turns prompts of models that have a tokenizer into token ids, on their way from parsing to placement.
+"""Tokenizing of requests between parsing and placement, for models with a tokenizer.
 
     begin ── no tokenizer, ids already ─────────────────────────> the request as it is
       ├── seen before ──────────────────────────────────────────> the request with its ids
       ├── short: at once ───────────────────────────────────────> the same
       └── long, or an engine is asked: a job ── in time ──> done(the request with its ids)
               │ the same prompt joins it       └── not ───> done(the request as it is)
-              └── goes on: what it finds is there for the next turn
+              └── goes on: its result is cached for the next turn
 
-Whatever fails, takes too long or is not supported, the request goes on with its text identity, which is
-counted and said once. Tokenizing lets other threads run; rendering and decoding do not, but they are a tenth
-of it.
+If it fails, takes too long or is not supported, the request goes on with its text identity, which is counted
+and logged once. Tokenizing releases the interpreter's lock; rendering and decoding do not, but they are a
+tenth of it.
 
-That the ids are the engine's is checked with each answer: it says how many tokens the prompt had. A model
-whose counts differ time after time (another template at the engine, another version) is set aside for a
-while.
+Each answer's prompt token count is compared with the ids'. A model whose counts differ time after time
+(another template or version at the engine) is set aside for a while.
 """
 
 import asyncio
@@ -43,9 +42,8 @@ INLINE_BYTES_MAX = 2 * 1024
 (``python -m loadtest.bench.tokenizing``)."""
 
 LIMIT_S_PER_BYTE = 1e-6
-"""What a request may be held up beyond the limit for each byte of its body. Tokenizing takes half of it; the
-prefill
-that it may save, twenty times as long."""
+"""Seconds beyond the limit for each byte of a body. Tokenizing takes half of it; the prefill that
+it may save, twenty times as long."""
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """Larger bodies are not tokenized, which would take tens of seconds."""
@@ -58,7 +56,7 @@ STALE_S = 5.0
 """A job that waited so long for a thread is given up: nobody waits for it, and others do."""
 
 MISCOUNTS_MAX = 8
-"""So many different counts in a row are no accident."""
+"""Different counts in a row that are no accident."""
 
 SET_ASIDE_S = 600.0
 """Then a model's prompts keep their text identity for so long."""
@@ -68,7 +66,7 @@ Key = tuple[int, Endpoint, str, bytes]
 
 
 class _Waiter(msgspec.Struct, eq=False):
-    """A request that a job was begun for, or that joined it."""
+    """A request that waits for a job."""
 
     parsed: ParsedRequest
     done: Done
@@ -77,17 +75,17 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 class Tokenizing:
-    """Finds out token ids; for use from the event loop's thread.
+    """Turns prompts into token ids; for use from the event loop's thread.
 
     Args:
         tokenizers: By model as requests name it, ``*`` for all others; None leaves a model's prompts as they
             are.
         hasher: Chains ids.
         loop: The event loop.
-        limit_s: How long a request is held up at most, beside `LIMIT_S_PER_BYTE`.
-        threads: Tokenizing at a time.
-        remembered: What ids weigh, by prompt.
-        metrics: Count what became of prompts.
+        limit_s: Most seconds that a request waits, beside `LIMIT_S_PER_BYTE`.
+        threads: Jobs at a time.
+        remembered: Identities by prompt.
+        metrics: Count the results.
     """
 
     def __init__(
@@ -118,13 +116,13 @@ class Tokenizing:
         self._aside_until_s: dict[str, float] = {}
 
     def begin(self, parsed: ParsedRequest, body: bytes, done: Done) -> ParsedRequest | None:
-        """Find out the ids of a request's prompts.
+        """Find the ids of a request's prompts.
 
         Args:
             parsed: The request.
             body: Its body.
-            done: Called, not before this returns, with the request that is to go on; may be called although
-                the request has ended meanwhile. Not called if the request is returned.
+            done: Called, not before this returns, with the request that is to go on, even if it has ended
+                meanwhile. Not called if the request is returned.
 
         Returns:
             The request that is to go on at once; None if ``done`` will be called.
@@ -228,13 +226,13 @@ class Tokenizing:
         future.add_done_callback(lambda ended: self._tell(key, body, ended))
 
     def _found(self, key: Key, tokenizer: LocalTokenizer, body: bytes, queued_s: float) -> Identity:
-        """In a thread: the identity of a body's prompts."""
+        """In a thread: return the identity of a body's prompts."""
         if perf_counter() - queued_s > STALE_S:
             raise NotTokenized(Cause.BUSY, "it waited too long for a thread")
         return self._hasher.identify_packed(key[0], tokenizer.packed(key[1], body))
 
     def _tell(self, key: Key, body: bytes, ended: "Future[Identity]") -> None:
-        """In a thread: tell the loop, if it still runs."""
+        """In a thread: call the loop, if it still runs."""
         if ended.cancelled():
             return
         error = ended.exception()
@@ -256,7 +254,7 @@ class Tokenizing:
         self._ended(key, len(body), found)
 
     def _ended(self, key: Key, body_bytes: int, found: Identity | BaseException) -> None:
-        """A job has ended: let those go on who waited for it."""
+        """Let the requests go on that waited for a job."""
         self._jobs_bytes -= body_bytes
         waiters = self._jobs.pop(key)
         if isinstance(found, Identity):
@@ -274,7 +272,7 @@ class Tokenizing:
                 waiter.done(self._as_it_is(waiter.parsed, found.cause, found.detail, held_s))
 
     def _late(self, key: Key, waiter: _Waiter) -> None:
-        """A request was held up long enough."""
+        """Let a request go on after its limit."""
         self._jobs[key].remove(waiter)
         held_s = perf_counter() - waiter.since_s
         waiter.done(self._as_it_is(waiter.parsed, Cause.LATE, f"it took more than {held_s:.3g} s", held_s))
@@ -285,7 +283,7 @@ class Tokenizing:
         self._remembered.put(key, identity, sum(map(len, identity.paths)))
 
     def _tokenized(self, how: str, held_s: float) -> None:
-        """Count a request whose prompts got ids, or kept their text, and that was held up for so long."""
+        """Count a request by its result, and the seconds that it waited."""
         self._metrics.counts[TOKENIZED_PROMPTS].add((how,))
         self._metrics.distributions[TOKENIZING_HELD].observe(held_s)
 
@@ -318,7 +316,7 @@ class Tokenizing:
 
 
 def _refusal(error: BaseException) -> NotTokenized:
-    """Why a prompt was not tokenized; what nobody expected is a bug, and logged as one."""
+    """Return the cause and detail of a failure; an unexpected one is logged as a bug."""
     if isinstance(error, NotTokenized):
         return error
     logger.error("a prompt could not be tokenized", exc_info=error, extra={"event": "tokenizing.crashed"})
