@@ -91,8 +91,7 @@ class GatewayProcess:
         Args:
             settings: The effective settings.
             redis_url: The shared Redis, or the embedded one's address.
-            multiprocess_dir: Folder where several processes of this host gather metrics; None for a single
-                process.
+            multiprocess_dir: Folder for the metrics of several processes; None for a single process.
             files: Bounds on requests and connections that follow from the limit of open files.
             admin_listener: Bound to the port of the admin API; None if the data port serves it.
             origins: Source of each setting.

@@ -23,14 +23,9 @@ ENV_PREFIX = "CACHEWAY_"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting; ``live`` ones may change while the gateway serves, ``--help`` shows ``common`` ones.
 
-    Attributes:
-        kind: How its text is parsed.
-        choices: Allowed words; empty if any text is allowed.
-        allowed: Allowed values, to be read after "give": ``a whole number, 1 to 65535``.
-        live: True if it may change while the gateway serves.
-        common: True if ``--help`` shows it; ``--help-all`` shows every setting.
+    ``allowed`` is read after "give": ``a whole number, 1 to 65535``. No ``choices``: any text.
     """
 
     section: str

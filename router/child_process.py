@@ -35,16 +35,9 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         orphan_signal: signal.Signals = signal.SIGTERM,
     ) -> Self:
-        """Start a command.
+        """Start a command, with its output in ``log``; raise OSError if that fails.
 
-        Args:
-            command: The program and its arguments.
-            log: File for its standard output and error.
-            environment: The child's environment; ours if None.
-            orphan_signal: Signal that the child gets when its owner dies.
-
-        Raises:
-            OSError: It cannot be started.
+        ``environment`` defaults to ours. The child gets ``orphan_signal`` when its owner dies.
         """
         watched, pipe = os.pipe()
         try:
@@ -78,11 +71,9 @@ class ChildProcess:
         return await self._process.wait()
 
     async def end(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """End the child and its watcher. May be called again, and after the child has ended by itself.
+        """End the child by a signal, and its watcher; kill it after ``timeout_s``. May be called again.
 
-        Args:
-            timeout_s: Time after the signal at which the child is killed.
-            number: The signal. A paused child is woken for it.
+        A paused child is woken for the signal.
         """
         process = self._process
         if process.returncode is None:

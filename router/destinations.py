@@ -98,19 +98,11 @@ class Destinations:
         self._lookups = Lookups()
 
     def check_url(self, url: str) -> None:
-        """Check the host of a URL as it is written, without a lookup.
-
-        Raises:
-            ClientError: The gateway does not connect there.
-        """
+        """Check the host of a URL as written, without a lookup; raise ClientError if it is not allowed."""
         self.check_host(urlsplit(url).hostname or "")
 
     def check_host(self, host: str) -> None:
-        """Check a name or an address as it is written, without a lookup.
-
-        Raises:
-            ClientError: The gateway does not connect there.
-        """
+        """Check a name or an address as written, without a lookup; raise ClientError if it is not allowed."""
         host = host.strip("[]").lower()
         if host in self._named:
             return
@@ -128,11 +120,7 @@ class Destinations:
             )
 
     def check_engine_host(self, host: str) -> None:
-        """Check a host that engines connect to by themselves.
-
-        Raises:
-            ClientError: Engines may not be sent there.
-        """
+        """Check a host that engines connect to by themselves; raise ClientError if they may not."""
         self.check_host(host)
         bare = host.strip("[]").lower()
         if self._networks and bare not in self._named and _literal(bare) is None and not self._lists(bare):
@@ -157,12 +145,7 @@ class Destinations:
         return self._is_confined(host)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """Return the allowed addresses of a host, in the resolver's order.
-
-        Raises:
-            DestinationRefused: No address is allowed.
-            OSError: The name cannot be resolved.
-        """
+        """Return a host's allowed addresses, in order; raise DestinationRefused if there is none."""
         literal = _literal(host)
         addresses = [str(literal)] if literal is not None else await self._lookups.find(host, port)
         if host.lower() in self._named:

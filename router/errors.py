@@ -136,11 +136,7 @@ class ShuttingDown(Overloaded):
 
 
 class UpstreamError(RouterError):
-    """A worker is at fault, or the request that it was sent.
-
-    Attributes:
-        asked: True if the worker had been sent at least a part of the request.
-    """
+    """A worker is at fault, or the request; ``asked`` is True if at least a part of it had been sent."""
 
     status = 502
     code = "upstream_error"

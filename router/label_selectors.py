@@ -26,11 +26,7 @@ _LIST = re.compile(rf"{_VALUE}(?:[\s,]+{_VALUE})*")
 
 
 def requirements(text: str) -> tuple[str, ...]:
-    """Split a selector into requirements.
-
-    Raises:
-        ValueError: It is no selector; the message names the place.
-    """
+    """Split a selector into requirements; a ValueError names the wrong place."""
     found: list[str] = []
     at = 0
     while True:

@@ -42,12 +42,7 @@ TEXT_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a change, or of its dry run.
-
-    Attributes:
-        change_id: Its id in the history; empty if it changed nothing, or was a dry run.
-        values: Value before and after, by key, of the settings whose override changed.
-    """
+    """Values before and after, by key, of a change or dry run; no ``change_id``: nothing changed."""
 
     change_id: str
     values: Mapping[str, tuple[Any, Any]]
@@ -60,17 +55,11 @@ def value_of(settings: Settings, key: str) -> Any:
 
 
 class LiveSettings:
-    """Current settings of one replica.
-
-    Args:
-        loaded: Settings at the start, with their origins.
-        overrides: Later changes of all replicas.
-        log: Publishes changes.
-        parts: Functions that get new settings, by name.
+    """Current settings of one replica: those of the start, with the ``overrides`` of all replicas.
 
     Attributes:
         refused: Reason for each override that this replica cannot use.
-        changed_count: Number of changes of `current`.
+        changed_count: Number of changes of `current`, each given to all ``parts``.
     """
 
     def __init__(
@@ -138,17 +127,10 @@ class LiveSettings:
         expected: str | None = None,
         dry_run: bool = False,
     ) -> Outcome:
-        """Change settings for all replicas.
+        """Change settings for all replicas; None takes an override back.
 
-        Args:
-            values: By dotted key; None takes the override back.
-            actor: The author, for the history.
-            comment: The reason, for the history.
-            expected: `Overrides.digest` that the caller saw; None accepts any.
-            dry_run: Check only.
-
-        Raises:
-            ClientError: A value is wrong, or settings have changed since ``expected``; nothing is changed.
+        ``expected`` is the `Overrides.digest` that the caller saw, or None. A ``dry_run`` only checks. Raise
+        ClientError, and change nothing, if a value is wrong or settings have changed since ``expected``.
         """
         self._expect(expected)
         own = {key: value for key, value in values.items() if value is not None}
@@ -173,13 +155,7 @@ class LiveSettings:
         expected: str | None = None,
         dry_run: bool = False,
     ) -> Outcome:
-        """Give all settings the values that they had before a change, for all replicas.
-
-        The other arguments are those of `change`.
-
-        Raises:
-            ClientError: The history has no such change, or it cannot be undone; nothing is changed.
-        """
+        """Give all settings the values from before a change; other arguments and errors are those of `change`."""
         self._expect(expected)
         before = self.overrides.before(change_id)
         if before is None:
@@ -250,11 +226,7 @@ class LiveSettings:
             ) from error
 
     def _judged(self, settings: Settings, values: Mapping[str, Any]) -> Settings:
-        """Return the settings with some values replaced.
-
-        Raises:
-            SettingsError: With all errors.
-        """
+        """Return the settings with some values replaced; raise SettingsError with all errors."""
         problems = [why for key in values if (why := _never(key))]
         if problems:
             raise SettingsError(problems)

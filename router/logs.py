@@ -120,11 +120,7 @@ class TimeText:
 
 
 class LineWriter:
-    """Writes lines to a file descriptor from a daemon thread.
-
-    Lines beyond ``lines_max`` or ``queue_bytes_max``, and lines that the system refuses, are dropped and
-    counted.
-    """
+    """Writes lines to a file descriptor from a daemon thread; drops and counts those beyond its bounds."""
 
     def __init__(
         self,
@@ -272,14 +268,9 @@ _logs: Logs | None = None
 
 
 def configure_logs(level: str, fd: int = 2) -> Logs:
-    """Write all logs of this process to one file descriptor; replaces an earlier configuration.
+    """Write all logs of this process from a level on to one file descriptor, in place of the one before.
 
-    Start uvicorn with ``log_config=None``; its access log is off, since the request line says more. Lines
-    that are left are written when the process ends.
-
-    Args:
-        level: Least severe level: a value of ``observability.log_level``.
-        fd: The file descriptor.
+    Start uvicorn with ``log_config=None``; its access log is off, since the request line says more.
     """
     global _logs
     if _logs is not None:

@@ -40,12 +40,7 @@ class Lookups:
         }
 
     async def find(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a name, in the resolver's order, each once.
-
-        Raises:
-            OSError: The name cannot be resolved.
-            UnicodeError: It is no name.
-        """
+        """Return a name's addresses, in order, each once; raise OSError or UnicodeError if it has none."""
         running = self._running.get(host)
         if running is None:
             running = asyncio.get_running_loop().create_task(self._find(host, port), name=f"look up {host}")

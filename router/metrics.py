@@ -292,13 +292,13 @@ class Metrics:
         inversion_s_max: float,
         rooms_overdue: int,
     ) -> None:
-        """Set the state of the waiting queue; counts are totals since the start of this process.
+        """Set the state of the waiting queue, with totals since the start.
 
         Args:
             waiting: Class name, requests waiting here, and their uncached tokens, for each class.
             drain_s: Time to drain the slowest lane, over all replicas.
-            inversions: Number over all replicas.
-            inversion_s_max: The longest of them.
+            inversions: Number over all replicas; ``inversion_s_max`` is the longest.
+            inversion_s_max: In seconds.
             rooms_overdue: Number of this process.
         """
         for name, requests, tokens in waiting:

@@ -89,11 +89,7 @@ _CHECKS: Mapping[str, Callable[[str], None]] = MappingProxyType(
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Check the labels that decide a worker's part in prefill and decode.
-
-    Raises:
-        ValueError: A label is wrong; the message says how to mend it.
-    """
+    """Check the labels about prefill and decode; a ValueError says how to mend a wrong one."""
     for name, check in _CHECKS.items():
         if name in labels:
             check(labels[name])

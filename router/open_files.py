@@ -49,12 +49,7 @@ LISTENER_CONNECTIONS_MIN = 4
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """Division of the files of a process.
-
-    Attributes:
-        requests_max: Requests at a time, at least 1.
-        listener_connections_max: Connections to each further listener.
-    """
+    """Bounds from the open files: requests at a time, >= 1, and connections to each further listener."""
 
     requests_max: int = sys.maxsize
     listener_connections_max: int = LISTENER_CONNECTIONS_MAX
@@ -69,11 +64,10 @@ def other_files(limit: int) -> int:
 
 
 def raise_open_files(connections_max: int, listeners: int = 0) -> OpenFiles:
-    """Raise the limit as far as the system allows, and log it; warn if that is too low.
+    """Raise the limit as far as the system allows; warn if it is below the needs of the settings.
 
-    Args:
-        connections_max: Most connections to one worker. To be used, all of them need as many clients.
-        listeners: Number of listeners beside the data port.
+    A worker's ``connections_max`` are used only with as many clients; ``listeners`` are those beside the
+    data port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS calls its hard limit infinite and refuses that.

@@ -87,15 +87,9 @@ class TraceLine(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestTrace(LineWriter):
-    """Writer of the trace of one process; it appends to the file.
+    """Writer of the trace of one process; it appends to the file, and renames it at ``bytes_max``.
 
-    Args:
-        path: The file.
-        bytes_max: Size at which the file is renamed, > 0.
-        lines_max: Most lines that wait to be written.
-
-    Raises:
-        OSError: The file cannot be opened.
+    At most ``lines_max`` lines wait. Raise OSError if the file cannot be opened.
     """
 
     def __init__(self, path: str, bytes_max: int, lines_max: int = LINES_MAX) -> None:
@@ -150,11 +144,7 @@ class RequestTrace(LineWriter):
 
 
 def check_request_trace(rules: RequestTraceRules) -> None:
-    """Check that the trace can be written, before anything starts.
-
-    Raises:
-        SettingsError: It cannot.
-    """
+    """Check that the trace can be written, before anything starts; raise SettingsError if it cannot."""
     if not rules.request_trace:
         return
     try:

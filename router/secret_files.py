@@ -43,11 +43,7 @@ _KINDS = (
 
 
 def with_secret_files(settings: Settings) -> Settings:
-    """Return the settings with the values of the secret files.
-
-    Raises:
-        SettingsError: A file cannot be used.
-    """
+    """Return the settings with the values of the secret files; raise SettingsError if one is unusable."""
     found: dict[str, Any] = {}
     problems: list[str] = []
     for kind in _KINDS:
@@ -86,11 +82,7 @@ class SecretWatch(FileWatch[bytes]):
 
 
 def _read(path: Path, values: TypeAdapter[Any]) -> Any:
-    """Return the content of a file.
-
-    Raises:
-        KeysFileError: It cannot be used; the message does not quote it.
-    """
+    """Return the content of a file; raise KeysFileError, without quoting it, if it cannot be used."""
     try:
         with path.open("rb") as file:
             content = file.read(BYTES_MAX + 1)

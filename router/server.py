@@ -60,9 +60,7 @@ def signals_to(handle: Callable[[int], None]) -> Iterator[None]:
 class GatewayServer(uvicorn.Server):
     """uvicorn's server, which leaves before it closes. Serve with it once, in a running event loop.
 
-    Attributes:
-        status: Exit status of the process after serving.
-        supervised: True if an owner counts the signals.
+    ``status`` is the exit status after serving. If ``supervised``, an owner counts the signals.
     """
 
     config: "GatewayConfig"
@@ -103,9 +101,7 @@ class GatewayServer(uvicorn.Server):
     def end(self, reason: str, *, at_once: bool = False) -> None:
         """Begin to end: serve on, but ask every client to leave.
 
-        Args:
-            reason: For the log.
-            at_once: Refuse new connections now, as after Ctrl-C; else after ``shutdown_delay_s``.
+        New connections are refused now if ``at_once``, as after Ctrl-C; else after ``shutdown_delay_s``.
         """
         self._told = True
         if not self.started:

@@ -59,9 +59,7 @@ MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 class GatewayConfig(uvicorn.Config):
     """uvicorn's configuration, which builds the gateway in the process that serves.
 
-    Attributes:
-        process: The gateway, once `load` has built it.
-        handshakes: TLS handshakes under way; None without HTTPS.
+    `load` sets ``process``; ``handshakes`` are the TLS handshakes under way, None without HTTPS.
     """
 
     process: "GatewayProcess"
@@ -123,15 +121,10 @@ class GatewayConfig(uvicorn.Config):
 
 
 def serve(loaded: Loaded) -> int:
-    """Run the gateway until it is told to stop.
+    """Run the gateway until it is told to stop, and return the exit status.
 
-    Returns:
-        The exit status: 0 after a clean stop, 3 if it could not start, 128 + signal if a second
-        signal told it to end at once.
-
-    Raises:
-        SettingsError: A file of secrets, of TLS, of keys or of the request trace, a tokenizer, the Kubernetes
-            client or ZeroMQ cannot be used.
+    It is 0 after a clean stop, 3 if the gateway could not start, 128 + signal after a second signal. Raise
+    SettingsError if a file of secrets, TLS, keys or the trace, a tokenizer or an extra cannot be used.
     """
     settings = with_secret_files(loaded.settings)
     loaded = replace(loaded, settings=settings)
@@ -177,11 +170,7 @@ class _Sockets:
 
 @contextlib.contextmanager
 def _listening(settings: Settings, *, shared: bool = False) -> Iterator[_Sockets]:
-    """Bind all ports of a gateway; other sockets of this user may share them if ``shared``.
-
-    Raises:
-        StateError: An address cannot be bound.
-    """
+    """Bind all ports, to be ``shared`` with sockets of this user; raise StateError if one cannot be bound."""
     server, admin = settings.server, settings.admin
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(contextlib.closing(bound(server.host, server.port, shared=shared)))
@@ -193,11 +182,7 @@ def _listening(settings: Settings, *, shared: bool = False) -> Iterator[_Sockets
 
 
 def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Return a bound socket; see `_listening`.
-
-    Raises:
-        StateError: The address cannot be bound.
-    """
+    """Return a bound socket, as `_listening` does."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

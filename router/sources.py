@@ -42,11 +42,9 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of a value.
+    """Source of a value: ``place`` is a flag, a variable or ``FILE line N``; empty for a default.
 
-    Attributes:
-        kind: ``runtime`` for a change since the start (`router.live_settings`).
-        place: Flag, variable, or ``FILE line N``; empty for a default.
+    ``runtime`` is a change since the start (`router.live_settings`).
     """
 
     kind: Literal["flag", "environment", "file", "default", "runtime"]
@@ -76,15 +74,12 @@ def load(
     environ: Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Loaded:
-    """Find the effective settings.
+    """Find the effective settings; raise SettingsError with all problems.
 
     Args:
         flags: Values of the command line, by dotted key.
         environ: The environment.
         file: Path of a YAML file; it wins over the path in ``CACHEWAY_CONFIG``.
-
-    Raises:
-        SettingsError: With all problems.
     """
     problems: list[str] = []
     environ = environ or {}
@@ -107,14 +102,9 @@ def load(
 
 
 def changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return the settings with some values replaced, checked as when they are loaded.
+    """Return the settings with some values replaced, typed as in the file.
 
-    Args:
-        settings: The other values.
-        values: By dotted key, typed as in the file. An empty text is None, where a setting may be None.
-
-    Raises:
-        SettingsError: With all problems.
+    An empty text is None, where a setting may be None. Raise SettingsError with all problems.
     """
     problems = [no_such_setting(key) for key in values if key not in CATALOGUE]
     offers = {
@@ -231,11 +221,7 @@ def _unknown_section(name: str) -> str:
 
 
 def _parsed(offer: _Offer) -> Any:
-    """Parse the text of a flag or variable by its kind; other values are typed already.
-
-    Raises:
-        ValueError: The text has the wrong form.
-    """
+    """Parse the text of a flag or variable by its kind; raise ValueError if it has the wrong form."""
     value, kind = offer.value, offer.row.kind
     typed = offer.origin.kind in ("file", "runtime")
     if kind == "list" and not typed:

@@ -39,11 +39,7 @@ RESTART_PAUSE_S = 0.5
 class Supervisor:
     """Keeps processes running until told to stop. Use it in the main thread's event loop.
 
-    Args:
-        port: A socket bound to their port.
-        target: Function that each process runs; importable by name.
-        arguments: For ``target``; they are pickled.
-        count: Number of processes.
+    ``port`` is a socket bound to their port; ``target`` is importable by name, and its arguments are pickled.
     """
 
     def __init__(
@@ -58,11 +54,7 @@ class Supervisor:
         self._running: set[SpawnProcess] = set()
 
     async def run(self) -> int:
-        """Start the processes and keep them running.
-
-        Returns:
-            The exit status: 0 after a clean stop, 3 if a process could not start, 128 + signal after a cut.
-        """
+        """Keep the processes running; return 0 after a clean stop, 3 if one could not start, 128 + signal."""
         with signals_to(self.told):
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._count):

@@ -36,9 +36,7 @@ _Signature = tuple[tuple[int, ...] | None, ...]
 class RenewedContext(ssl.SSLContext):
     """A context that stands for the newest one that ``make`` could build from ``files``.
 
-    Raises:
-        OSError: A file cannot be read.
-        ssl.SSLError: A file has the wrong content.
+    Raise OSError or ssl.SSLError if it cannot be built at first.
     """
 
     _make: Callable[[], ssl.SSLContext]
@@ -98,16 +96,10 @@ class RenewedContext(ssl.SSLContext):
 
 
 def server_context(certfile: str, keyfile: str, ca_certs: str = "") -> ssl.SSLContext:
-    """Return the context of an HTTPS listener; it follows its files.
+    """Return the context of an HTTPS listener, which follows its PEM files.
 
-    Args:
-        certfile: PEM file with the certificate chain.
-        keyfile: PEM file with its private key.
-        ca_certs: PEM file with the authorities of client certificates, which are then needed; empty for none.
-
-    Raises:
-        OSError: A file cannot be read.
-        ssl.SSLError: A file has the wrong content.
+    Clients must show a certificate of one of ``ca_certs``, if given. Raise OSError or ssl.SSLError for bad
+    files.
     """
 
     def make() -> ssl.SSLContext:
@@ -124,11 +116,7 @@ def server_context(certfile: str, keyfile: str, ca_certs: str = "") -> ssl.SSLCo
 
 
 def check_tls_files(settings: Settings) -> None:
-    """Load every TLS file that the settings name.
-
-    Raises:
-        SettingsError: A file cannot be used.
-    """
+    """Load every TLS file that the settings name; raise SettingsError if a file cannot be used."""
     for section, listener in (("server", settings.server), ("admin", settings.admin)):
         if listener.ssl_certfile:
             check_listener_files(section, listener.ssl_certfile, listener.ssl_keyfile, listener.ssl_ca_certs)
@@ -136,11 +124,7 @@ def check_tls_files(settings: Settings) -> None:
 
 
 def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
-    """Return the context of connections to https workers; it follows its files.
-
-    Raises:
-        SettingsError: A file cannot be used.
-    """
+    """Return the context of connections to https workers; raise SettingsError if a file is unusable."""
     for setting, files, make in (
         ("ca_file", upstream.ca_file, _verifying),
         ("client_cert", _pair(upstream.client_cert, upstream.client_key), _showing),
@@ -172,11 +156,7 @@ def _showing(upstream: UpstreamSettings) -> ssl.SSLContext:
 
 
 def check_listener_files(section: str, certfile: str, keyfile: str, ca_certs: str = "") -> None:
-    """Check that a listener can serve with its files; ``section`` names the setting in the error.
-
-    Raises:
-        SettingsError: It cannot.
-    """
+    """Check the TLS files of a listener; raise SettingsError, with the section, if one is unusable."""
     for setting, files, authorities in (
         ("ssl_certfile", _pair(certfile, keyfile), ""),
         ("ssl_ca_certs", ca_certs, ca_certs),

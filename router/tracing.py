@@ -36,11 +36,7 @@ class SpanRules:
 
 
 def check_tracing(rules: SpanRules) -> None:
-    """Check that requests can be traced, before anything starts.
-
-    Raises:
-        SettingsError: They cannot.
-    """
+    """Check that requests can be traced, before anything starts; raise SettingsError if they cannot."""
     if rules.enable_trace and not _installed():
         raise SettingsError(
             ["observability.enable_trace needs OpenTelemetry: pip install 'cacheway[tracing]'"]

@@ -17,11 +17,7 @@ REDIS_SCHEMES = (
 
 
 def http_url(url: str) -> str:
-    """Check and normalise one base URL of a worker.
-
-    Raises:
-        ValueError: It is no such URL.
-    """
+    """Check and normalise one base URL of a worker; raise ValueError if it is no such URL."""
     url = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parts = urlsplit(url)
@@ -89,11 +85,7 @@ _TOKENS = re.compile(r"([1-9][0-9]{0,11})([KM]?)")
 
 
 def token_count(text: str) -> int:
-    """Parse a number of tokens that may end with K (1024) or M (1024 K), such as ``64K``.
-
-    Raises:
-        ValueError: It is no such number.
-    """
+    """Parse a number of tokens with an optional K (1024) or M (1024 K); raise ValueError if it is none."""
     found = _TOKENS.fullmatch(text.strip().upper())
     if found is None:
         raise ValueError(f"{text!r} is not a number of tokens; write 65536 or 64K")

@@ -58,13 +58,8 @@ class Access:
     def actor(self, headers: Sequence[Header], *, registers: bool = False) -> Actor:
         """Return the author of a request.
 
-        Args:
-            headers: Names in lower case.
-            registers: True for a route of encoders, for which the gateway's key is enough.
-
-        Raises:
-            InvalidKey: The key or token is not valid.
-            ClientError: It is a tenant's.
+        A route that ``registers`` encoders also takes the gateway's key. Raise InvalidKey without a valid
+        key or token, ClientError for a tenant's.
         """
         actor = self._known(headers)
         if actor is None and registers and not self._door.is_open and self._door.is_admin(headers):
@@ -82,17 +77,9 @@ class Access:
     def check(
         self, actor: Actor, method: str, path: str, headers: Sequence[Header], *, registers: bool = False
     ) -> None:
-        """Check that an actor may send a request.
+        """Check that an actor may send a request; raise ClientError if not.
 
-        Args:
-            actor: Its author.
-            method: HTTP method.
-            path: Without ``/admin``.
-            headers: Names in lower case.
-            registers: True for a route of encoders.
-
-        Raises:
-            ClientError: The actor may not.
+        The path is without ``/admin``; ``registers`` is True for a route of encoders.
         """
         writes = needed_role(method, path) == "write"
         if writes and actor.role != "write":

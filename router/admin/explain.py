@@ -116,11 +116,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
 
 
 async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        ClientError: It is too long.
-    """
+    """Return the body of a request; raise ClientError if it is too long."""
     pieces, size = [], 0
     async for piece in stream:
         size += len(piece)
@@ -153,11 +149,7 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 def _understood(
     gateway: Gateway, body: bytes
 ) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
-    """Return the question, and the parsed request that it is about with its body.
-
-    Raises:
-        ClientError: It is not valid.
-    """
+    """Return the question, the parsed request and its body; raise ClientError if they are not valid."""
     question, raw = yield from _question(body)
     tenant = gateway.reader.door.tenant_named(question.tenant)
     try:
@@ -172,11 +164,7 @@ def _understood(
 
 
 def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
-    """Return the question, and the bytes of its request; a large one is parsed in steps.
-
-    Raises:
-        ClientError: It is not valid.
-    """
+    """Return the question and the bytes of its request; raise ClientError if they are not valid."""
     try:
         if len(body) < LARGE_BODY_BYTES:
             question = _questions.decode(body)
@@ -195,11 +183,7 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
 
 
 def _policy(question: Question) -> Policy | None:
-    """Return the policy in the question; None for the one in use.
-
-    Raises:
-        ClientError: The policy or one of its options is unknown.
-    """
+    """Return the policy in the question, None for the one in use; raise ClientError if it is unknown."""
     if not question.policy:
         if question.policy_options:
             raise ClientError("policy_options need a policy.", code="invalid_value", param="policy_options")

@@ -51,16 +51,7 @@ def is_open(path: str) -> bool:
 
 
 class Gate:
-    """The layer in front of ``app``.
-
-    Args:
-        app: The application.
-        door: Checks keys of the data API.
-        access: Checks operators and encoders.
-        administers: True if ``app`` has the routes of the admin API.
-        trail: Gets the changes.
-        request_id_of: Returns the id of a request, by its headers.
-    """
+    """The layer in front of an application, with the admin API's routes if ``administers``."""
 
     def __init__(
         self,
@@ -133,11 +124,7 @@ class Gate:
     def _let_in(
         self, method: str, path: str, headers: Sequence[Header], state: MutableMapping[str, Any]
     ) -> None:
-        """Check that a request may pass, and note its author where that matters.
-
-        Raises:
-            ClientError: It may not.
-        """
+        """Check that a request may pass, and note its author; raise ClientError if it may not."""
         if is_open(path):
             return
         registers = path in ENCODER_PATHS
@@ -158,10 +145,9 @@ class Gate:
 
 
 async def _whole(scope: Scope, receive: Receive) -> Receive:
-    """Read the body of a change, which is short and comes at once; return a ``receive`` that repeats it.
+    """Read the whole body of a change and return a ``receive`` that repeats it.
 
-    Raises:
-        ClientError: It is too long, or does not come.
+    Raise ClientError if the body is too long or does not come: a change is short and comes at once.
     """
     body = b""
     try:

@@ -61,14 +61,7 @@ class _QuietServer(uvicorn.Server):
 
 @dataclass
 class Listener:
-    """Serves an application on a port, while `serve` runs.
-
-    Attributes:
-        clients: Counts and bounds the connections.
-        limits: Of each connection and request.
-        keepalive_s: Longest time between two requests of a connection.
-        tls: None for plain HTTP.
-    """
+    """Serves an application on a port, while `serve` runs; without ``tls`` over plain HTTP."""
 
     api: FastAPI
     clients: Clients

@@ -18,15 +18,10 @@ from router.tenants import KeysWatch, TokensWatch
 
 @dataclass(frozen=True, slots=True)
 class AdminParts:
-    """One process, as its operators see it.
+    """One process, as its operators see it; None stands for what is off or not configured.
 
-    Attributes:
-        discovery: None where it is off.
-        keys: None without a keys file.
-        tokens: None without a file of admin tokens.
-        vitals: Reads the vitals of all live replicas; None for one that does not answer.
-        degraded: Returns a sentence for each part that does not work.
-        now_unix_s: Wall clock.
+    ``vitals`` reads those of all live replicas, None for one that does not answer; ``degraded`` returns a
+    sentence for each part that does not work.
     """
 
     version: str

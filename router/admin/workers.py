@@ -153,11 +153,7 @@ def _add_one(api: FastAPI, gateway: Gateway) -> None:
 
 
 def found(registry: Registry, worker_id: str) -> LocalWorker:
-    """Return a worker.
-
-    Raises:
-        ClientError: The id is unknown.
-    """
+    """Return a worker; raise ClientError if the id is unknown."""
     local = registry.get(worker_id)
     if local is None:
         known = ", ".join(worker.worker.worker_id for worker in registry.all()[:5]) or "none"
@@ -174,11 +170,7 @@ def _drain(registry: Registry, local: LocalWorker, *, leaving: bool | None = Non
 
 
 def refuse_known(registry: Registry, url: str) -> None:
-    """Refuse to add a worker that exists.
-
-    Raises:
-        ClientError: It exists, or the URL is not valid.
-    """
+    """Refuse to add a worker that exists; raise ClientError if it exists, or the URL is not valid."""
     worker_id = worker_id_of(normal_url(url))
     if registry.get(worker_id) is not None:
         raise ClientError(

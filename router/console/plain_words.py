@@ -22,13 +22,9 @@ Severity = Literal["critical", "warning", "notice"]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One fault.
+    """One fault: a stable code, and sentences about the fault and its effect on requests.
 
-    Attributes:
-        code: The same while it lasts.
-        severity: ``critical``: requests are lost. ``warning``: something suffers. ``notice``: good to know.
-        what: A sentence about the fault.
-        effect: A sentence about its effect on requests.
+    ``critical``: requests are lost. ``warning``: something suffers. ``notice``: good to know.
     """
 
     code: str

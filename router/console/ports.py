@@ -77,13 +77,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica.
-
-    Attributes:
-        replica: Its id.
-        counters: Its totals; None if its vitals do not arrive.
-        shown: Fields that the page lists beside its id.
-    """
+    """One replica, with its totals (None if its vitals do not arrive) and further fields to show."""
 
     replica: str
     counters: Counters | None
@@ -124,13 +118,7 @@ class Conditions:
 
 
 class Decisions(NamedTuple):
-    """Decisions since a cursor.
-
-    Attributes:
-        told: The newest of them, the oldest first, as the page shows them.
-        skipped: Number of older ones that were left out.
-        cursor: Start of the next question.
-    """
+    """The newest decisions since a cursor, the oldest first, and the number of skipped ones."""
 
     told: Sequence[Mapping[str, Any]]
     skipped: int

@@ -117,11 +117,7 @@ class EventStream:
             self.leave(listener)
 
     def join(self) -> Listener:
-        """Add a listener; it gets the state at once if that is known, else soon.
-
-        Raises:
-            TooManyListeners: All places are taken.
-        """
+        """Add a listener, which gets the state once it is known; raise TooManyListeners if it is full."""
         if len(self._listeners) >= LISTENERS_MAX:
             raise TooManyListeners(
                 f"{LISTENERS_MAX} pages are connected to this replica; close one.", retry_after_s=5.0

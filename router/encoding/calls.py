@@ -57,11 +57,7 @@ _decoder = msgspec.json.Decoder(EncoderCall)
 
 
 def decoded(body: bytes) -> EncoderCall:
-    """Decode the body of a call.
-
-    Raises:
-        ClientError: It is not valid.
-    """
+    """Decode the body of a call; raise ClientError if it is not valid."""
     try:
         call = _decoder.decode(body)
     except (ValueError, RecursionError) as error:

@@ -44,11 +44,7 @@ class Encoding:
         return exchange
 
     def check(self) -> None:
-        """Check that there are encoders, healthy or not; without any there is nothing to keep or to wait for.
-
-        Raises:
-            NoWorker: There are none.
-        """
+        """Check that there are encoders, healthy or not; raise NoWorker if there are none."""
         if not self.gateway.registry.has_encoders:
             raise NoWorker(
                 "No worker of this fleet has the role encode.",
@@ -56,11 +52,7 @@ class Encoding:
             )
 
     def choose(self, key: int, tried: Slots) -> LocalWorker:
-        """Return the encoder for media with a key (`EncoderCall.key`), but none of the slots in ``tried``.
-
-        Raises:
-            NoWorker: There is none.
-        """
+        """Return the encoder for a key (`EncoderCall.key`), none of ``tried``; raise NoWorker for none."""
         gateway = self.gateway
         encoders = gateway.registry.encoders(gateway.log.now_us())
         fresh = encoders[~np.isin(encoders, tried)]
@@ -100,11 +92,7 @@ class Encoding:
         return None
 
     def wait(self, part: str, exchange: EncoderExchange) -> None:
-        """Let a call wait until any replica has placed its part (`follow`).
-
-        Raises:
-            RequestRejected: Too many wait.
-        """
+        """Let a call wait until its part is placed (`follow`); raise RequestRejected if too many wait."""
         if len(self._waiting) >= WAITING_MAX:
             raise RequestRejected(
                 f"{WAITING_MAX} calls wait for their parts already.",

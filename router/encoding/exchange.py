@@ -188,11 +188,7 @@ class EncoderExchange:
     # Inside.
 
     def _encode(self) -> None:
-        """Choose an encoder for the part.
-
-        Raises:
-            NoWorker: There is none.
-        """
+        """Choose an encoder for the part; raise NoWorker if there is none."""
         assert self._call is not None
         local = self._encoding.choose(self._call.key, np.array(self._tried, dtype=np.intp))
         self._release = self._encoding.place(self._part, len(self._tried), local)
@@ -211,11 +207,7 @@ class EncoderExchange:
             self._fail(crashed())
 
     def _follow(self) -> None:
-        """Send the call to its part's encoder, or wait until the part is placed.
-
-        Raises:
-            RequestRejected: Too many calls wait.
-        """
+        """Send the call to its part's encoder, or let it wait; raise RequestRejected if too many do."""
         local = self._encoding.whereabouts(self._part)
         if local is not None:
             self._send(local)

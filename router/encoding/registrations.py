@@ -54,11 +54,7 @@ class Registrations:
         return len(self._parts)
 
     def add(self, part: str, request: ClientRequest) -> None:
-        """Keep the needed part of a registration.
-
-        Raises:
-            ClientError: It is too long, or there are too many of this part.
-        """
+        """Keep the needed part of a registration; raise ClientError for too many or too long ones."""
         if len(request.body) > REGISTRATION_BYTES_MAX:
             raise ClientError(
                 f"A registration of {len(request.body)} bytes; at most {REGISTRATION_BYTES_MAX} are kept.",

@@ -27,18 +27,7 @@ from router.settings import Settings
 
 
 class ClientSide:
-    """Connections of clients, and their limits. Make it inside a running event loop.
-
-    Args:
-        settings: The effective settings.
-        metrics: Counts refusals, and is served on a port of its own if the settings say so.
-        files: Bounds on connections that follow from the limit of open files.
-
-    Attributes:
-        ending: Tells readiness and all client connections when the process ends.
-        clients: Counts connections and requests of clients.
-        held: Counts the bytes of bodies.
-    """
+    """Connections of clients, and their limits. Make it inside a running event loop."""
 
     def __init__(self, settings: Settings, metrics: Metrics, files: OpenFiles) -> None:
         self._settings, self._metrics, self._files = settings, metrics, files

@@ -13,11 +13,7 @@ from router.settings import Settings
 
 
 def check_kv_events(settings: Settings) -> None:
-    """Check that events can be received, before anything starts.
-
-    Raises:
-        SettingsError: They are wanted, and ZeroMQ is not installed.
-    """
+    """Check before the start that events can be received; raise SettingsError if ZeroMQ is missing."""
     if settings.fleet.kv_events != "off" and importlib.util.find_spec("zmq") is None:
         raise SettingsError(["fleet.kv_events: ZeroMQ is not installed; install cacheway[kv-events]"])
 
@@ -30,15 +26,7 @@ def make_kv_events(
     root_of: Callable[[str, str], int],
     destinations: Destinations,
 ) -> KvEvents:
-    """Build the followers of KV events.
-
-    Args:
-        settings: All of them.
-        core: The fleet.
-        client: Asks engines where they publish.
-        root_of: Returns the root of the token ids that an engine caches under a model's name and a salt.
-        destinations: Guard of outgoing connections.
-    """
+    """Build the followers of KV events; ``root_of`` returns the root for a model's name and a salt."""
     models = settings.placement.models
     with_ids = {name for name, model in models.items() if model.tokenizer}
 

@@ -12,12 +12,8 @@ from router.tenants import Keyring, KeysWatch, Limiter, TokensWatch
 class TenantSide:
     """The tenants of one process. Make it inside a running event loop.
 
-    Attributes:
-        keys: Watches the keys file; None without one.
-        tokens: Watches the file of admin tokens; None without one.
-        leases: This replica's part of each limit.
-        limiter: Keeps tenants to their limits; None without a keys file.
-        keyring: The tenants' keys; None without a keys file.
+    ``keys``, ``limiter`` and ``keyring`` are None without a keys file, ``tokens`` without a file of admin
+    tokens.
     """
 
     def __init__(

@@ -35,13 +35,6 @@ class WorkerSide:
         discovers: Returns True if discovery sees a pod at a URL.
         may_resend: Returns True if a request that met a stale connection may be sent once more.
         connected: Gets each new connection, and the seconds that it took to make it.
-
-    Attributes:
-        destinations: Guard of outgoing connections.
-        client: Asks workers.
-        core: The fleet, with its registry.
-        health: Probes workers.
-        engine_metrics: Reads their reports of load.
     """
 
     def __init__(

@@ -27,14 +27,7 @@ AccessRole = Literal["read", "write"]
 
 @dataclass(frozen=True, slots=True)
 class AdminToken:
-    """One token.
-
-    Attributes:
-        name: Its owner, for the audit.
-        role: ``write`` also allows to read.
-        digest: SHA-256 of the token.
-        expires_unix_s: End of its validity; infinite if it stays valid.
-    """
+    """One token and its owner, for the audit; the role ``write`` also allows to read."""
 
     name: str
     role: AccessRole
@@ -65,20 +58,12 @@ class _Token(Entry):
 
 
 def load_tokens(path: Path) -> AdminTokens:
-    """Read a file of tokens.
-
-    Raises:
-        KeysFileError: With all problems.
-    """
+    """Read a file of tokens; raise KeysFileError with all problems."""
     return parsed_tokens(content_of(path), str(path))
 
 
 def parsed_tokens(content: bytes, place: str) -> AdminTokens:
-    """Parse the YAML or JSON of a file of tokens; ``place`` names it in problems.
-
-    Raises:
-        KeysFileError: With all problems.
-    """
+    """Parse a file of tokens named ``place``; raise KeysFileError with all problems."""
     reading = Reading(content, place)
     tokens: dict[bytes, AdminToken] = {}
     for name, value in reading.entries("tokens", TOKENS_MAX):

@@ -86,11 +86,7 @@ class Door:
         self._admin_key = key
 
     def tenant_of(self, headers: Sequence[Header]) -> Tenant:
-        """Return the tenant of a request.
-
-        Raises:
-            InvalidKey: A key is needed, and this is none of ours.
-        """
+        """Return the tenant of a request; raise InvalidKey if a key is needed, and this is none of ours."""
         if self.is_open:
             return self._named_in(headers) if headers else ANONYMOUS
         key = presented_key(headers)

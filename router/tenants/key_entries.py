@@ -60,11 +60,7 @@ E = TypeVar("E", bound=Entry)
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        KeysFileError: It cannot be read, or is too long.
-    """
+    """Return the content of a file; raise KeysFileError if it cannot be read, or is too long."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -87,15 +83,7 @@ def _message(detail: dict[str, Any]) -> str:
 
 
 class Reading:
-    """Values of a file's content, with the place of each.
-
-    Args:
-        content: YAML or JSON.
-        place: The file's name, for problems.
-
-    Attributes:
-        problems: A sentence for each problem.
-    """
+    """Values of a file's content, with the place of each, and a sentence for each problem."""
 
     def __init__(self, content: bytes, place: str) -> None:
         self.problems: list[str] = []

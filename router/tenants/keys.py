@@ -44,13 +44,7 @@ def digest_of(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TenantKey:
-    """One key of a tenant.
-
-    Attributes:
-        digest: SHA-256 of the key.
-        not_before_unix_s: Start of its validity.
-        expires_unix_s: End of its validity; infinite if it stays valid.
-    """
+    """SHA-256 of a tenant's key, and its validity; infinite ``expires_unix_s``: it stays valid."""
 
     digest: bytes
     not_before_unix_s: float = -math.inf

@@ -62,24 +62,14 @@ class _Tenant(Entry):
 
 
 def load_keys(path: Path, classes: Collection[str] = ()) -> KeyTable:
-    """Read a keys file; see `parsed_keys`.
-
-    Raises:
-        KeysFileError: With all problems (`router.tenants.key_entries`).
-    """
+    """Read a keys file; see `parsed_keys`."""
     return parsed_keys(content_of(path), str(path), classes)
 
 
 def parsed_keys(content: bytes, place: str, classes: Collection[str] = ()) -> KeyTable:
-    """Parse the content of a keys file.
+    """Parse a keys file named ``place``; no ``classes`` means that they are unknown.
 
-    Args:
-        content: YAML or JSON.
-        place: The file's name, for problems.
-        classes: Known classes of requests; empty if unknown.
-
-    Raises:
-        KeysFileError: With all problems.
+    Raise KeysFileError with all problems.
     """
     reading = Reading(content, place)
     tenants: dict[str, Tenant] = {}

@@ -38,13 +38,10 @@ class Limiter:
         return self._leases.degraded_reason
 
     def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
-        """Charge a request to its tenant.
+        """Charge the estimated tokens of prompt and answer to a tenant with limits.
 
-        Args:
-            tenant: A tenant with limits.
-            tokens: Estimated tokens of prompt and answer.
-            decided: Called later with the charge if it is neither granted nor refused yet; the request may
-                have ended by then.
+        If the charge is neither granted nor refused yet, ``decided`` gets it later, perhaps after the
+        request ended.
         """
         return self._leases.charge(self._leases.account(tenant.name, tenant.limits), tokens, decided)
 

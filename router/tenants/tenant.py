@@ -14,13 +14,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:
-    """Limits of a tenant over all replicas; 0 stands for no limit.
-
-    Attributes:
-        requests_per_minute: Admitted requests.
-        tokens_per_minute: Prompt and output tokens of admitted requests.
-        concurrent_tokens: Prompt and expected output tokens of requests that have not ended.
-    """
+    """Limits of a tenant over all replicas, for admitted requests; 0 for none. Output counts as expected."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0

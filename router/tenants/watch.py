@@ -37,11 +37,7 @@ _MISSING: _Signature = ()
 
 
 def check_keys_file(keys_file: str, tokens_file: str, classes: Collection[str]) -> None:
-    """Check that the files of keys and tokens can be used, before anything starts.
-
-    Raises:
-        SettingsError: One cannot.
-    """
+    """Check the files of keys and tokens before the start; raise SettingsError if one is unusable."""
     key = "tenancy.keys_file"
     try:
         if keys_file:
@@ -57,14 +53,7 @@ T = TypeVar("T")
 
 
 class FileWatch(ABC, Generic[T]):
-    """Watches one file of key hashes; ``noun`` names it in log events.
-
-    Attributes:
-        problem: Reason why the file cannot be used; None if it can.
-        loaded_unix_s: Time of the last successful read.
-        loaded_count: Successful reads.
-        refused_count: Failed reads.
-    """
+    """Watches one file of key hashes, called ``noun`` in logs; ``problem`` is None while it can be used."""
 
     def __init__(self, path: str, noun: str, now_unix_s: Callable[[], float]) -> None:
         self.path = Path(path)
@@ -79,11 +68,7 @@ class FileWatch(ABC, Generic[T]):
 
     @abstractmethod
     def _read(self) -> T:
-        """Read the file, in any thread.
-
-        Raises:
-            KeysFileError: It cannot be used.
-        """
+        """Read the file, in any thread; raise KeysFileError if it cannot be used."""
 
     @abstractmethod
     def _use(self, table: T, now_unix_s: float) -> Mapping[str, int]:
@@ -93,11 +78,7 @@ class FileWatch(ABC, Generic[T]):
         """Apply the passing of time to an unchanged table."""
 
     def load(self) -> None:
-        """Read it for the first time.
-
-        Raises:
-            KeysFileError: It cannot be used: the gateway does not serve with half of the keys.
-        """
+        """Read it for the first time; raise KeysFileError if it cannot be used, so that the start stops."""
         self._seen = _signature(self.path)
         self._take(self._read())
 

@@ -33,11 +33,7 @@ ENGINE = "engine"
 
 
 def check_tokenizers(placement: PlacementSettings) -> None:
-    """Check that prompts can be tokenized, before anything starts.
-
-    Raises:
-        SettingsError: They cannot.
-    """
+    """Check that prompts can be tokenized, before anything starts; raise SettingsError if they cannot."""
     wanted = {name: model.tokenizer for name, model in placement.models.items() if model.tokenizer}
     if not wanted:
         return

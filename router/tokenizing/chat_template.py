@@ -43,19 +43,12 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """One template.
-
-    Args:
-        source: Its text.
-        special_tokens: Tokens that it may name: ``bos_token``, ``eos_token`` and such.
+    """One template; raise TemplateError if its source is none.
 
     Attributes:
         takes_parts: True if it takes content as a list of parts.
         knows_developers: True if it knows the role ``developer``.
         tells_time: True if it may print the time.
-
-    Raises:
-        TemplateError: It is no template.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -82,18 +75,9 @@ class ChatTemplate:
         continue_final_message: bool,
         values: Mapping[str, Any],
     ) -> str:
-        """Render a conversation.
+        """Render a conversation, its content as the template takes it; raise NotTokenized if that fails.
 
-        Args:
-            messages: Its turns, with the content that the template takes.
-            tools: Tools of the model; None for none.
-            documents: Documents to quote.
-            add_generation_prompt: True to open the answer.
-            continue_final_message: True to leave the last turn open.
-            values: Further variables from the request.
-
-        Raises:
-            NotTokenized: The template refuses it, or it cannot be continued.
+        ``add_generation_prompt`` opens the answer, ``continue_final_message`` leaves the last turn open.
         """
         if not messages or (add_generation_prompt and continue_final_message):
             raise NotTokenized(Cause.FAILED, "there is nothing to answer, or nothing to continue")

@@ -69,11 +69,7 @@ class Conversation:
 
 
 def conversation_of(body: Mapping[str, Any], template: ChatTemplate) -> Conversation:
-    """Convert a decoded body of ``/v1/chat/completions`` to the input of a template.
-
-    Raises:
-        NotTokenized: Its token ids cannot be known here.
-    """
+    """Convert a decoded chat body to the input of a template; raise NotTokenized if that is impossible."""
     for name in NOT_RENDERED_HERE:
         if body.get(name) is not None:
             raise NotTokenized(Cause.UNSUPPORTED, f"it has {name}")

@@ -38,11 +38,7 @@ class EngineTokenizer:
         self._worker_of = worker_of
 
     async def asked(self, model: str, question: bytes, timeout_s: float) -> bytes:
-        """Ask a worker of a model; the timeout is that of each step.
-
-        Raises:
-            NotTokenized: No worker answered.
-        """
+        """Ask a worker of a model, with a timeout for each step; raise NotTokenized if none answers."""
         url = self._worker_of(model)
         if url is None:
             raise NotTokenized(Cause.FAILED, "no worker of the model can be asked")
@@ -61,11 +57,7 @@ class EngineTokenizer:
 
 
 def question_of(endpoint: Endpoint, body: bytes) -> bytes:
-    """Return the question for a request's body.
-
-    Raises:
-        NotTokenized: Its ids cannot be asked for.
-    """
+    """Return the question for a request's body; raise NotTokenized if its ids cannot be asked for."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
@@ -98,11 +90,7 @@ def question_of(endpoint: Endpoint, body: bytes) -> bytes:
 
 
 def answered(answer: bytes) -> list[bytes]:
-    """Return the ids of an answer, as 32-bit integers.
-
-    Raises:
-        NotTokenized: It has none.
-    """
+    """Return the ids of an answer, as 32-bit integers; raise NotTokenized if it has none."""
     try:
         return [array("I", _answers.decode(answer).tokens).tobytes()]
     except (ValueError, OverflowError) as error:

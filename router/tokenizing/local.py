@@ -28,12 +28,8 @@ Anthropic's are turned into conversations by each engine in its own way."""
 class LocalTokenizer:
     """Tokenizer of one folder, or of its ``tokenizer.json``; several threads may use it.
 
-    Args:
-        path: The folder or file.
-        remembered: Packed ids by the hash of a text; shared with others.
-
-    Raises:
-        UnusableTokenizer: It cannot be used; says why.
+    ``remembered`` holds packed ids by the hash of a text, shared with others. Raise UnusableTokenizer if
+    needed.
     """
 
     def __init__(self, path: Path, remembered: Remembered[bytes, bytes]) -> None:
@@ -54,11 +50,7 @@ class LocalTokenizer:
         return date.today().isoformat() if self._tells_time else ""  # noqa: DTZ011 - as `strftime_now`
 
     def packed(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        """Return the ids of a body's prompts, as 32-bit integers.
-
-        Raises:
-            NotTokenized: They cannot be known here.
-        """
+        """Return the ids of a body's prompts, as 32-bit integers; raise NotTokenized if it fails."""
         try:
             # Exact, as engines decode it: whole numbers of any size stay what they are.
             fields: dict[str, Any] = msgspec.json.decode(body)

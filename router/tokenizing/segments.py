@@ -37,12 +37,10 @@ BOUNDARIES_MAX = 8
 
 
 class SegmentTokenizer:
-    """Tokenizes with one tokenizer; several threads may use it.
+    """Tokenizes with one tokenizer that no longer changes; several threads may use it.
 
-    Args:
-        tokenizer: Not changed any more.
-        cut_at: Texts of frequent special tokens; the usable ones become boundaries.
-        remembered: Packed ids by the hash of a text.
+    Usable special tokens of ``cut_at`` become boundaries. ``remembered`` holds packed ids by the hash of a
+    text.
     """
 
     def __init__(
@@ -57,14 +55,9 @@ class SegmentTokenizer:
         self._opening, self._closing, self._frames = _frame(tokenizer)
 
     def packed(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """Return the ids of a text, as 32-bit integers.
+        """Return the ids of a text, as 32-bit integers, opened and closed if ``add_special_tokens``.
 
-        Args:
-            text: All of it.
-            add_special_tokens: True to open and close it as the tokenizer says.
-
-        Raises:
-            NotTokenized: It is no text (a lone surrogate), or the tokenizer refuses it.
+        Raise NotTokenized if it is no text (a lone surrogate), or the tokenizer refuses it.
         """
         try:
             if add_special_tokens and not self._frames:

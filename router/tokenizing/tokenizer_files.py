@@ -32,13 +32,9 @@ class UnusableTokenizer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """Content of a folder.
+    """Content of a folder: a tokenizer that neither cuts nor pads, texts of named tokens, templates by name.
 
-    Attributes:
-        tokenizer: Neither cuts nor pads.
-        special_tokens: Texts of the tokens that have a name, such as ``bos_token``.
-        templates: Chat templates by name; ``default`` is used unless there are tools and one for
-            ``tool_use``.
+    The template ``default`` is used unless there are tools and a template ``tool_use``.
     """
 
     tokenizer: Tokenizer
@@ -47,11 +43,7 @@ class TokenizerFiles:
 
 
 def read_tokenizer(path: Path) -> TokenizerFiles:
-    """Read a tokenizer from its folder, or its ``tokenizer.json``.
-
-    Raises:
-        UnusableTokenizer: It cannot be used; says why.
-    """
+    """Read a tokenizer from its folder or file; raise UnusableTokenizer with the reason if it fails."""
     folder = path if path.is_dir() else path.parent
     file = path / TOKENIZER_FILE if path.is_dir() else path
     try:

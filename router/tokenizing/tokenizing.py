@@ -78,8 +78,7 @@ class Tokenizing:
     """Turns prompts into token ids; for use from the event loop's thread.
 
     Args:
-        tokenizers: By model as requests name it, ``*`` for all others; None leaves a model's prompts as they
-            are.
+        tokenizers: By model of requests, ``*`` for all others; None leaves a model's prompts as they are.
         hasher: Chains ids.
         loop: The event loop.
         limit_s: Most seconds that a request waits, beside `LIMIT_S_PER_BYTE`.
@@ -116,16 +115,10 @@ class Tokenizing:
         self._aside_until_s: dict[str, float] = {}
 
     def begin(self, parsed: ParsedRequest, body: bytes, done: Done) -> ParsedRequest | None:
-        """Find the ids of a request's prompts.
+        """Find the ids of a request's prompts; return the request to go on with, or None.
 
-        Args:
-            parsed: The request.
-            body: Its body.
-            done: Called, not before this returns, with the request that is to go on, even if it has ended
-                meanwhile. Not called if the request is returned.
-
-        Returns:
-            The request that is to go on at once; None if ``done`` will be called.
+        After None ``done`` is called with it, not before this returns, even if the request has ended
+        meanwhile.
         """
         model = parsed.model or ""
         tokenizer = self._tokenizers.get(model, self._others)
