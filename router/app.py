@@ -42,7 +42,6 @@ from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
-from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
 from router.process.starting import (
     first_probes,
@@ -52,7 +51,6 @@ from router.process.starting import (
     warn_of_unpriced_links,
 )
 from router.process.tenant_side import TenantSide
-from router.process.troubles import troubles
 from router.process.worker_side import WorkerSide
 from router.proxy import Ending
 from router.samples import Samples
@@ -102,7 +100,7 @@ class GatewayProcess:
         keyring = Keyring()
         self.fleet = FleetState(fleet_rules(settings, keyring.weight_of))
         self.clock = LogClock()
-        self._ops = LogListener(self._heard)
+        self._ops = report.LogListener(self._heard)
         self.shared = self._shared_state(settings, redis_url)
         log = LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status)
         self.workers = WorkerSide(
@@ -169,7 +167,7 @@ class GatewayProcess:
 
     def degraded(self) -> tuple[str, ...]:
         """Return a sentence for each part that does not work."""
-        return troubles(self.workers.core, self.tenants, self.discovery)
+        return report.troubles(self.workers.core, self.tenants, self.discovery)
 
     # Parts.
 

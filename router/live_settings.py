@@ -155,7 +155,7 @@ class LiveSettings:
         expected: str | None = None,
         dry_run: bool = False,
     ) -> Outcome:
-        """Give all settings the values from before a change; other arguments and errors are those of `change`."""
+        """Undo a change and all later ones, for all replicas, with arguments and errors as of `change`."""
         self._expect(expected)
         before = self.overrides.before(change_id)
         if before is None:
@@ -166,11 +166,11 @@ class LiveSettings:
                 status=404,
             )
         texts = {key: before.get(key) for key in sorted(before.keys() | self.overrides.values().keys())}
-        known = {key: text for key, text in texts.items() if not self._unusable(key, text)}
+        usable = {key: text for key, text in texts.items() if not self._unusable(key, text)}
         judged = self._judged_or_error(
             {
                 key: self._started_value(key) if text is None else orjson.loads(text)
-                for key, text in known.items()
+                for key, text in usable.items()
             }
         )
         return self._say(texts, judged, actor=actor, comment=comment, undoes=change_id, dry_run=dry_run)
@@ -188,8 +188,8 @@ class LiveSettings:
         dry_run: bool,
     ) -> Outcome:
         """Publish the new values of a checked change."""
-        known = self.overrides.values()
-        new = {key: text for key, text in texts.items() if text != known.get(key)}
+        usable = self.overrides.values()
+        new = {key: text for key, text in texts.items() if text != usable.get(key)}
         values = {
             key: (value_of(self.current, key), value_of(judged, key))
             for key in sorted(new)
@@ -265,19 +265,19 @@ class LiveSettings:
 
         Changes that did not fit are tried again while that helps, since a change may need an older one.
         """
-        settings, left = self.started, self._by_change(values)
+        settings, pending = self.started, self._by_change(values)
         while True:
             again: list[dict[str, Any]] = []
             reasons: dict[str, str] = {}
-            for part in left:
+            for part in pending:
                 try:
                     settings = self._judged(settings, part)
                 except SettingsError as error:
                     again.append(part)
                     reasons |= dict.fromkeys(part, "; ".join(error.problems))
-            if len(again) == len(left):
+            if len(again) == len(pending):
                 return settings, refused | reasons
-            left = again
+            pending = again
 
     def _by_change(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Group values by their change, the newest first."""

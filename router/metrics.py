@@ -100,8 +100,8 @@ class Made(dict[Key, Value], Generic[Key, Value]):
         self._make = make
 
     def __missing__(self, key: Key) -> Value:
-        made = self[key] = self._make(key)
-        return made
+        child = self[key] = self._make(key)
+        return child
 
 
 class Metrics:
@@ -344,11 +344,11 @@ class Metrics:
 
     def follow(self, family: Family, total: int, *labels: str) -> None:
         """Raise a counter to a total since the start of this process that somebody else counts."""
-        known = self._totals.get((family, labels))
-        if known is None:
+        counted = self._totals.get((family, labels))
+        if counted is None:
             counter = self._counters[family]
-            known = self._totals[family, labels] = Total(counter.labels(*labels) if labels else counter)
-        known.follow(total)
+            counted = self._totals[family, labels] = Total(counter.labels(*labels) if labels else counter)
+        counted.follow(total)
 
     def set(self, family: Family, value: float, *labels: str) -> None:
         """Set a gauge."""

@@ -47,14 +47,14 @@ class Samples:
             now = link_state(self._gateway, link, now_us)
             for state in LinkState:
                 yield families.LINK_STATE, (link, state.value), float(now == state.value)
-            known, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)
+            measured, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)
             reserved = links.reserved_bytes_per_s(link, now_us)
             yield families.LINK_CAPACITY, (link,), links.capacity_bytes_per_s(link, now_us)
             yield families.LINK_RESERVED, (link,), reserved
             if cap:
                 yield families.LINK_UTILISATION, (link,), reserved / cap
-            if known is not None:
-                yield families.LINK_GOODPUT, (link,), known.bytes_per_s
+            if measured is not None:
+                yield families.LINK_GOODPUT, (link,), measured.bytes_per_s
             yield families.LINK_RTT, (link,), links.rtt_s(link)
             yield families.LINK_LOSS, (link,), links.loss_ratio(link)
 
@@ -95,10 +95,10 @@ class Samples:
         if reported is None:
             return
         yield families.REPORT_AGE, name, (now_us - reported.at_us) / 1e6
-        for family, said in (
+        for family, figure in (
             (families.REPORTED_RUNNING, reported.running),
             (families.REPORTED_WAITING, reported.waiting),
             (families.REPORTED_KV, reported.kv_tokens),
         ):
-            if said >= 0:
-                yield family, name, said
+            if figure >= 0:
+                yield family, name, figure

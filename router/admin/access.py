@@ -137,11 +137,11 @@ _READING = frozenset(("POST", path) for path in READING_POSTS)
 
 def _of_another_site(headers: Sequence[Header], *, writes: bool) -> bool:
     """Return True if a browser sends this for a page of another site."""
-    said = dict(headers)
-    origin = said.get(b"origin")
-    if origin is not None and origin.partition(b"://")[2] != said.get(b"host"):
+    fields = dict(headers)
+    origin = fields.get(b"origin")
+    if origin is not None and origin.partition(b"://")[2] != fields.get(b"host"):
         return True
-    return writes and said.get(b"sec-fetch-site", b"none").strip().lower() not in _OF_THIS_SITE
+    return writes and fields.get(b"sec-fetch-site", b"none").strip().lower() not in _OF_THIS_SITE
 
 
 _OF_THIS_SITE = frozenset((b"none", b"same-origin"))

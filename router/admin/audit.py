@@ -65,7 +65,7 @@ class AuditTrail:
             return
         route = getattr(scope.get("route"), "path_format", "") or scope["path"][:NAME_CHARS_MAX]
         named = ", ".join(map(str, scope.get("path_params", {}).values()))
-        said = {
+        entry = {
             "actor": state.get("actor", ""),
             "client": _address(scope),
             "action": f"{scope['method']} {route}",
@@ -79,7 +79,7 @@ class AuditTrail:
         logger.log(
             level,
             _OUTCOMES[outcome],
-            extra={"event": f"admin.{outcome}", **said, "detail": dict(change.detail)},
+            extra={"event": f"admin.{outcome}", **entry, "detail": dict(change.detail)},
         )
         if outcome == "changed":
             self._log.publish(
@@ -88,7 +88,7 @@ class AuditTrail:
                     replica=self._log.replica,
                     detail=_bounded(change.detail),
                     unix_us=round(self._now_unix_s() * 1e6),
-                    **said,
+                    **entry,
                 )
             )
 

@@ -103,9 +103,9 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
         ] = "",
     ) -> Response:
         """The newest decisions of this replica, the newest first, with their reasons and how they went."""
-        kept, missed = gateway.reports.decisions.since(after)
+        newest, missed = gateway.reports.decisions.since(after)
         found: list[dict[str, Any]] = []
-        for decision in reversed(kept):
+        for decision in reversed(newest):
             if len(found) >= limit:
                 break
             if (
@@ -116,13 +116,13 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
                 and (not request_id or request_id in _ids(decision))
             ):
                 found.append(described(decision))
-        said = {
+        answer = {
             "replica": gateway.log.replica,
             "cursor": gateway.reports.decisions.cursor,
             "forgotten": missed,
             "decisions": found,
         }
-        return Response(orjson.dumps(said), media_type="application/json")
+        return Response(orjson.dumps(answer), media_type="application/json")
 
     @api.get("/shadow", tags=["decisions"], **_SHADOW_DOCS)
     async def shadow() -> dict[str, Any]:

@@ -108,9 +108,11 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
         policy = _policy(question)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)
-        said = described(gateway, found)
+        answer = described(gateway, found)
         return Response(
-            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}),
+            orjson.dumps(
+                answer | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}
+            ),
             media_type="application/json",
         )
 
@@ -155,8 +157,8 @@ def _understood(
     try:
         endpoint = Endpoint(question.endpoint)
     except ValueError as error:
-        known = ", ".join(each.value for each in Endpoint)
-        raise ClientError(f"endpoint: none of {known}", code="invalid_value", param="endpoint") from error
+        names = ", ".join(each.value for each in Endpoint)
+        raise ClientError(f"endpoint: none of {names}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
         return gateway.reader.parse(endpoint, raw, tenant), raw, tenant, question
     parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant)

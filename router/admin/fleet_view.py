@@ -98,16 +98,16 @@ class ProcessFleetView:
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:
         """Sections of the page beside the map, by name, as JSON values."""
-        said = {"queue": await self._queue(), "policy": self._policy(), "links": self._links()}
+        report = {"queue": await self._queue(), "policy": self._policy(), "links": self._links()}
         if slow:
-            said["buckets"] = self._buckets()
-        return said
+            report["buckets"] = self._buckets()
+        return report
 
     def decisions(self, cursor: int | None, most: int) -> Decisions:
         """The newest decisions of this replica."""
         recent = self._gateway.reports.decisions
-        told, skipped = recent.since(cursor or 0, most)
-        return Decisions([_told(each) for each in told], skipped, recent.cursor)
+        newest, skipped = recent.since(cursor or 0, most)
+        return Decisions([_told(each) for each in newest], skipped, recent.cursor)
 
     async def _queue(self) -> dict[str, Any]:
         counted, now_us = await census(self._gateway.fleet.tickets), self._gateway.log.now_us()
@@ -130,15 +130,15 @@ class ProcessFleetView:
         }
 
     def _links(self) -> list[dict[str, Any]]:
-        kept = ("link", "state", "cap_bytes_per_s", "reserved_bytes_per_s", "utilisation", "loss_ratio")
+        fields = ("link", "state", "cap_bytes_per_s", "reserved_bytes_per_s", "utilisation", "loss_ratio")
         return [
-            {**{key: link[key] for key in kept}, "transfers": link["under_way"]["transfers"]}
+            {**{key: link[key] for key in fields}, "transfers": link["under_way"]["transfers"]}
             for link in described(self._gateway)["links"]
         ]
 
     def _buckets(self) -> list[dict[str, Any]]:
-        known = self._gateway.fleet.buckets
-        if known.bounds is None or known.lengths is None:
+        division = self._gateway.fleet.buckets
+        if division.bounds is None or division.lengths is None:
             return []
         return [
             {
@@ -153,7 +153,7 @@ class ProcessFleetView:
                     if taker not in (row["name"], "any_length")
                 ),
             }
-            for row in bucket_rows(self._gateway, known.bounds)
+            for row in bucket_rows(self._gateway, division.bounds)
         ]
 
 
@@ -188,47 +188,47 @@ class ReplicaViews:
         """All replicas that can be seen, in order of their ids."""
         found = await self._vitals()
         fleet_view = [
-            ReplicaView(replica, None if said is None else counters(said), self._shown(replica, said))
-            for replica, said in sorted(found.items())
+            ReplicaView(replica, None if report is None else counters(report), self._shown(replica, report))
+            for replica, report in sorted(found.items())
         ]
         self._before = found
         return fleet_view
 
-    def _shown(self, replica: str, said: Vitals | None) -> dict[str, Any]:
-        if said is None:
+    def _shown(self, replica: str, report: Vitals | None) -> dict[str, Any]:
+        if report is None:
             return {"known": False}
         return {
             "known": True,
-            "version": said.version,
-            "admin_address": said.admin_address,
-            "started_unix_s": said.started_unix_s,
-            "ready": said.ready,
-            "inflight": said.inflight,
-            "waiting": said.waiting,
-            "lag_s": round(said.lag_s, 4),
-            "loop_lag_s": round(said.loop_lag_s, 4),
-            "cpu_ratio": _busy(self._before.get(replica), said),
-            "rss_bytes": said.rss_bytes,
-            "writes_snapshots": said.holds_snapshot_lease,
-            "degraded": said.degraded,
+            "version": report.version,
+            "admin_address": report.admin_address,
+            "started_unix_s": report.started_unix_s,
+            "ready": report.ready,
+            "inflight": report.inflight,
+            "waiting": report.waiting,
+            "lag_s": round(report.lag_s, 4),
+            "loop_lag_s": round(report.loop_lag_s, 4),
+            "cpu_ratio": _busy(self._before.get(replica), report),
+            "rss_bytes": report.rss_bytes,
+            "writes_snapshots": report.holds_snapshot_lease,
+            "degraded": report.degraded,
         }
 
 
-def counters(said: Vitals) -> Counters:
+def counters(report: Vitals) -> Counters:
     """Return the counters that rates are made of. ``ttft_counts`` are cumulative there, per bucket here."""
-    upto = said.ttft_counts
+    upto = report.ttft_counts
     return Counters(
-        requests=sum(said.requests.values()),
+        requests=sum(report.requests.values()),
         failed=sum(
             count
-            for outcome, count in said.requests.items()
+            for outcome, count in report.requests.items()
             if outcome in WORKERS_FAULT or outcome.startswith("upstream_")
         ),
-        rejected=said.rejected,
-        prompt_tokens=said.reported_prompt_tokens,
-        cached_tokens=said.cached_tokens,
+        rejected=report.rejected,
+        prompt_tokens=report.reported_prompt_tokens,
+        cached_tokens=report.cached_tokens,
         ttft_counts=tuple(now - before for now, before in zip(upto, (0, *upto), strict=False)),
-        ttft_bounds_s=said.ttft_bounds_s,
+        ttft_bounds_s=report.ttft_bounds_s,
     )
 
 

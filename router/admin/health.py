@@ -54,11 +54,11 @@ def add_health(api: FastAPI, parts: AdminParts) -> None:
         A lost Redis does not make a replica unready; ``shared`` says what is missing. Where there are keys or
         tokens, names and sentences are only told to the gateway's own key and to administrators.
         """
-        answer = _readiness(parts, told=_is_operator(parts, request.scope["headers"]))
+        answer = _readiness(parts, details=_is_operator(parts, request.scope["headers"]))
         return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)
 
 
-def _readiness(parts: AdminParts, *, told: bool) -> dict[str, Any]:
+def _readiness(parts: AdminParts, *, details: bool) -> dict[str, Any]:
     """Return the answer to readiness probes; names and sentences only for operators."""
     status, degraded = parts.gateway.log.status(), parts.degraded()
     workers = parts.gateway.registry.all()
@@ -79,7 +79,7 @@ def _readiness(parts: AdminParts, *, told: bool) -> dict[str, Any]:
         "workers": {"healthy": healthy, "total": len(workers)},
         "shared": shared,
     }
-    if told:
+    if details:
         answer |= {
             "replica": parts.gateway.log.replica,
             "version": parts.version,

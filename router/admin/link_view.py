@@ -64,7 +64,7 @@ def described(gateway: Gateway) -> dict[str, Any]:
 
 def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
     links, rules = gateway.fleet.links, gateway.fleet.links.rules[link]
-    known = links.measurement(link)
+    measured = links.measurement(link)
     from_site, _, to_site = link.partition(">")
     return {
         "link": link,
@@ -80,13 +80,13 @@ def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
         "loss_ratio": round(links.loss_ratio(link), 4),
         "loss_ratio_max": rules.loss_ratio_max,
         "measured": None
-        if known is None
+        if measured is None
         else {
-            "age_s": round(max(now_us - known.at_us, 0) / 1e6, 3),
-            "replica": known.replica,
-            "goodput_bytes_per_s": round(known.bytes_per_s) or None,
-            "rtt_s": known.rtt_s or None,
-            "loss_ratio": round(known.loss_ratio, 4),
+            "age_s": round(max(now_us - measured.at_us, 0) / 1e6, 3),
+            "replica": measured.replica,
+            "goodput_bytes_per_s": round(measured.bytes_per_s) or None,
+            "rtt_s": measured.rtt_s or None,
+            "loss_ratio": round(measured.loss_ratio, 4),
         },
     }
 
@@ -126,15 +126,15 @@ def offloaded(parts: AdminParts) -> dict[str, Any]:
         "nothing_remote": threshold_tokens == NEVER_TOKENS,
         "decided": {reason.value: count for reason, count in sorted(offloading.counts.items())},
         "above_cap": dict(sorted(offloading.above_cap.items())),
-        "latest": [_decision(told, now_us) for told in reversed(offloading.latest)],
+        "latest": [_decision(past, now_us) for past in reversed(offloading.latest)],
     }
 
 
-def _decision(told: PastVerdict, now_us: int) -> dict[str, Any]:
-    verdict = told.verdict
+def _decision(past: PastVerdict, now_us: int) -> dict[str, Any]:
+    verdict = past.verdict
     return {
-        "age_s": round(max(now_us - told.at_us, 0) / 1e6, 3),
-        "attempt": told.request_id,
+        "age_s": round(max(now_us - past.at_us, 0) / 1e6, 3),
+        "attempt": past.request_id,
         "remote": verdict.remote,
         "site": verdict.site or None,
         "reason": verdict.reason.value,

@@ -245,21 +245,21 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
     @api.delete("/queue/{ticket:path}", status_code=202, tags=["queue"])
     async def expire(request: Request, ticket: TicketId) -> dict[str, Any]:
         """End the wait of a request: its client gets 408, from whichever replica holds it."""
-        known = found(ticket)
-        note_change(request, detail={"replica": known.replica, "flow": known.flow})
+        entry = found(ticket)
+        note_change(request, detail={"replica": entry.replica, "flow": entry.flow})
         log.publish(Expire(log.now_us(), log.replica, ticket))
         shared = log.status().connected
-        return {"ticket": ticket, "status": "accepted", "shared": shared, "replica": known.replica}
+        return {"ticket": ticket, "status": "accepted", "shared": shared, "replica": entry.replica}
 
     def found(ticket: str) -> Ticket:
-        known = gateway.fleet.tickets.get(ticket)
-        if known is None:
+        entry = gateway.fleet.tickets.get(ticket)
+        if entry is None:
             raise ClientError(
                 f"No request waits under {ticket[:256]!r}; GET /queue/tickets lists those that do.",
                 code="ticket_not_found",
                 status=404,
             )
-        return known
+        return entry
 
 
 def _ticket(gateway: Gateway, ticket: Ticket, now_us: int) -> dict[str, Any]:

@@ -170,8 +170,8 @@ def _threshold(tokens: float) -> int | None:
 
 def divided(gateway: Gateway) -> dict[str, Any]:
     """Return the length buckets as JSON."""
-    known = gateway.fleet.buckets
-    if known.bounds is None:
+    division = gateway.fleet.buckets
+    if division.bounds is None:
         return {"mode": "off"}
     demand = gateway.fleet.lengths.demand(gateway.log.now_us())
     rows = [
@@ -181,13 +181,13 @@ def divided(gateway: Gateway) -> dict[str, Any]:
     by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
     return {
         "mode": "labels",
-        "in_use": known.lengths is not None,
-        "buckets": bucket_rows(gateway, known.bounds),
-        "any_length": [worker for slot, worker in by_slot.items() if known.of(slot) == ANY_BUCKET],
-        "unknown_labels": known.strangers(),
+        "in_use": division.lengths is not None,
+        "buckets": bucket_rows(gateway, division.bounds),
+        "any_length": [worker for slot, worker in by_slot.items() if division.of(slot) == ANY_BUCKET],
+        "unknown_labels": division.strangers(),
         "spilled": {
-            "up": sum(count for (own, taker), count in known.placed.items() if taker > own),
-            "down": sum(count for (own, taker), count in known.placed.items() if -1 < taker < own),
+            "up": sum(count for (own, taker), count in division.placed.items() if taker > own),
+            "down": sum(count for (own, taker), count in division.placed.items() if -1 < taker < own),
         },
         "histogram": {"window_s": round(demand.window_s, 1), "rows": rows},
     }
@@ -195,13 +195,13 @@ def divided(gateway: Gateway) -> dict[str, Any]:
 
 def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]:
     """Each bucket: its workers, what they have to do, and where its requests went."""
-    known, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
+    division, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
     by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
     demand = gateway.fleet.lengths.demand(now_us)
     works = demand.within(bounds.tokens_max)
     listed = []
     for number, (name, tokens_max) in enumerate(zip(bounds.names, bounds.tokens_max, strict=True)):
-        slots = [slot for slot in by_slot if known.of(slot) == number]
+        slots = [slot for slot in by_slot if division.of(slot) == number]
         requests, load = works[number]
         listed.append(
             {
@@ -216,7 +216,7 @@ def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]
                 "inflight_requests": int(sum(loads.inflight_requests[slot] for slot in slots)),
                 "placed": {
                     "any_length" if taker == ANY_BUCKET else bounds.names[taker]: count
-                    for (own, taker), count in sorted(known.placed.items())
+                    for (own, taker), count in sorted(division.placed.items())
                     if own == number and taker < len(bounds)
                 },
             }

@@ -83,9 +83,9 @@ class _Said(BaseModel):
         """The role, in either word; None if nothing was said."""
         return self.role or (plain_role(self.worker_type) if self.worker_type else None)
 
-    def labels_over(self, known: Mapping[str, str]) -> dict[str, str]:
-        """All labels, where it had ``known`` ones."""
-        labels = dict(known if self.labels is None else self.labels)
+    def labels_over(self, current: Mapping[str, str]) -> dict[str, str]:
+        """All labels, where it had ``current`` ones."""
+        labels = dict(current if self.labels is None else self.labels)
         for name, label in _FIELDS.items():
             value = getattr(self, name)
             if value is not None:
@@ -129,10 +129,10 @@ class WorkerPatch(WorkerChange):
         default=None, description="Labels to set; null takes one away."
     )
 
-    def labels_over(self, known: Mapping[str, str]) -> dict[str, str]:
-        """All labels, where it had ``known`` ones."""
+    def labels_over(self, current: Mapping[str, str]) -> dict[str, str]:
+        """All labels, where it had ``current`` ones."""
         fields = self.model_copy(update={"labels": None})
-        labels = super(WorkerPatch, fields).labels_over(known)
+        labels = super(WorkerPatch, fields).labels_over(current)
         for name, value in (self.labels or {}).items():
             if value is None:
                 labels.pop(name, None)

@@ -86,8 +86,8 @@ def troubles(conditions: Conditions, facts: Sequence[WorkerFacts]) -> Iterator[T
             f"The file of tenants' keys cannot be used: {conditions.keys}",
             "The keys that were read before still count; changes wait until the file is sound.",
         )
-    for code, said in conditions.other:
-        yield Trouble(code, "warning", said, "")
+    for code, sentence in conditions.other:
+        yield Trouble(code, "warning", sentence, "")
 
 
 def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:

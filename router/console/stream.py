@@ -150,10 +150,10 @@ class EventStream:
     async def _produce(self) -> None:
         """Look and send until no page listens; if it ever fails, pages connect again."""
         try:
-            looks = 0
+            turns = 0
             while not self._ending():
-                await self._look(slow=looks % SLOW_LOOKS == 0)
-                looks += 1
+                await self._look(slow=turns % SLOW_LOOKS == 0)
+                turns += 1
                 for _ in range(DECISION_LOOKS):
                     self._tell_decisions()
                     await asyncio.sleep(self._look_s / DECISION_LOOKS)
@@ -185,7 +185,7 @@ class EventStream:
         loads = self._fleet_view.loads(facts)
         moved = [load for load in loads if self._loads.get(load.key) != load]
         self._loads = {load.key: load for load in loads}
-        different = {name: said for name, said in sections.items() if self._sections.get(name) != said}
+        different = {name: filled for name, filled in sections.items() if self._sections.get(name) != filled}
         self._sections |= different
         samples = self._new_samples()
         if first:
@@ -199,8 +199,8 @@ class EventStream:
             "sections": different,
             "samples": samples,
         }
-        said = {name: value for name, value in change.items() if value}
-        self._tell(_message("change", {"at_unix_s": round(self._now_unix_s(), 3), **said}))
+        filled = {name: value for name, value in change.items() if value}
+        self._tell(_message("change", {"at_unix_s": round(self._now_unix_s(), 3), **filled}))
 
     async def _compare(self, facts: Sequence[WorkerFacts]) -> tuple[list[WorkerFacts], list[int]]:
         """Return the changed workers, and the keys of those that are gone."""
@@ -223,14 +223,14 @@ class EventStream:
 
     def _next_decisions(self, most: int) -> tuple[Sequence[Mapping[str, Any]], int]:
         """Return the new decisions, and the number of skipped ones."""
-        told, skipped, self._cursor = self._fleet_view.decisions(self._cursor, most)
-        self._told.extend(told)
-        return told, skipped
+        newest, skipped, self._cursor = self._fleet_view.decisions(self._cursor, most)
+        self._told.extend(newest)
+        return newest, skipped
 
     def _tell_decisions(self) -> None:
-        told, skipped = self._next_decisions(DECISIONS_PER_S // DECISION_LOOKS)
-        if told:
-            self._tell(_message("decisions", {"decisions": told, "skipped": skipped}))
+        newest, skipped = self._next_decisions(DECISIONS_PER_S // DECISION_LOOKS)
+        if newest:
+            self._tell(_message("decisions", {"decisions": newest, "skipped": skipped}))
 
     def _tell(self, message: bytes | None) -> None:
         dropped = []

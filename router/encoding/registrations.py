@@ -63,39 +63,39 @@ class Registrations:
             )
         now_s = self._now_s()
         self._forget_old(now_s)
-        known = self._parts.setdefault(part, _Part(now_s, []))
-        if len(known.requests) >= RANKS_MAX:
+        entry = self._parts.setdefault(part, _Part(now_s, []))
+        if len(entry.requests) >= RANKS_MAX:
             raise ClientError(
                 f"This part has {RANKS_MAX} registrations already, more than a worker has ranks.",
                 code="too_many_registrations",
                 param="req_id",
             )
-        kept = [
+        needed = [
             header
             for header in request.headers
             if header[0] in KEPT_HEADERS and len(header[1]) <= HEADER_BYTES_MAX
         ]
-        kept_request = msgspec.structs.replace(request, headers=kept, query=b"", hop_names=frozenset())
-        known.requests.append(kept_request)
-        self.size_bytes += _size_of(kept_request)
+        registration = msgspec.structs.replace(request, headers=needed, query=b"", hop_names=frozenset())
+        entry.requests.append(registration)
+        self.size_bytes += _size_of(registration)
         while self.size_bytes > self._bytes_max and len(self._parts) > 1:
             self.discard(next(iter(self._parts)))
 
     def of(self, part: str) -> list[ClientRequest]:
         """All that was registered for a part, here."""
-        known = self._parts.get(part)
-        return [] if known is None else known.requests
+        entry = self._parts.get(part)
+        return [] if entry is None else entry.requests
 
     def discard(self, part: str) -> None:
         """A part has ended."""
-        known = self._parts.pop(part, None)
-        if known is not None:
-            self.size_bytes -= sum(map(_size_of, known.requests))
+        entry = self._parts.pop(part, None)
+        if entry is not None:
+            self.size_bytes -= sum(map(_size_of, entry.requests))
 
     def _forget_old(self, now_s: float) -> None:
         while self._parts:
-            part, known = next(iter(self._parts.items()))
-            if now_s - known.since_s < AGE_S_MAX:
+            part, entry = next(iter(self._parts.items()))
+            if now_s - entry.since_s < AGE_S_MAX:
                 return
             self.discard(part)
 

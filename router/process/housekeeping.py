@@ -32,8 +32,8 @@ class Housekeeping:
         itself). Without Redis, give up the other replicas when their heartbeats would have expired, as they
         do this one.
         """
-        known_us = 0
-        heard_s = time.monotonic()
+        handled_us = 0
+        connected_s = time.monotonic()
         compared = False
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
@@ -41,13 +41,13 @@ class Housekeeping:
                 compared = True
                 self._compare_roles()
             left_us = self._fleet.loads.left_us(self._log.replica)
-            if left_us > known_us:
-                known_us = left_us
+            if left_us > handled_us:
+                handled_us = left_us
                 self._gateway.sending.given_up(left_us)
             if self._log.status().connected:
-                heard_s = time.monotonic()
+                connected_s = time.monotonic()
                 self._let_go()
-            elif time.monotonic() - heard_s > self._settings().shared.heartbeat_ttl_s:
+            elif time.monotonic() - connected_s > self._settings().shared.heartbeat_ttl_s:
                 for left in self._fleet.cut_off(self._log.replica, self._log.now_us()):
                     self._log.publish(left)
                 self._gateway.placing.room.changed()
@@ -61,9 +61,11 @@ class Housekeeping:
     def _let_go(self) -> None:
         """Remove drained workers that were to be removed."""
         replicas = self._log.status().replicas
-        for gone in departures(self._fleet, self._log.replica, replicas, self._log.now_us()):
-            self._log.publish(gone)
-            logger.info("a drained worker left", extra={"event": "worker.left", "worker_id": gone.worker})
+        for departure in departures(self._fleet, self._log.replica, replicas, self._log.now_us()):
+            self._log.publish(departure)
+            logger.info(
+                "a drained worker left", extra={"event": "worker.left", "worker_id": departure.worker}
+            )
 
     def _compare_roles(self) -> None:
         """Warn if a worker in the settings has another role in the shared state, which wins."""

@@ -1,4 +1,4 @@
-"""Metrics that are read at each scrape rather than counted: one function for each part of a process."""
+"""State of a process: metrics that are read at each scrape, counts of the log, and faults in sentences."""
 
 from collections.abc import Callable, Mapping
 
@@ -41,12 +41,42 @@ from router.metric_families import (
 )
 from router.metrics import Component, Metrics
 from router.process.client_side import ClientSide
-from router.process.log_listener import LogListener
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.request_trace import RequestTrace
+from router.shared import NoListener, RefusalReason
 
 Report = Callable[[Metrics], None]
+
+
+class LogListener(NoListener):
+    """Counts operations and refused snapshots for the metrics.
+
+    ``changed`` is called when operations of others were applied, or a snapshot was merged.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.published_ops = 0
+        self.applied_ops = 0
+        self.snapshots_refused = 0
+
+    def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
+        """Count what this replica appended."""
+        self.published_ops += ops
+
+    def applied(self, ops: int, lag_s: float) -> None:
+        """Count what others appended; it may let a request go that waits here."""
+        self.applied_ops += ops
+        self._changed()
+
+    def snapshot_merged(self) -> None:
+        """All may be new."""
+        self._changed()
+
+    def snapshot_refused(self, reason: RefusalReason) -> None:
+        """Count what was of no use; the log line says why."""
+        self.snapshots_refused += 1
 
 
 def reports_of(*parts: Report | None) -> list[Report]:
@@ -200,3 +230,25 @@ def report_kv_events(kv_events: KvEvents) -> Report:
             metrics.follow(family, counts.get(name, 0), *labels)
 
     return report
+
+
+def troubles(core: Core, tenants: TenantSide, discovery: Discovery | None) -> tuple[str, ...]:
+    """Return a sentence for each part that does not work; ``discovery`` is None where it is off."""
+    status, found = core.log.status(), []
+    if status.degraded_reason is not None:
+        found.append(f"the shared log: {status.degraded_reason}")
+    workers = core.registry.all()
+    unwell = sum(local.health is not Health.HEALTHY for local in workers)
+    if unwell:
+        found.append(f"{unwell} of {len(workers)} workers are not healthy")
+    files = (("keys", tenants.keys), ("tokens", tenants.tokens))
+    found += [
+        f"the file of {noun} cannot be used; what it said before holds, and the log says why"
+        for noun, watch in files
+        if watch is not None and watch.problem is not None
+    ]
+    if discovery is not None and discovery.problem is not None:
+        found.append(f"discovery of pods: {discovery.problem}; known workers stay")
+    if tenants.leases.degraded_reason is not None:
+        found.append(f"limits of tenants: {tenants.leases.degraded_reason}")
+    return tuple(found)

@@ -116,28 +116,28 @@ def _check(file: Path) -> int:
 def _check_tokens(file: Path, table: AdminTokens, now_unix_s: float) -> int:
     sys.stdout.write(f"{file}: {len(table.tokens)} tokens\n")
     for token in table.tokens:
-        said = [f"may {token.role}"]
+        facts = [f"may {token.role}"]
         if token.expires_unix_s <= now_unix_s:
-            said.append("expired")
+            facts.append("expired")
         elif token.expires_unix_s < math.inf:
-            said.append(_ending(token, now_unix_s))
-        sys.stdout.write(f"{token.name}: {', '.join(said)}\n")
+            facts.append(_ending(token, now_unix_s))
+        sys.stdout.write(f"{token.name}: {', '.join(facts)}\n")
     return 0
 
 
 def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
     keys = table.keys[tenant.name]
     valid = [key for key in keys if key.valid(now_unix_s)]
-    said = [f"{len(valid)} of {len(keys)} keys valid now"]
-    said += [_ending(key, now_unix_s) for key in valid if key.expires_unix_s < math.inf]
+    facts = [f"{len(valid)} of {len(keys)} keys valid now"]
+    facts += [_ending(key, now_unix_s) for key in valid if key.expires_unix_s < math.inf]
     if tenant.weight != 1.0:
-        said.append(f"weight {tenant.weight:g}")
+        facts.append(f"weight {tenant.weight:g}")
     if tenant.priority:
-        said.append(f"class {tenant.priority}")
+        facts.append(f"class {tenant.priority}")
     if tenant.salt:
-        said.append("cache kept apart")
+        facts.append("cache kept apart")
     limits = tenant.limits
-    said += [
+    facts += [
         f"{value} {what}"
         for value, what in (
             (limits.requests_per_minute, "requests per minute"),
@@ -146,7 +146,7 @@ def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
         )
         if value
     ]
-    return said
+    return facts
 
 
 def _ending(key: TenantKey | AdminToken, now_unix_s: float) -> str:

@@ -124,11 +124,11 @@ class FileWatch(ABC, Generic[T]):
 
     def _take(self, table: T) -> None:
         now_unix_s = self._now_unix_s()
-        told = self._use(table, now_unix_s)
+        counts = self._use(table, now_unix_s)
         self.problem = None
         self.loaded_unix_s = now_unix_s
         self.loaded_count += 1
-        logger.info("%s loaded", self._noun, extra={"event": f"{self._noun}.loaded", **told})
+        logger.info("%s loaded", self._noun, extra={"event": f"{self._noun}.loaded", **counts})
 
 
 class KeysWatch(FileWatch[KeyTable]):

@@ -199,14 +199,14 @@ def _part(part: Any) -> Message | str:
 
 def _without_billing(texts: list[Message | str]) -> list[Message | str]:
     """Drop Claude Code's line that differs in every request."""
-    kept: list[Message | str] = []
+    remaining: list[Message | str] = []
     for text in texts:
-        said = text if isinstance(text, str) else text["text"]
-        if not said.startswith(BILLING_HEADER) or isinstance(text, _Aside):
-            kept.append(text)
-        elif rest := said.partition("\n")[2]:
-            kept.append(rest if isinstance(text, str) else {**text, "text": rest})
-    return kept
+        raw = text if isinstance(text, str) else text["text"]
+        if not raw.startswith(BILLING_HEADER) or isinstance(text, _Aside):
+            remaining.append(text)
+        elif rest := raw.partition("\n")[2]:
+            remaining.append(rest if isinstance(text, str) else {**text, "text": rest})
+    return remaining
 
 
 def _call(call: Any) -> Message:
@@ -216,14 +216,14 @@ def _call(call: Any) -> Message:
     if call.get("type") != "function":
         raise NotTokenized(Cause.UNSUPPORTED, "a tool call is of no function")
     arguments: Any = {}
-    if said := _text(function.get("arguments")):
+    if raw := _text(function.get("arguments")):
         with suppress(ValueError):
-            arguments = json.loads(said)
+            arguments = json.loads(raw)
         if not isinstance(arguments, dict):
             arguments = {}
-    known: Message = {"arguments": arguments, "name": _text(function.get("name"))}
-    known.update((name, value) for name, value in function.items() if name not in known)
-    turned: Message = {"id": _text(call.get("id")), "function": known, "type": "function"}
+    picked: Message = {"arguments": arguments, "name": _text(function.get("name"))}
+    picked.update((name, value) for name, value in function.items() if name not in picked)
+    turned: Message = {"id": _text(call.get("id")), "function": picked, "type": "function"}
     turned.update((name, value) for name, value in call.items() if name not in turned)
     return turned
 
@@ -235,19 +235,19 @@ def _tool(tool: Any) -> Message:
     if tool.get("type", "function") != "function":
         raise NotTokenized(Cause.UNSUPPORTED, "a tool is no function")
     parameters, deferred = function.get("parameters"), tool.get("defer_loading")
-    known: Message = {
+    picked: Message = {
         "name": _text(function.get("name")),
         "description": None if function.get("description") is None else _text(function["description"]),
         "parameters": None if parameters is None else _dict(parameters, "parameters"),
     }
     if function.get("strict") is not None:
-        known["strict"] = function["strict"]
-    said = function.get("defer_loading")
-    if said is not None or deferred is not None:
-        known["defer_loading"] = deferred if said is None else said
+        picked["strict"] = function["strict"]
+    raw = function.get("defer_loading")
+    if raw is not None or deferred is not None:
+        picked["defer_loading"] = deferred if raw is None else raw
     return {
         "type": "function",
-        "function": known,
+        "function": picked,
         **({} if deferred is None else {"defer_loading": deferred}),
     }
 

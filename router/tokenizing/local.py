@@ -72,14 +72,14 @@ class LocalTokenizer:
         template = self._templates.get(name)
         if template is None:
             raise NotTokenized(Cause.UNSUPPORTED, "the tokenizer's folder has no chat template")
-        said = conversation_of(fields, template)
+        chat = conversation_of(fields, template)
         return template.render(
-            said.messages,
-            said.tools,
-            said.documents,
-            add_generation_prompt=said.add_generation_prompt,
-            continue_final_message=said.continue_final_message,
-            values=said.values,
+            chat.messages,
+            chat.tools,
+            chat.documents,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            values=chat.values,
         )
 
 

@@ -124,9 +124,9 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
             return {"default": file.read_text(encoding="utf-8")}
         except (OSError, ValueError) as error:
             raise UnusableTokenizer(f"{file} cannot be read: {error}") from error
-    said = config.get("chat_template")
-    if isinstance(said, str):
-        return {"default": said}
-    if isinstance(said, list):
-        return {str(each["name"]): str(each["template"]) for each in said if isinstance(each, dict)}
+    configured = config.get("chat_template")
+    if isinstance(configured, str):
+        return {"default": configured}
+    if isinstance(configured, list):
+        return {str(each["name"]): str(each["template"]) for each in configured if isinstance(each, dict)}
     return {}

@@ -133,10 +133,10 @@ class Tokenizing:
             return self._as_it_is(parsed, Cause.TOO_LARGE, f"it has {len(body)} bytes", 0.0)
         variant = tokenizer.variant() if isinstance(tokenizer, LocalTokenizer) else model
         key = (parsed.ids_root, parsed.endpoint, variant, xxhash.xxh3_128_digest(body, self._seed))
-        known = self._remembered.get(key)
-        if known is not None:
+        cached = self._remembered.get(key)
+        if cached is not None:
             self._tokenized("remembered", 0.0)
-            return with_identity(parsed, known)
+            return with_identity(parsed, cached)
         if len(body) <= INLINE_BYTES_MAX and isinstance(tokenizer, LocalTokenizer):
             began_s = perf_counter()
             try:
