@@ -21,7 +21,6 @@ import functools
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from urllib.parse import urlsplit
 
 from router.errors import ClientError
 from router.lookups import Lookups
@@ -96,10 +95,6 @@ class Destinations:
         self._named = frozenset(host.lower() for host in named)
         self._keyed = keyed
         self._lookups = Lookups()
-
-    def check_url(self, url: str) -> None:
-        """Check the host of a URL as written, without a lookup; raise ClientError if it is not allowed."""
-        self.check_host(urlsplit(url).hostname or "")
 
     def check_host(self, host: str) -> None:
         """Check a name or an address as written, without a lookup; raise ClientError if it is not allowed."""

@@ -1,17 +1,17 @@
-"""Everything the gateway raises on purpose.
+"""Errors that the gateway raises on purpose.
 
     RouterError
     ├── ClientError             the request is at fault     4xx, 505 or 508; never tried again
     │   └── InvalidKey            a key is needed, and this is none
     ├── Overloaded              we are at fault, for now    408, 429 or 503, the latter two + Retry-After
-    │   ├── NoWorker              nobody may take it now
+    │   ├── NoWorker              no worker can take it now
     │   ├── RequestRejected       before it was queued
     │   ├── RequestExpired        its deadline passed in the queue, or before its answer began
     │   ├── RequestDisplaced      one with a better claim took its place in the queue
     │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
-    │   │   ├── WorkerRefused       nobody listens there: its cache is gone, too
+    │   │   ├── WorkerRefused       its port is closed: its cache is gone, too
     │   │   └── HandoverFailed      the legs of a request at two workers did not come together
     │   │       └── TransferFailed    the prefill leg ended well, and its KV did not come
     │   ├── WorkerSilent          connected, no answer in time: may be redispatched
@@ -114,7 +114,7 @@ class RequestExpired(Overloaded):
 
 
 class RequestDisplaced(Overloaded):
-    """A more urgent request, or one of somebody with less waiting, took its place in the queue."""
+    """A more urgent request, or a tenant with less waiting, took its place in the queue."""
 
     status = 429
     code = "request_displaced"

@@ -102,7 +102,7 @@ def chosen(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors say how to mend the command line."""
+    """Argument parser whose errors say how to mend the command line."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         return f"there is no flag {flag}{did_you_mean(flag, [row.flag for row in CATALOGUE.values()])}"
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in a sentence or two, not in a page of usage, and exit with status 2."""
+        """Print a sentence or two, not a page of usage, and exit with status 2."""
         sys.stderr.write(f"{self.prog}: {message}\nSee {self.prog} --help\n")
         raise SystemExit(2)
 

@@ -85,7 +85,7 @@ class LiveSettings:
     # What the log tells.
 
     def follow(self) -> None:
-        """Tell the parts if the overrides have changed. Never raises: what goes wrong is logged."""
+        """Apply changed overrides to the parts. Never raises: failures are logged."""
         if self._revision == self.overrides.revision:
             return
         self._revision = self.overrides.revision

@@ -31,7 +31,7 @@ LINES_MAX = 20_000
 """Lines kept for the thread: two seconds at 10,000 requests per second, about 10 MB."""
 
 QUEUE_BYTES_MAX = 32 << 20
-"""Bytes kept for the thread. What waits beyond either bound is dropped."""
+"""Most bytes kept for the thread; lines beyond either bound are dropped."""
 
 LINE_BYTES_MAX = 64 << 10
 """A longer log line is written with its texts cut: names come from clients and workers."""
@@ -44,7 +44,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access")
-"""Loggers that say something per request, which the request line says already."""
+"""Loggers of a line per request, which repeat the request line."""
 
 
 @dataclass(frozen=True)

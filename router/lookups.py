@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 
 PROMPT_S = 1.0
-"""A name whose lookup took longer is not prompt, in seconds."""
+"""Longest prompt lookup, in seconds."""
 
 PROMPT_AT_ONCE = 32
 """Lookups of prompt names at a time; each takes a few milliseconds."""

@@ -40,7 +40,7 @@ from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 FLUSH_INTERVAL_S = 1.0
 
 GATHERED_MAX = 1000
-"""Requests whose numbers are gathered at most: adding them up takes 1 ms."""
+"""Most requests between two flushes: adding them up takes 1 ms."""
 
 Sample = tuple[Family, tuple[str, ...], float]
 """A family, its label values, and its value at the scrape."""
@@ -94,7 +94,7 @@ Tally = TypeVar("Tally", bound=Distribution | Count | Sum | Sums)
 
 
 class Made(dict[Key, Value], Generic[Key, Value]):
-    """Makes what is asked for the first time."""
+    """Dictionary that makes missing entries."""
 
     def __init__(self, make: Callable[[Key], Value]) -> None:
         self._make = make
@@ -113,7 +113,7 @@ class Metrics:
         self.collect_hooks: list[Callable[[], None]] = []
         """Called before numbers are handed over; they set gauges and totals."""
         self.readers: list[Callable[[], Iterable[Sample]]] = []
-        """Asked at each scrape for what is read from its owner then; what is gone leaves no series behind."""
+        """Called at each scrape for current samples; an owner that is gone leaves no series behind."""
         self._registry = CollectorRegistry()
         self._tallies: list[Distribution | Count | Sum | Sums] = []
         self._gathered = 0
@@ -181,7 +181,7 @@ class Metrics:
         self.distributions[families.DECISION_TIME].observe(decision_s)
 
     def shadowed(self, policy: str, judged: Judged | None) -> None:
-        """A second policy was asked about a placement; None: it considered nobody."""
+        """Record a shadow placement; None if the shadow policy had no candidate."""
         if judged is None:
             self.counts[families.SHADOW_DECISIONS].add((policy, "unplaced"))
             return
@@ -272,7 +272,7 @@ class Metrics:
         self.counts[families.ADMIN_CHANGES].add((outcome,))
 
     def client_refused(self, reason: str) -> None:
-        """A client was refused before anybody looked at its request (`router.proxy.Refusal`)."""
+        """Count a client refused before its request was read (`router.proxy.Refusal`)."""
         self.counts[families.CLIENTS_REFUSED].add((reason,))
 
     def wait_ended(self, class_name: str, outcome: str, wait_s: float) -> None:
@@ -325,7 +325,7 @@ class Metrics:
         skipped_ops: Mapping[SkipReason, int],
         snapshots_refused: int,
     ) -> None:
-        """Set the state of the shared log; what is counted is a total since the start of this process."""
+        """Set the state of the shared log, with totals since the start."""
         self.set(families.LOG_LAG, lag_s)
         if snapshot_age_s is not None:
             self.set(families.SNAPSHOT_AGE, snapshot_age_s)
@@ -343,7 +343,7 @@ class Metrics:
         self.follow(families.KEYS_READ, refused, "refused")
 
     def follow(self, family: Family, total: int, *labels: str) -> None:
-        """Raise a counter to a total since the start of this process that somebody else counts."""
+        """Raise a counter to a total since the start that its owner counts."""
         counted = self._totals.get((family, labels))
         if counted is None:
             counter = self._counters[family]
@@ -358,7 +358,7 @@ class Metrics:
     # Towards Prometheus.
 
     def flush(self) -> None:
-        """Run the hooks and hand over what has gathered."""
+        """Run the hooks and flush the tallies."""
         for hook in self.collect_hooks:
             hook()
         self._add_up()
@@ -426,7 +426,7 @@ class _Read(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Every family, also those of which there is nothing to tell."""
+        """Yield every family, also those without samples."""
         gauges = {
             family: GaugeMetricFamily(family.exposed_name, family.about, labels=family.labels)
             for family in families.of_kind("worker")

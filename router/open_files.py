@@ -39,7 +39,7 @@ def probes_max() -> int:
 
 
 LISTENER_CONNECTIONS_MAX = 256
-"""Connections at a time to a further listener: those who come there are few, and keep few."""
+"""Connections at a time to a further listener: its clients are few."""
 
 LISTENER_SHARE = 1 / 8
 """A further listener's share of the files, where there are few."""

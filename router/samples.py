@@ -14,7 +14,7 @@ _CIRCUIT = {"closed": 0, "half_open": 1, "open": 2}
 
 
 class WorkerState(StrEnum):
-    """States of a worker that metrics tell."""
+    """States of a worker in the metrics."""
 
     STARTING = "starting"
     HEALTHY = "healthy"
@@ -59,7 +59,7 @@ class Samples:
             yield families.LINK_LOSS, (link,), links.loss_ratio(link)
 
     def plan(self) -> Iterator[Sample]:
-        """From how many uncached tokens on a prompt leaves its site; nothing if nobody knows."""
+        """Yield the uncached tokens from which a prompt leaves its site, if planned."""
         plan = self._fleet.offload_plan
         tokens = self._gateway.placing.decider.offloading.threshold_tokens
         if tokens is not None:

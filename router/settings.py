@@ -198,12 +198,16 @@ class ServerSettings(ClientQuota, ClientLimits, ListenSettings):
         return self
 
     @model_validator(mode="after")
-    def _certificate_and_key_come_together(self) -> Self:
-        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
-            raise ValueError("ssl_certfile and ssl_keyfile must be given together")
-        if self.ssl_ca_certs and not self.ssl_certfile:
-            raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
+    def _tls_is_whole(self) -> Self:
+        _check_tls(self)
         return self
+
+
+def _check_tls(listener: "ServerSettings | AdminSettings") -> None:
+    if bool(listener.ssl_certfile) != bool(listener.ssl_keyfile):
+        raise ValueError("ssl_certfile and ssl_keyfile must be given together")
+    if listener.ssl_ca_certs and not listener.ssl_certfile:
+        raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
 
 
 @dataclass(frozen=True, config=JUDGED)
@@ -773,11 +777,8 @@ class AdminSettings:
     )
 
     @model_validator(mode="after")
-    def _the_files_belong_together(self) -> Self:
-        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
-            raise ValueError("ssl_certfile and ssl_keyfile must be given together")
-        if self.ssl_ca_certs and not self.ssl_certfile:
-            raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
+    def _tls_is_whole(self) -> Self:
+        _check_tls(self)
         return self
 
 

@@ -271,7 +271,7 @@ _MESSAGES = {
     "unexpected_keyword_argument": "there is no such name",
     "dataclass_type": "give a mapping of names to values",
 }
-"""Errors whose own message speaks of Python, by pydantic's type."""
+"""Plain messages for errors whose own message speaks of Python, by pydantic's type."""
 
 
 def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:

@@ -48,7 +48,7 @@ class Distribution:
         return tuple(counts), next(sample.value for sample in samples if sample.name.endswith("_sum"))
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         values = self._values
         if values:
             counts = [0] * (len(self._bounds) + 1)
@@ -67,7 +67,7 @@ class Count:
         self._counter = counter
         self._labels = labels
         self.events: list[tuple[str, ...]] = []
-        """The label values of what has gathered, in order."""
+        """Label values since the last flush, in order."""
         self._series: set[tuple[str, ...]] = set()
         self.add: Callable[[tuple[str, ...]], None] = self.events.append
         """Count one event."""
@@ -82,7 +82,7 @@ class Count:
         return dict(counts)
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         for values, count in Tally(self.events).items():
             if values not in self._series:
                 if len(self._series) >= SERIES_MAX:
@@ -93,7 +93,7 @@ class Count:
 
 
 class Sum:
-    """Gathers what is added to one counter without labels."""
+    """Amounts added to one counter without labels."""
 
     __slots__ = ("_amounts", "_counter", "add")
 
@@ -109,14 +109,14 @@ class Sum:
         return next(sample.value for sample in samples if sample.name.endswith("_total"))
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         if self._amounts:
             self._counter.inc(sum(self._amounts))
             self._amounts.clear()
 
 
 class Sums:
-    """Gathers what is added to several counters that have one and the same label."""
+    """Amounts added to several counters with the same label."""
 
     __slots__ = ("_amounts", "_counters", "_series", "add")
 
@@ -125,10 +125,10 @@ class Sums:
         self._amounts: list[tuple[Any, ...]] = []
         self._series: set[str] = set()
         self.add: Callable[[tuple[Any, ...]], None] = self._amounts.append
-        """Add amounts: the label's value, then what is added to each of the counters."""
+        """Add the label's value, then an amount for each of the counters."""
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         by_label: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for row in self._amounts:
             by_label[row[0]].append(row)
@@ -144,7 +144,7 @@ class Sums:
 
 
 class Total:
-    """A counter that follows a total which somebody else counts."""
+    """Counter that follows a total of its owner."""
 
     __slots__ = ("_counter", "_seen")
 

@@ -16,7 +16,7 @@ from router.settings import Settings
 from router.shared import Vitals
 
 TAKEN_EVERY_S = 0.9
-"""Shorter than a second, so that who reads once a second finds new ones each time."""
+"""Below a second, so that a reader of once a second finds new ones each time."""
 
 _MEMORY = Path("/proc/self/statm")
 

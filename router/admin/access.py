@@ -145,7 +145,7 @@ def _of_another_site(headers: Sequence[Header], *, writes: bool) -> bool:
 
 
 _OF_THIS_SITE = frozenset((b"none", b"same-origin"))
-"""``Sec-Fetch-Site`` of what a person typed, or a page of ours sent (W3C Fetch Metadata, section 2.4)."""
+"""``Sec-Fetch-Site`` of typed addresses and of our own pages (W3C Fetch Metadata, section 2.4)."""
 
 
 def _is_no_browser(headers: Sequence[Header]) -> bool:

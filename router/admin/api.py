@@ -47,7 +47,7 @@ def make_api(parts: AdminParts, console: EventStream, lifespan: Any = None) -> F
 
 
 def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
-    """Build what the data port serves beside what is proxied, if the admin API has a port of its own."""
+    """Build the application of the data port, if the admin API has a port of its own."""
     port = parts.live.current.admin.port
     api = _made(
         parts,
@@ -60,7 +60,7 @@ def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
 
 
 def make_admin_api(parts: AdminParts, console: EventStream) -> FastAPI:
-    """Build what the port of the admin API serves."""
+    """Build the application of the admin API's own port."""
     api = _made(parts, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
     add_health(api, parts)
     add_metrics(api, parts)

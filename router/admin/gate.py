@@ -84,7 +84,7 @@ class Gate:
         begun = False
 
         async def stamped(message: Message) -> None:
-            """Every answer has these; one that no worker gave says so."""
+            """Add the headers of every answer, and the mark of one that no worker gave."""
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True

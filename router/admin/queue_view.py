@@ -72,7 +72,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Census:
-    """All tickets, added up by what they have in common."""
+    """All tickets, summed up by common properties."""
 
     total: Sum = field(default_factory=Sum)
     classes: dict[str, Sum] = field(default_factory=dict)

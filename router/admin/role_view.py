@@ -194,7 +194,7 @@ def divided(gateway: Gateway) -> dict[str, Any]:
 
 
 def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]:
-    """Each bucket: its workers, what they have to do, and where its requests went."""
+    """Return each bucket with its workers, their load, and the placement of its requests."""
     division, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
     by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
     demand = gateway.fleet.lengths.demand(now_us)

@@ -207,7 +207,7 @@ def following(kv_events: KvEvents, fleet: FleetState, registry: Registry) -> dic
 
 
 def evidence(fleet: FleetState, worker_id: str) -> dict[str, Any]:
-    """By what a worker's cache is known: ``events`` or ``history``, and who said so."""
+    """Return the source of a worker's cache contents: ``events`` or ``history``, and the author."""
     word = fleet.evidence.get(worker_id)
     return {
         "evidence": "events" if fleet.tracks(worker_id) else "history",

@@ -80,7 +80,7 @@ class _Said(BaseModel):
 
     @property
     def said_role(self) -> Role | None:
-        """The role, in either word; None if nothing was said."""
+        """Return the role, in either word; None if it is not given."""
         return self.role or (plain_role(self.worker_type) if self.worker_type else None)
 
     def labels_over(self, current: Mapping[str, str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Troubles:
     def look(
         self, conditions: Conditions, facts: Sequence[WorkerFacts], now_unix_s: float
     ) -> list[dict[str, object]]:
-        """Say what is wrong now, the worst first, for JSON."""
+        """Return the current faults, the worst first, for JSON."""
         found = list(troubles(conditions, facts))
         since = {each.code: self._since_unix_s.get(each.code, now_unix_s) for each in found}
         self._since_unix_s = since

@@ -87,7 +87,7 @@ class RateWindow:
         self.wrong(facts)
 
     def wrong(self, facts: Sequence[WorkerFacts]) -> list[dict[str, object]]:
-        """Say what is wrong now."""
+        """Return the current faults."""
         conditions = self._fleet_view.conditions()
         if self.samples:
             last = self.samples[-1]
@@ -134,7 +134,7 @@ def gain(before: Counters, now: Counters) -> Counters:
 
 
 def merged_ttft(gained: Sequence[Counters]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Bounds and counts of all replicas whose bounds are those of the first; of other versions, nothing."""
+    """Sum the counts of all replicas with the first one's bounds; other versions are left out."""
     bounds_s = gained[0].ttft_bounds_s
     same = [each.ttft_counts for each in gained if each.ttft_bounds_s == bounds_s]
     return bounds_s, tuple(map(sum, zip(*same, strict=True)))

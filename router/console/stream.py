@@ -37,7 +37,7 @@ QUEUED_MAX = 64
 
 LOOK_S = 1.0
 SLOW_LOOKS = 5
-"""Sections that take long to work out are asked every so many looks."""
+"""Looks between two questions for slow sections."""
 
 DECISIONS_PER_S = 48
 DECISION_LOOKS = 4

@@ -69,7 +69,7 @@ class Encoding:
         return gateway.registry.at_slot(int(slots[row]))
 
     def place(self, part: str, attempt: int, local: LocalWorker) -> Callable[[], None]:
-        """Say in the log that a part goes to an encoder; what is returned says that it has ended."""
+        """Publish that a part goes to an encoder; return the function that publishes its end."""
         gateway = self.gateway
         attempt_id = _attempt_id(part, attempt)
         now_us = gateway.log.now_us()
@@ -106,7 +106,7 @@ class Encoding:
         self._waiting.pop(exchange, None)
 
     def heard(self) -> None:
-        """Placements were published or heard of: tell the calls whose parts are among them."""
+        """Let the calls go on whose parts have been placed by now."""
         for exchange, part in list(self._waiting.items()):
             local = self.whereabouts(part)
             if local is not None and self._waiting.pop(exchange, None) is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from router.encoding.calls import EncoderCall, decoded
+from router.encoding.calls import decoded
 from router.errors import (
     ClientError,
     Overloaded,
@@ -64,8 +64,7 @@ class EncoderExchange:
         self._request = request
         self._client = client
         self._path = EncoderPath(request.path.decode())
-        self._call: EncoderCall | None = None
-        self._part = ""
+        self._part, self._key, self._media = "", 0, 0
         self._local: LocalWorker | None = None
         self._upstream: UpstreamRequest | None = None
         self._release: Callable[[], None] | None = None
@@ -98,9 +97,10 @@ class EncoderExchange:
             gateway.sending.admit(self._request.refusal)
             self._hops = hops_of(noted)
             self._encoding.check()
-            self._call = decoded(self._request.body)
-            self._part = self._call.part(tenant.name)
+            call = decoded(self._request.body)
+            self._part = call.part(tenant.name)
             if self._path is EncoderPath.ENCODE:
+                self._key, self._media = call.key, len(call.mm_items)
                 self._encode()
             else:
                 if self._path is EncoderPath.RECEIVE_URL:
@@ -189,8 +189,7 @@ class EncoderExchange:
 
     def _encode(self) -> None:
         """Choose an encoder for the part; raise NoWorker if there is none."""
-        assert self._call is not None
-        local = self._encoding.choose(self._call.key, np.array(self._tried, dtype=np.intp))
+        local = self._encoding.choose(self._key, np.array(self._tried, dtype=np.intp))
         self._release = self._encoding.place(self._part, len(self._tried), local)
         for registration in self._encoding.registrations.of(self._part) if self._tried else ():
             self._forward(registration, local, _Nobody())
@@ -326,7 +325,7 @@ class EncoderExchange:
         self._gateway.sending.exchanges.discard(self)
         if self._path is EncoderPath.ENCODE:
             self._gateway.metrics.counts[ENCODER_PARTS].add((end.value,))
-        if self._path is EncoderPath.ENCODE and self._call is not None:
+        if self._path is EncoderPath.ENCODE and self._part:
             self._encoding.registrations.discard(self._part)
             logger.info(
                 "part encoded" if end is PartEnd.COMPLETED else "part not encoded",
@@ -334,7 +333,7 @@ class EncoderExchange:
                     "event": "part.ended",
                     "outcome": end.value,
                     "worker_id": self._local.worker.worker_id if self._local is not None else None,
-                    "media": len(self._call.mm_items),
+                    "media": self._media,
                     "attempts": len(self._tried) + 1,
                     "duration_s": self._gateway.now_s() - self.received_s,
                 },
@@ -354,4 +353,4 @@ class _Nobody:
         """Ignore it."""
 
     def upstream_failed(self, error: Exception) -> None:
-        """The part will fail as well, which somebody hears."""
+        """Ignore it: the part fails as well, with an answer."""

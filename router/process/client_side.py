@@ -74,7 +74,7 @@ class ClientSide:
         return self._loops
 
     def use(self, new: Settings) -> None:
-        """Let clients ask and have what these settings say from now on."""
+        """Apply new settings."""
         self._settings = new
         self.clients.use(new.server)
         self.held.use(_held_bytes_max(new.server))

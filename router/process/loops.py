@@ -10,7 +10,7 @@ RESTART_S = 1.0
 """Between the end of a task that must not end and its next start."""
 
 Loop = tuple[str, Callable[[], Awaitable[None]]]
-"""A name for the log, and what runs for ever."""
+"""A name for the log, and a function that runs for ever."""
 
 
 class Loops:

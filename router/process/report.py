@@ -62,11 +62,11 @@ class LogListener(NoListener):
         self.snapshots_refused = 0
 
     def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
-        """Count what this replica appended."""
+        """Count this replica's operations."""
         self.published_ops += ops
 
     def applied(self, ops: int, lag_s: float) -> None:
-        """Count what others appended; it may let a request go that waits here."""
+        """Count other replicas' operations; they may let a waiting request go."""
         self.applied_ops += ops
         self._changed()
 
@@ -75,17 +75,17 @@ class LogListener(NoListener):
         self._changed()
 
     def snapshot_refused(self, reason: RefusalReason) -> None:
-        """Count what was of no use; the log line says why."""
+        """Count an unusable snapshot; the log line has the reason."""
         self.snapshots_refused += 1
 
 
 def reports_of(*parts: Report | None) -> list[Report]:
-    """Leave out what a process has not."""
+    """Drop the reports of parts that are off."""
     return [part for part in parts if part is not None]
 
 
 def report_requests(gateway: Gateway) -> Report:
-    """Return what tells of requests under way and of the queue."""
+    """Return the report of requests under way and of the queue."""
 
     def report(metrics: Metrics) -> None:
         room, inversions = gateway.placing.room, gateway.fleet.tickets.inversions
@@ -104,7 +104,7 @@ def report_requests(gateway: Gateway) -> Report:
 
 
 def report_clients(clients: ClientSide) -> Report:
-    """Return what tells of connections and bodies."""
+    """Return the report of connections and bodies."""
 
     def report(metrics: Metrics) -> None:
         metrics.set(CLIENT_CONNECTIONS, clients.clients.connections)
@@ -114,7 +114,7 @@ def report_clients(clients: ClientSide) -> Report:
 
 
 def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Report:
-    """Return what tells of workers and of what they are asked."""
+    """Return the report of workers and of questions to them."""
 
     def report(metrics: Metrics) -> None:
         core = workers.core
@@ -134,7 +134,7 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
 
 
 def report_log(core: Core, ops: LogListener) -> Report:
-    """Return what tells of the shared log."""
+    """Return the report of the shared log."""
 
     def report(metrics: Metrics) -> None:
         status = core.log.status()
@@ -154,7 +154,7 @@ def report_log(core: Core, ops: LogListener) -> Report:
 
 
 def report_settings(live: LiveSettings) -> Report:
-    """Return what tells of settings that were changed."""
+    """Return the report of changed settings."""
 
     def report(metrics: Metrics) -> None:
         refused = len(live.refused)
@@ -166,7 +166,7 @@ def report_settings(live: LiveSettings) -> Report:
 
 
 def report_tenants(tenants: TenantSide) -> Report | None:
-    """Return what tells of keys and limits; None without a keys file."""
+    """Return the report of keys and limits; None without a keys file."""
     keys, leases = tenants.keys, tenants.leases
     if keys is None:
         return None
@@ -182,7 +182,7 @@ def report_tenants(tenants: TenantSide) -> Report | None:
 
 
 def report_discovery(discovery: Discovery | None) -> Report | None:
-    """Return what tells of discovery; None where it is off."""
+    """Return the report of discovery; None where it is off."""
     if discovery is None:
         return None
 
@@ -197,7 +197,7 @@ def report_discovery(discovery: Discovery | None) -> Report | None:
 
 
 def report_lines(trace: RequestTrace | None) -> Report:
-    """Return what tells of lines that were dropped."""
+    """Return the report of dropped lines."""
 
     def report(metrics: Metrics) -> None:
         metrics.follow(LOG_LINES_DROPPED, lines_dropped())
@@ -222,7 +222,7 @@ _KV_EVENTS: dict[str, tuple[Family, tuple[str, ...]]] = {
 
 
 def report_kv_events(kv_events: KvEvents) -> Report:
-    """Return what tells of cache events."""
+    """Return the report of cache events."""
 
     def report(metrics: Metrics) -> None:
         counts = kv_events.counts()

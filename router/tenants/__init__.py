@@ -1,4 +1,4 @@
-"""Tenants: who is served, by which key, and how they are kept apart."""
+"""Tenants: their keys, their limits, and their separation."""
 
 from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens
 from router.tenants.door import Door, TenancyRules, presented_key

@@ -158,7 +158,7 @@ class Reading:
             self._twice(value, (*loc, key.value))
 
     def problem(self, loc: tuple[Any, ...], message: str) -> None:
-        """Note what is wrong, and where."""
+        """Note a problem and its place."""
         line = self._line(loc)
         where = f"{self._place} line {line}" if line else self._place
         self.problems.append(f"{where}: {_dotted(loc)}: {message}" if loc else f"{where}: {message}")

@@ -33,7 +33,7 @@ def new_key() -> str:
 
 
 def new_salt() -> str:
-    """A salt of 256 random bits: vLLM asks for one that nobody can guess (``cache_salt`` in its protocol)."""
+    """Make a salt of 256 random bits, which cannot be guessed (vLLM, ``cache_salt`` in its protocol)."""
     return secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -69,7 +69,7 @@ class KeyTable:
                 yield self.tenants[name], key
 
     def ends(self) -> Iterable[tuple[str, float]]:
-        """The tenants whose keys all expire, and when the last one does, in Unix seconds."""
+        """Return the tenants whose keys all expire, with the last expiry in Unix seconds."""
         for name, keys in self.keys.items():
             end_unix_s = max((key.expires_unix_s for key in keys), default=math.inf)
             if end_unix_s < math.inf:

@@ -46,9 +46,10 @@ class Limiter:
         return self._leases.charge(self._leases.account(tenant.name, tenant.limits), tokens, decided)
 
     def rejection(self, charge: Charge) -> RequestRejected:
-        """Count a refused request, and say what its client is told."""
+        """Count a refused request, and return the error for its client."""
         refusal, limits = charge.refusal, charge.account.limits
-        assert refusal is not None
+        if refusal is None:
+            raise ValueError("the charge was not refused")
         self._rejected(charge.account.name, KINDS[refusal.kind])
         allowed = (
             "",
@@ -86,7 +87,7 @@ class Limiter:
         return left
 
     def lines(self, charge: Charge) -> bytes:
-        """Header lines that tell where the tenant stands."""
+        """Return header lines with the tenant's limits and remainders."""
         account, now_us = charge.account, self._leases.now_us()
         limits = account.limits
         lines = b""

@@ -52,7 +52,7 @@ class Tenant:
 
 
 ANONYMOUS = Tenant("")
-"""Requests of nobody in particular."""
+"""Tenant of requests without one."""
 
 
 def named_by_client(name: bytes) -> Tenant:

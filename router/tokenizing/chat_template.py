@@ -23,7 +23,7 @@ from router.tokenizing.refusal import Cause, NotTokenized
 Message = dict[str, Any]
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Marks where a message ends that the model is to continue; templates must not tell it from text."""
+"""Marks the end of the message to continue; templates must not tell it from text."""
 
 
 class _Generation(Extension):

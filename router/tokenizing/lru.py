@@ -38,7 +38,7 @@ class Remembered(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, value_bytes: int) -> None:
-        """Remember something that weighs so much."""
+        """Store a value with its weight in bytes."""
         size_bytes = value_bytes + ENTRY_BYTES
         if size_bytes > self._bytes_max // SHARE_MAX:
             return

@@ -7,7 +7,7 @@ class Cause(StrEnum):
     """Why a prompt was not turned into token ids."""
 
     UNSUPPORTED = "unsupported"
-    """It has something whose token ids cannot be known here: media, a template of its own."""
+    """Its token ids cannot be known here: media, a template of its own."""
     TOO_LARGE = "too_large"
     """It has more bytes than are tokenized for placement."""
     BUSY = "busy"

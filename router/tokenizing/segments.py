@@ -30,7 +30,7 @@ from router.tokenizing.lru import Remembered
 from router.tokenizing.refusal import Cause, NotTokenized
 
 SEGMENT_CHARACTERS_MIN = 32
-"""A shorter one is tokenized together with what precedes it: to look it up costs more."""
+"""A shorter segment is tokenized with the one before it: a lookup costs more."""
 
 BOUNDARIES_MAX = 8
 """Most tokens that are cut at: each is looked for in all of the text."""

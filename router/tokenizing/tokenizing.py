@@ -50,10 +50,10 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 
 JOBS_MAX = 1_000
 JOBS_BYTES_MAX = 256 * 1024 * 1024
-"""Bounds on what waits for a thread; beyond them requests keep their text identity."""
+"""Bounds on jobs that wait for a thread; beyond them requests keep their text identity."""
 
 STALE_S = 5.0
-"""A job that waited so long for a thread is given up: nobody waits for it, and others do."""
+"""Seconds after which a job that no request waits for any more is given up."""
 
 MISCOUNTS_MAX = 8
 """Different counts in a row that are no accident."""
@@ -174,7 +174,7 @@ class Tokenizing:
         return await future if found is None else found
 
     def answered(self, parsed: ParsedRequest, prompt_tokens: int) -> None:
-        """Compare with what an engine counted of a single prompt that got its ids here."""
+        """Compare an engine's count of a single prompt with its ids."""
         model = parsed.model or ""
         if prompt_tokens == parsed.prompt_token_ids:
             self._miscounts.pop(model, None)
@@ -200,7 +200,7 @@ class Tokenizing:
         )
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends in its time."""
+        """Begin no more jobs; those under way end in their time."""
         for task in self._asking:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -317,7 +317,7 @@ def _refusal(error: BaseException) -> NotTokenized:
 
 
 def with_identity(parsed: ParsedRequest, identity: Identity) -> ParsedRequest:
-    """A request whose prompts are token ids now."""
+    """Return a request with its prompts as token ids."""
     return msgspec.structs.replace(
         parsed,
         paths=identity.paths,
