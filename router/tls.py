@@ -120,11 +120,10 @@ def check_tls_files(settings: Settings) -> None:
     for section, listener in (("server", settings.server), ("admin", settings.admin)):
         if listener.ssl_certfile:
             check_listener_files(section, listener.ssl_certfile, listener.ssl_keyfile, listener.ssl_ca_certs)
-    worker_context(settings.upstream)
+    _check_worker_files(settings.upstream)
 
 
-def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
-    """Return the context of connections to https workers; raise SettingsError if a file is unusable."""
+def _check_worker_files(upstream: UpstreamSettings) -> None:
     for setting, files, make in (
         ("ca_file", upstream.ca_file, _verifying),
         ("client_cert", _pair(upstream.client_cert, upstream.client_key), _showing),
@@ -134,6 +133,11 @@ def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
                 make(upstream)
         except (OSError, ssl.SSLError) as error:
             raise _unusable(f"upstream.{setting}", files, error) from error
+
+
+def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
+    """Return the context of connections to https workers; raise SettingsError if a file is unusable."""
+    _check_worker_files(upstream)
     named = (upstream.ca_file, upstream.client_cert, upstream.client_key)
     return RenewedContext(lambda: _showing(upstream), [file for file in named if file])
 
