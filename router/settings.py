@@ -82,12 +82,6 @@ JUDGED = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=Tr
 """Values are checked, and keys that are not known refused."""
 
 
-class Section(BaseModel):
-    """The settings of one thing among several, such as a link."""
-
-    model_config = ConfigDict(frozen=True, **JUDGED)
-
-
 @dataclasses.dataclass(frozen=True)
 class ListenSettings:
     """The socket clients connect to, and how long and how many requests are served."""
@@ -782,8 +776,10 @@ class AdminSettings:
         return self
 
 
-class Settings(Section):
+class Settings(BaseModel):
     """All settings of one gateway."""
+
+    model_config = ConfigDict(frozen=True, **JUDGED)
 
     server: ServerSettings = ServerSettings()
     fleet: FleetSettings = FleetSettings()
