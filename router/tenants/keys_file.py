@@ -1,16 +1,18 @@
-"""The keys file: YAML (or JSON, which is YAML) to a `KeyTable`, or to all that is wrong with it.
+"""Reader of the keys file: YAML or JSON to a `KeyTable`, or to all problems.
 
-tenants:
-acme:
-keys:
-- sha256:9f86d081...                       # what `cacheway keys new acme` prints
-- hash: sha256:2c26b46b...
-not_before: 2026-12-01
-expires: 2027-03-01T00:00:00+01:00       # without an offset: UTC
-weight: 2
-class: high
-salt: pV4...                                 # keeps the tenant's cache apart
-limits: {requests_per_minute: 600, tokens_per_minute: 1000000, concurrent_tokens: 200000}
+    tenants:
+      acme:
+        keys:
+          - sha256:9f86d081...                       # what `cacheway keys new acme` prints
+          - hash: sha256:2c26b46b...
+            not_before: 2026-12-01
+            expires: 2027-03-01T00:00:00+01:00
+        weight: 2
+        class: high
+        salt: pV4...                                 # keeps the tenant's cache apart
+        limits: {requests_per_minute: 600, tokens_per_minute: 1000000, concurrent_tokens: 200000}
+
+Times without an offset are UTC.
 """
 
 import math

@@ -1,7 +1,9 @@
 """Token ids made here, with a model's own tokenizer and chat template.
 
-body ──decode──> fields ──chat: `conversation_of`, `ChatTemplate`──> text ──`SegmentTokenizer`──> ids
-                   └── completions: its prompts ─────────────────────────┘
+    body ──decode──> fields ──chat: `conversation_of`, `ChatTemplate`──> text ──`SegmentTokenizer`──> ids
+                       └── completions: its prompts ────────────────────┘
+
+The extra ``cacheway[tokenizers]`` renders and tokenizes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
