@@ -41,6 +41,7 @@ from policies.dispatch.decision import Decider, DeciderParts, Decision, Decision
 from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.pair_decision import PairDecider
+from policies.dispatch.policy_rules import PolicyRules
 from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
@@ -244,6 +245,7 @@ __all__ = [
     "Patience",
     "Placed",
     "Policy",
+    "PolicyRules",
     "QueueEntry",
     "QueueFull",
     "QueueOrder",

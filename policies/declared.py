@@ -5,6 +5,7 @@ and validates users' values. The field's ``metadata`` holds limits and words, in
 `pydantic.Field`.
 """
 
+import re
 from dataclasses import field
 from typing import Any
 
@@ -34,6 +35,8 @@ def setting(
         limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
     """
     extra = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live, "common": common}
+    if choices:
+        limits["pattern"] = rf"^(?:{'|'.join(map(re.escape, choices))})$"
     metadata = {"description": description, "json_schema_extra": extra, **limits}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)

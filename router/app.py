@@ -4,13 +4,12 @@
                                     └─ everything else ─> FastAPI (`router.admin`) <── the admin port
     tasks: shared log, health checks, housekeeping, loop lag; each is restarted, loudly, if it ever fails
 
-The parts of a process are in `router.process`; here they meet, in the order in which they need each other:
+The parts of a process (`router.process`) are built in the order of their dependencies:
 
     log ──> workers, tenants ──> gateway ──> roles, discovery, cache events ──> settings ──> admin API
 
-The process serves at once: what it does not know yet (the shared state, a worker's health) arrives
-while it runs. Only the first round of health checks is waited for, briefly, so that the first
-request finds a worker.
+The process serves at once and learns the shared state and its workers' health while it runs. It waits briefly
+for the first round of health checks only, so that the first request finds a worker.
 """
 
 import asyncio
@@ -43,36 +42,36 @@ from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
-from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
-from router.process.starting import first_probes, opened_trace, replica_id, warn_of_unpriced_links
+from router.process.starting import (
+    first_probes,
+    opened_spans,
+    opened_trace,
+    replica_id,
+    warn_of_unpriced_links,
+)
 from router.process.tenant_side import TenantSide
-from router.process.troubles import troubles
 from router.process.worker_side import WorkerSide
+from router.proxy import Ending
 from router.samples import Samples
 from router.secret_files import SecretWatch
 from router.settings import Settings
-from router.shared import LogClock, LogPort, SharedConfig, SharedState
+from router.shared import LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
 from router.tenants import Keyring
 from router.tokenizing import opened_tokenizing
-from router.tracing import opened_spans
 from router.vital_signs import VitalSigns
 
 logger = logging.getLogger(__name__)
 
 
 class GatewayProcess:
-    """Everything of one process. Make it inside a running event loop.
+    """One gateway process. Make it inside a running event loop.
 
     Attributes:
-        replica: Id of this replica.
-        fleet, registry: The state of the fleet, and this replica's side of its workers.
-        gateway: Serves requests.
-        live: The settings as they are now, and what was changed.
+        live: The current settings and the changes made to them.
         api: The FastAPI application of the data port; its lifespan starts and stops the tasks.
         protocol: The class for ``uvicorn.Config(http=...)``.
-        ending: Tells readiness and all client connections when the process ends.
     """
 
     def __init__(
@@ -85,15 +84,15 @@ class GatewayProcess:
         admin_listener: socket.socket | None = None,
         origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> None:
-        """Build everything; nothing is connected yet.
+        """Build all parts without connecting anything.
 
         Args:
             settings: The effective settings.
             redis_url: The shared Redis, or the embedded one's address.
-            multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
-            files: For how many requests and connections there are open files; more are rejected.
-            admin_listener: Bound to the port of the admin API; None if it is served on the data port.
-            origins: Where each setting came from, for people.
+            multiprocess_dir: Folder for the metrics of several processes; None for a single process.
+            files: Bounds on requests and connections that follow from the limit of open files.
+            admin_listener: Bound to the port of the admin API; None if the data port serves it.
+            origins: Source of each setting.
         """
         self.replica = replica_id(settings)
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
@@ -101,7 +100,7 @@ class GatewayProcess:
         keyring = Keyring()
         self.fleet = FleetState(fleet_rules(settings, keyring.weight_of))
         self.clock = LogClock()
-        self._ops = LogListener(self._heard)
+        self._ops = report.LogListener(self._heard)
         self.shared = self._shared_state(settings, redis_url)
         log = LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status)
         self.workers = WorkerSide(
@@ -126,7 +125,8 @@ class GatewayProcess:
             level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
-        self.discovery = make_discovery(settings, core, self.workers.destinations)
+        pair_labels = settings.fleet.pair_labels
+        self.discovery = make_discovery(settings.discovery, core, self.workers.destinations, pair_labels)
         self.kv_events = make_kv_events(
             settings,
             core,
@@ -144,7 +144,6 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
-        self.ending = self.clients.ending
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = self._secret_watches(settings)
@@ -157,28 +156,26 @@ class GatewayProcess:
         self.workers.add_named()
 
     @property
+    def ending(self) -> Ending:
+        """The end of the process: readiness and all client connections follow it."""
+        return self.clients.ending
+
+    @property
     def settings(self) -> Settings:
         """The settings as they are now."""
         return self.live.current
 
     def degraded(self) -> tuple[str, ...]:
-        """What does not work, a sentence each."""
-        return troubles(self.workers.core, self.tenants, self.discovery)
+        """Return a sentence for each part that does not work."""
+        return report.troubles(self.workers.core, self.tenants, self.discovery)
 
     # Parts.
 
     def _shared_state(self, settings: Settings, redis_url: str) -> SharedState:
-        """What is shared by the replicas."""
         return SharedState(
-            SharedConfig(
-                url=redis_url,
-                namespace=settings.shared.namespace,
-                replica=self.replica,
-                flush_interval_s=settings.shared.flush_interval_ms / 1000,
-                buffer_ops_max=settings.shared.buffer_ops_max,
-                snapshot_interval_s=settings.shared.snapshot_interval_s,
-                heartbeat_ttl_s=settings.shared.heartbeat_ttl_s,
-            ),
+            settings.shared,
+            redis_url,
+            self.replica,
             self.fleet,
             self.clock,
             self._ops,
@@ -187,7 +184,7 @@ class GatewayProcess:
         )
 
     def _make_gateway(self, settings: Settings, files: OpenFiles) -> None:
-        """What serves requests, with its options."""
+        """Build the gateway with its options."""
         core = self.workers.core
         self._trace = opened_trace(settings.observability)
         self._spans = opened_spans(settings.observability, self.replica)
@@ -217,7 +214,7 @@ class GatewayProcess:
         )
 
     def _live_settings(self, loaded: Loaded, log: LogPort, keyring: Keyring) -> LiveSettings:
-        """The settings, and the parts that follow when they change."""
+        """Make the settings, with the parts that follow their changes."""
         return LiveSettings(
             loaded,
             self.fleet.overrides,
@@ -233,7 +230,7 @@ class GatewayProcess:
         )
 
     def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:
-        """What operators see of the process and may do to it; the API of the data port is returned."""
+        """Build the admin API; return the application of the data port."""
         parts = AdminParts(
             version=version("cacheway"),
             gateway=self.gateway,
@@ -257,7 +254,7 @@ class GatewayProcess:
         return make_data_api(parts, self._lifespan)
 
     def _secret_watches(self, settings: Settings) -> list[SecretWatch]:
-        """Who looks at files of keys that may be replaced."""
+        """Watch the key files that an operator may replace."""
         server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
         return [
             *([SecretWatch(server_key, self.gateway.reader.door.use_admin_key)] if server_key else ()),
@@ -265,7 +262,7 @@ class GatewayProcess:
         ]
 
     def _tell_metrics(self) -> None:
-        """Let metrics ask at each scrape for what is read rather than counted."""
+        """Let metrics read at each scrape what is not counted."""
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),
@@ -288,13 +285,13 @@ class GatewayProcess:
     # While it serves.
 
     def _heard(self) -> None:
-        """Others said something."""
+        """Follow operations that other replicas published."""
         self.live.follow()
         self.gateway.placing.room.changed()
         self.encoding.heard()
 
     def _loops(self) -> list[Loop]:
-        """What runs while the process serves, but for the log, which ends last."""
+        """Return the tasks of the process, without the log, which ends last."""
         loops: list[Loop] = [] if self.discovery is None else [("discovery", self.discovery.run)]
         loops += self.workers.loops()
         loops += [

@@ -1,11 +1,11 @@
-"""What the gateway measures: every metric with its labels, buckets and meaning, declared once.
+"""The metrics of the gateway: each with its labels, buckets and meaning, declared once.
 
 `router.metrics` records into these families and ``docs/metrics.md`` is written from them. Base units,
 one prefix, ``_total`` for counters. Label values come from enums or from the fleet, never from a request.
 
-With several gateway processes on one host, each process answers a scrape for all of them: counters and
-histograms are summed, gauges combined as `Family.combine` says. What is known of workers is shared by
-all processes, so the process that is scraped tells it alone.
+With several processes on one host, each answers a scrape for all of them: counters and histograms are summed,
+gauges combined as `Family.combine` says. All processes share the state of workers, so the scraped one reports
+it alone.
 """
 
 from dataclasses import dataclass
@@ -63,10 +63,8 @@ class Family:
     Attributes:
         name: Without prefix and without ``_total``.
         kind: ``worker`` is a gauge that is read from its owner when scraped.
-        about: What it says, for people.
-        labels: Label names.
-        buckets: Upper bounds of a histogram; each is inclusive.
-        combine: How a gauge of several processes becomes one.
+        buckets: Inclusive upper bounds of a histogram.
+        combine: Rule that makes one gauge of those of several processes.
     """
 
     name: str

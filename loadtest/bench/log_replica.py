@@ -21,7 +21,7 @@ from loadtest.bench.log_traffic import Traffic, TrafficRules
 from loadtest.bench.process_tree import rss_bytes
 from loadtest.bench.sizes import container_sizes
 from policies import Finished, FirstToken, FleetState, Op, Placed
-from router.shared import LogClock, NoListener, SharedConfig, SharedState
+from router.shared import LogClock, NoListener, SharedState, SharingRules
 
 LAG_BIN_US = 100
 HOUSEKEEPING_S = 1.0
@@ -119,10 +119,10 @@ class _Replica:
         self._clock = LogClock()
         self._fleet = _WatchedFleet(self._clock)
         self._gaps = _Gaps()
-        config = SharedConfig(plan.url, plan.namespace, plan.replica)
+        rules = SharingRules(namespace=plan.namespace)
         if plan.traffic is None:
-            config = replace(config, snapshot_interval_s=NEVER_S)
-        self._shared = SharedState(config, self._fleet, self._clock, self._gaps)
+            rules = replace(rules, snapshot_interval_s=NEVER_S)
+        self._shared = SharedState(rules, plan.url, plan.replica, self._fleet, self._clock, self._gaps)
         self._collect_s = self._late_s = 0.0
         self._published_ops = 0
 

@@ -32,7 +32,7 @@ import msgspec
 from loadtest.bench.child import input_ended, say, started
 from loadtest.processes import Child, ChildFailed, free_port
 from policies import Finished, FleetState, Insert, WorkerPut
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules
 
 BLOCKS = 1_000_000
 WORKERS = 100
@@ -184,8 +184,8 @@ async def write(plan: FillPlan) -> None:
     restore_s = time.thread_time() - began_s
     gc.collect()  # the second fleet
     heard, stalls = _Heard(), Stalls()
-    config = SharedConfig(plan.url, NAMESPACE, "writer", snapshot_interval_s=1.0)
-    shared = SharedState(config, fleet, clock, heard)
+    rules = SharingRules(namespace=NAMESPACE, snapshot_interval_s=1.0)
+    shared = SharedState(rules, plan.url, "writer", fleet, clock, heard)
     async with _tasks(shared.run(), _publish(shared, clock)):
         await shared.wait_ready()
         await heard.written.get()  # the first comes with the connection
@@ -200,8 +200,8 @@ async def warm_up(plan: FillPlan) -> None:
     """Be the newcomer."""
     _freeze()
     heard, stalls, clock = _Heard(), Stalls(), LogClock()
-    config = SharedConfig(plan.url, NAMESPACE, "newcomer", snapshot_interval_s=3600.0)
-    shared = SharedState(config, FleetState(), clock, heard)
+    rules = SharingRules(namespace=NAMESPACE, snapshot_interval_s=3600.0)
+    shared = SharedState(rules, plan.url, "newcomer", FleetState(), clock, heard)
     async with _tasks(stalls.watch()):
         began_s = time.perf_counter()
         async with _tasks(shared.run(), _publish(shared, clock)):

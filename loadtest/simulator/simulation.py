@@ -250,7 +250,7 @@ class _Simulation:
         return {
             "site": next(group.site for group in config.groups if group.role == "decode"),
             "links": {
-                name: LinkRules(plan.bytes_per_s, plan.rtt_s, plan.cap_ratio)
+                name: LinkRules(plan.bytes_per_s * 8 / 1e9, plan.rtt_s * 1e3, plan.cap_ratio)
                 for name, plan in config.links.items()
             },
             "kv_bytes": {

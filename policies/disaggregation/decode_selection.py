@@ -340,7 +340,7 @@ class DecodeView:
         cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._candidates.now_us)
         if not cap_bytes_per_s:
             return 0.0, 0.0
-        kv_bytes = self.kv.of(prompt_tokens) - self.kv.token_bytes * cached_tokens
+        kv_bytes = self.kv.of(prompt_tokens) - self.kv.kv_bytes_per_token * cached_tokens
         return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
 
     def _counted_matches(self, pool: DecodePool) -> list[Match]:

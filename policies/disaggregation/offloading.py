@@ -338,7 +338,7 @@ def _transfer(decode_view: DecodeView, chosen: Chosen, held_tokens: float) -> _T
     overlapped_s = overlap_ratio * chosen.service_s
     return _Transfer(
         kv.of(decode_view.request.prompt_tokens, held_tokens),
-        max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes if overlap_ratio else 0.0,
+        max(chosen.safe_tokens - held_tokens, 0.0) * kv.kv_bytes_per_token if overlap_ratio else 0.0,
         overlapped_s,
         chosen.queue_s + chosen.service_s - overlapped_s,
     )

@@ -110,9 +110,9 @@ def _load(
 
 def _weight(sizes: Iterable[KvBytes]) -> KvBytes:
     """KV of the heaviest model: the histogram does not tell models apart."""
-    return max(sizes, key=lambda kv: (kv.token_bytes, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
+    return max(sizes, key=lambda kv: (kv.kv_bytes_per_token, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
 
 
 def _kv_bytes(kv: KvBytes, tokens: Floats) -> Floats:
     window: Floats = np.minimum(tokens, kv.window_tokens)
-    return tokens * kv.token_bytes + window * kv.window_token_bytes + kv.state_bytes
+    return tokens * kv.kv_bytes_per_token + window * kv.window_bytes_per_token + kv.state_bytes

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policies.declared import setting
 from policies.pricing.views import Pools
 from policies.state.loads import Loads
 from policies.state.ops import Placed
@@ -27,24 +28,18 @@ HOLDER = "pool/"
 """Prefix of a pool's name among worker ids; no worker id holds a slash before its port."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CachePool:
-    """Cost of fetching from a pool.
+    """A KV cache that several workers share (L3): the value type of placement.cache_pools.
 
-    The defaults are those of a store on RDMA: HiCache prefetches 256 tokens or more (SGLang,
-    ``--hicache-storage-prefetch-threshold``), and 5 GB/s of 100 KB tokens are 50,000 tokens/s.
-
-    Attributes:
-        capacity_tokens: 0 for no bound.
-        fetch_base_s: Seconds before the first token comes.
-        fetch_tokens_per_s: Tokens a second that come to one worker, > 0.
-        fetch_tokens_min: Engines do not fetch fewer.
+    The defaults are those of a store on RDMA: HiCache prefetches 256 tokens or more
+    (SGLang, ``--hicache-storage-prefetch-threshold``), and 5 GB/s of 100 KB tokens are 50,000 tokens/s.
     """
 
-    capacity_tokens: int = 0
-    fetch_base_s: float = 0.005
-    fetch_tokens_per_s: float = 50_000.0
-    fetch_tokens_min: int = 256
+    capacity_tokens: int = setting(0, "What it can hold, in tokens; 0 for no bound.", ge=0)
+    fetch_base_s: float = setting(0.005, "Time before a fetch brings anything, in seconds.", ge=0)
+    fetch_tokens_per_s: float = setting(50_000.0, "Tokens a second that come to one worker.", gt=0)
+    fetch_tokens_min: int = setting(256, "Engines do not fetch fewer tokens.", ge=1)
 
 
 class PoolMembers:

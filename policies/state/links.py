@@ -33,13 +33,14 @@ than is sent.
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from heapq import heappop, heappush
 from math import exp2
 
 import msgspec
 import numpy as np
 
+from policies.declared import setting
 from policies.state.ops import LinkMeasured, Shipping
 from policies.state.registers import Registers
 from policies.state.timetable import Piece, Timetable
@@ -82,22 +83,38 @@ def site_after(link: str) -> str:
     return link.partition(">")[2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LinkRules:
-    """Configuration of a link.
+    """A link from one site to another, as configured: the value type of fleet.links.
 
-    Attributes:
-        bytes_per_s: Capacity, > 0.
-        rtt_s: Round trip, while none was measured.
-        cap_ratio: Reservable part of the capacity, 0 to 1; the rest is for retransmissions and races of
-            replicas.
-        loss_ratio_max: More failed transfers, as a share of the latest, make it scarce.
+    ``cap_ratio`` also leaves room for replicas that decide in the same moment.
     """
 
-    bytes_per_s: float
-    rtt_s: float = 0.0
-    cap_ratio: float = 0.9
-    loss_ratio_max: float = 0.01
+    gbps: float = setting(MISSING, "Capacity, in Gbit/s.", gt=0)
+    rtt_ms: float = setting(0.0, "Round trip time, in milliseconds.", ge=0)
+    cap_ratio: float = setting(
+        0.9,
+        "Share of the capacity that KV may take, in every second; the rest is for what else crosses, and for "
+        "TCP, which never fills a link to its last bit.",
+        gt=0,
+        le=1,
+    )
+    loss_ratio_max: float = setting(
+        0.01,
+        "Transfers that failed, as a share of the latest, above which it counts as scarce.",
+        gt=0,
+        le=1,
+    )
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Capacity, in bytes per second."""
+        return self.gbps * 1e9 / 8
+
+    @property
+    def rtt_s(self) -> float:
+        """Round trip time while none was measured, in seconds."""
+        return self.rtt_ms / 1e3
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):

@@ -1,9 +1,9 @@
-"""``POST /explain``: what would be done with a request now, and why; a dry run.
+"""``POST /explain``: a dry run of the decision on a request, with reasons.
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
 
-It decides with the lines that decide real requests (`router.explaining`) and changes nothing. A large
-body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
+It decides by the code that decides real requests (`router.explaining`) and changes nothing. A large body is
+parsed in steps, so a prompt of a million tokens blocks no stream.
 """
 
 import asyncio
@@ -108,19 +108,17 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
         policy = _policy(question)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)
-        said = described(gateway, found)
+        answer = described(gateway, found)
         return Response(
-            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}),
+            orjson.dumps(
+                answer | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}
+            ),
             media_type="application/json",
         )
 
 
 async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
-    """The body of a request.
-
-    Raises:
-        ClientError: It is too long.
-    """
+    """Return the body of a request; raise ClientError if it is too long."""
     pieces, size = [], 0
     async for piece in stream:
         size += len(piece)
@@ -153,18 +151,14 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 def _understood(
     gateway: Gateway, body: bytes
 ) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
-    """The question, and the request that it is about with its body.
-
-    Raises:
-        ClientError: If it makes no sense.
-    """
+    """Return the question, the parsed request and its body; raise ClientError if they are not valid."""
     question, raw = yield from _question(body)
     tenant = gateway.reader.door.tenant_named(question.tenant)
     try:
         endpoint = Endpoint(question.endpoint)
     except ValueError as error:
-        known = ", ".join(each.value for each in Endpoint)
-        raise ClientError(f"endpoint: none of {known}", code="invalid_value", param="endpoint") from error
+        names = ", ".join(each.value for each in Endpoint)
+        raise ClientError(f"endpoint: none of {names}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
         return gateway.reader.parse(endpoint, raw, tenant), raw, tenant, question
     parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant)
@@ -172,11 +166,7 @@ def _understood(
 
 
 def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
-    """The question, and the bytes of its request; of a large one in steps.
-
-    Raises:
-        ClientError: If it is none.
-    """
+    """Return the question and the bytes of its request; raise ClientError if they are not valid."""
     try:
         if len(body) < LARGE_BODY_BYTES:
             question = _questions.decode(body)
@@ -195,11 +185,7 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
 
 
 def _policy(question: Question) -> Policy | None:
-    """The policy that is asked for; None for the one in use.
-
-    Raises:
-        ClientError: There is none of that name, or with those options.
-    """
+    """Return the policy in the question, None for the one in use; raise ClientError if it is unknown."""
     if not question.policy:
         if question.policy_options:
             raise ClientError("policy_options need a policy.", code="invalid_value", param="policy_options")
@@ -211,7 +197,7 @@ def _policy(question: Question) -> Policy | None:
 
 
 def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
-    """What is said of a decision."""
+    """Return a decision as JSON."""
     rehearsed, scored = found.rehearsed, found.rehearsed.scored
     parsed, decider = rehearsed.parsed, gateway.placing.decider
     policy = decider.policy if scored is None else scored.policy
@@ -260,7 +246,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
 
 
 def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
-    """A candidate as JSON has it: rounded, and null for what is not there."""
+    """Return a candidate as JSON."""
     return {
         name: _rounded(value) if isinstance(value, float) else None if value == "" else value
         for name, value in msgspec.to_builtins(one).items()
@@ -268,7 +254,7 @@ def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float | None:
-    """To a millionth, or to nine digits; None stands for what is not considered, or never."""
+    """Round to a millionth, or to nine digits; None for infinite or missing values."""
     if not isfinite(value):
         return None
     return round(value, 6) if abs(value) >= 1e-3 else float(f"{value:.9g}")

@@ -81,10 +81,7 @@ class Placing:
             offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
         )
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
-        self._profiles = {
-            name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
-            for name, model in settings.placement.models.items()
-        }
+        self._profiles = {name: model.profile for name, model in settings.placement.models.items()}
         self._default_profile = self._profiles.get("*", FULL_ATTENTION)
         self.use(settings)
 

@@ -1,4 +1,4 @@
-"""Who tenants are and what they may use: the files of keys and tokens, and the leases of limits."""
+"""Tenants of a process: the files of keys and tokens, and the leases of limits."""
 
 import asyncio
 
@@ -12,19 +12,8 @@ from router.tenants import Keyring, KeysWatch, Limiter, TokensWatch
 class TenantSide:
     """The tenants of one process. Make it inside a running event loop.
 
-    Args:
-        settings: The effective settings.
-        keyring: Holds the tenants' keys.
-        log: Says which replicas share the limits.
-        redis_url: Where they do.
-        metrics: Counts rejections.
-
-    Attributes:
-        keys: Watches the keys file; None without one.
-        tokens: Watches the file of admin tokens; None without one.
-        leases: This replica's part of each limit.
-        limiter: Keeps tenants to their limits; None without a keys file.
-        keyring: As given; None without a keys file.
+    ``keys``, ``limiter`` and ``keyring`` are None without a keys file, ``tokens`` without a file of admin
+    tokens.
     """
 
     def __init__(
@@ -49,7 +38,7 @@ class TenantSide:
                 watch.load()
 
     def loops(self) -> list[Loop]:
-        """What must run while the process serves."""
+        """Return the tasks to run while the process serves."""
         loops: list[Loop] = []
         if self.keys is not None:
             loops += [("keys", self.keys.run), ("limits", self.leases.run)]

@@ -19,7 +19,6 @@ import contextlib
 import time
 
 from router.shared.clock import LogClock
-from router.shared.config import SharedConfig
 from router.shared.ports import Fold
 from router.shared.publisher import Publisher
 from router.shared.reader import Reader
@@ -42,7 +41,7 @@ class SnapshotKeeper:
     """Writes the snapshot when it is due.
 
     Args:
-        config: How old it may get.
+        interval_s: Age at which the snapshot is replaced, in seconds.
         clock: Log time.
         fold: What is written.
         store: Where it goes.
@@ -56,14 +55,14 @@ class SnapshotKeeper:
 
     def __init__(
         self,
-        config: SharedConfig,
+        interval_s: float,
         clock: LogClock,
         fold: Fold,
         store: SnapshotStore,
         reader: Reader,
         publisher: Publisher,
     ) -> None:
-        self._interval_s = config.snapshot_interval_s
+        self._interval_s = interval_s
         self._clock = clock
         self._fold = fold
         self._store = store

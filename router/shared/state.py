@@ -27,13 +27,14 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 import msgspec
 
 from policies import Left, Op, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.clock import LogClock
-from router.shared.config import LogStatus, SharedConfig
+from router.shared.config import LogStatus, SharingRules
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
@@ -68,12 +69,17 @@ CLOCK_SAMPLES_SLOW = 3
 CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
 
+BUFFER_BYTES_MAX = 64 << 20
+"""Bytes of own operations kept while Redis is gone."""
+
 
 class SharedState:
     """One replica's part in the shared log. Create and use it on the event loop.
 
     Args:
-        config: Where and who.
+        rules: How operations and snapshots are shared.
+        url: Where Redis is (`router.shared.server.RedisLink`).
+        replica: Id of this replica, unique in the namespace among those that run.
         fold: What every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
         listener: Told what happens, for metrics.
@@ -88,7 +94,9 @@ class SharedState:
 
     def __init__(
         self,
-        config: SharedConfig,
+        rules: SharingRules,
+        url: str,
+        replica: str,
         fold: Fold,
         clock: LogClock,
         listener: SharedListener | None = None,
@@ -96,22 +104,23 @@ class SharedState:
         vitals: Callable[[], Vitals] = Vitals,
     ) -> None:
         self._vitals = vitals
-        self._config = config
+        self._rules = rules
+        self._replica = replica
         self._fold = fold
         self._clock = clock
         self._listener: SharedListener = listener or NoListener()
         self._on_given_up = on_given_up
-        self._keys = keys = Keys(config.namespace)
+        self._keys = keys = Keys(rules.namespace)
         # A replica that starts again under its old id must read what it wrote in its former life.
-        self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
+        self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._redis_latency = RedisLatency(self._degraded_reasons)
         self._heartbeat = Heartbeat(
-            config.replica,
+            replica,
             keys,
             clock,
             self._declare_left,
-            ttl_s=config.heartbeat_ttl_s,
+            ttl_s=rules.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
         )
         presence = PeerPresence(lambda: self._heartbeat.alone)
@@ -121,15 +130,15 @@ class SharedState:
             self._listener,
             self._degraded_reasons,
             presence,
-            interval_s=config.flush_interval_s,
-            ops_max=config.buffer_ops_max,
-            bytes_max=config.buffer_bytes_max,
+            interval_s=rules.flush_interval_ms / 1000,
+            ops_max=rules.buffer_ops_max,
+            bytes_max=BUFFER_BYTES_MAX,
         )
         snapshots = SnapshotStore(
-            self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
+            self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version
         )
         self._reader = Reader(
-            ReaderRules(self._writer, config.replica, keys, config.trim_margin_s, BLOCK_S),
+            ReaderRules(self._writer, replica, keys, rules.trim_margin_s, BLOCK_S),
             fold,
             clock,
             snapshots,
@@ -138,7 +147,9 @@ class SharedState:
             redis_latency=self._redis_latency,
             presence=presence,
         )
-        self._keeper = SnapshotKeeper(config, clock, fold, snapshots, self._reader, self._publisher)
+        self._keeper = SnapshotKeeper(
+            rules.snapshot_interval_s, clock, fold, snapshots, self._reader, self._publisher
+        )
         self._started_us: int | None = None
         self._connected = False
         self._connected_s = 0.0
@@ -146,13 +157,11 @@ class SharedState:
         self._must_disown = False
         self._answered_marks = 0
         self._server: bytes | None = None
-        name = f"cacheway-{config.replica}"
+        link = partial(RedisLink, url, home=keys.log, name=f"cacheway-{replica}")
         # For short commands, blocking reads, and large values.
-        self._commands = RedisLink(
-            config.url, COMMAND_TIMEOUT_S, home=keys.log, name=name, measured=self._redis_latency.measured
-        )
-        self._blocking = RedisLink(config.url, BLOCK_S + COMMAND_TIMEOUT_S, home=keys.log, name=name)
-        self._bulk = RedisLink(config.url, BULK_TIMEOUT_S, home=keys.log, name=name)
+        self._commands = link(COMMAND_TIMEOUT_S, measured=self._redis_latency.measured)
+        self._blocking = link(BLOCK_S + COMMAND_TIMEOUT_S)
+        self._bulk = link(BULK_TIMEOUT_S)
 
     @property
     def status(self) -> LogStatus:
@@ -182,7 +191,7 @@ class SharedState:
         Returns:
             None for those whose word does not reach us: without Redis, all but our own.
         """
-        own, replicas = self._config.replica, self._heartbeat.replicas
+        own, replicas = self._replica, self._heartbeat.replicas
         found: dict[str, Vitals | None] = dict.fromkeys(replicas)
         if self._connected and len(replicas) > 1:
             try:
@@ -340,7 +349,7 @@ class SharedState:
         link = self._commands
         try:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
-                self.publish(Left(self._config.replica, self._clock.now_us()))
+                self.publish(Left(self._replica, self._clock.now_us()))
                 await self._publisher.flush(link)
                 await self._heartbeat.goodbye(link)
         except (StateError, TimeoutError) as error:
@@ -387,11 +396,7 @@ class SharedState:
 
     def _on_left(self, op: Left) -> None:
         self._heartbeat.left(op)
-        if (
-            self._started_us is not None
-            and op.replica == self._config.replica
-            and op.at_us > self._started_us
-        ):
+        if self._started_us is not None and op.replica == self._replica and op.at_us > self._started_us:
             logger.warning(
                 "siblings gave this replica up while it was alive",
                 extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
@@ -448,11 +453,11 @@ class SharedState:
         dropped = self._publisher.dropped_ops
         if not self._must_disown and dropped == self._disowned_dropped:
             return
-        if len(self._publisher) > self._config.buffer_ops_max // 2:
+        if len(self._publisher) > self._rules.buffer_ops_max // 2:
             return  # it would be dropped itself; the next look tries again
         self._must_disown, self._disowned_dropped = False, dropped
         if self._on_given_up is not None:
-            left = Left(self._config.replica, self._clock.now_us())
+            left = Left(self._replica, self._clock.now_us())
             self.publish(left)
             self._on_given_up(left.at_us)
 

@@ -1,7 +1,7 @@
-"""Tenants: who is served, by which key, and how they are kept apart."""
+"""Tenants: their keys, their limits, and their separation."""
 
 from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens
-from router.tenants.door import Door, presented_key
+from router.tenants.door import Door, TenancyRules, presented_key
 from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable, TenantKey
 from router.tenants.limits import Limiter
@@ -21,6 +21,7 @@ __all__ = [
     "KeysFileError",
     "KeysWatch",
     "Limiter",
+    "TenancyRules",
     "Tenant",
     "TenantKey",
     "TenantLimits",

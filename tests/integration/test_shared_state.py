@@ -17,7 +17,7 @@ from xxhash import xxh3_64_hexdigest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
 from policies import Finished, Left, Op, decode_ops, encode_ops
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState, Warming
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules, Warming
 from router.shared.address import Endpoint
 from router.shared.connection import Connection
 
@@ -95,13 +95,25 @@ class Heard(NoListener):
 class Replica:
     """A shared state with its fold, running."""
 
-    def __init__(self, name: str, url: str, namespace: str, fold: OpSet | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        namespace: str,
+        fold: OpSet | None = None,
+        *,
+        trim_margin_s: float = 10.0,
+        **rules: Any,
+    ) -> None:
+        margin = {"trim_margin_s": trim_margin_s}
         self.fold = fold or OpSet()
         self.heard = Heard()
         self.clock = LogClock()
         self.given_up: list[int] = []
         self.state = SharedState(
-            SharedConfig(url, namespace, name, **config),
+            type("Rules", (SharingRules,), margin)(namespace=namespace, **rules),
+            url,
+            name,
             self.fold,
             self.clock,
             self.heard,

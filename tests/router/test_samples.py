@@ -66,7 +66,7 @@ def test_what_an_engine_reported_is_shown_with_its_age_and_nothing_if_it_did_not
 
 
 def test_links_are_seen_with_their_state_and_what_was_not_measured_is_left_open() -> None:
-    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(1e9, rtt_s=0.02, cap_ratio=0.5)}))
+    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(8.0, rtt_ms=20.0, cap_ratio=0.5)}))
     samples = Samples(bench.gateway)
     seen = told(list(samples.links()))
     assert (seen[families.LINK_CAPACITY, LINK], seen[families.LINK_RTT, LINK]) == (1e9, 0.02)
@@ -79,7 +79,7 @@ def test_links_are_seen_with_their_state_and_what_was_not_measured_is_left_open(
 
 
 def test_a_measured_link_is_seen_with_its_goodput_and_its_loss() -> None:
-    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(1e9, rtt_s=0.02)}))
+    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(8.0, rtt_ms=20.0)}))
     bench.shared.publish(LinkMeasured(LINK, bench.time.clock.now_us(), "r1", 4e8, 0.05, 0.25))
     seen = told(list(Samples(bench.gateway).links()))
     assert (seen[families.LINK_GOODPUT, LINK], seen[families.LINK_RTT, LINK]) == (4e8, 0.05)

@@ -341,8 +341,8 @@ def test_policies_that_do_not_count_in_seconds_leave_decode_workers_to_their_wor
 
 # What crosses a link.
 
-LINKS = {"far>near": LinkRules(bytes_per_s=1e6, rtt_s=0.1, cap_ratio=0.5)}
-KV = KvBytes(token_bytes=1000.0)
+LINKS = {"far>near": LinkRules(gbps=0.008, rtt_ms=100.0, cap_ratio=0.5)}
+KV = KvBytes(kv_bytes_per_token=1000.0)
 
 
 def far_stage(protocol: str) -> Stage:

@@ -53,7 +53,7 @@ class Pacer:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.wire = ShapedLink(self.clock, LINE)
-        self.links = Links({LINK: LinkRules(LINE, cap_ratio=CAP_RATIO)})
+        self.links = Links({LINK: LinkRules(LINE * 8 / 1e9, cap_ratio=CAP_RATIO)})
         self.alone: list[tuple[float, float]] = []
         """Between when nobody could keep below the cap."""
         self.left = 0

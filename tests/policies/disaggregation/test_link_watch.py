@@ -30,7 +30,7 @@ class Setup:
 
     def __init__(self, protocol: str = "nixl", rtt_s: float = 0.0) -> None:
         self.time = VirtualTime()
-        links = {LINK: LinkRules(GB, rtt_s=rtt_s, cap_ratio=1.0)}
+        links = {LINK: LinkRules(GB * 8 / 1e9, rtt_ms=rtt_s * 1e3, cap_ratio=1.0)}
         self.shared = FakeShared(FleetRules(links=links))
         self.registry = registry(self.shared, self.time)
         self.workers: list[LocalWorker] = []

@@ -17,7 +17,7 @@ T = 20_000.0
 
 
 def links(cap_gigabytes: float = 1.0, rtt_s: float = 0.02) -> Links:
-    rules = LinkRules(bytes_per_s=cap_gigabytes * GB, rtt_s=rtt_s, cap_ratio=1.0)
+    rules = LinkRules(gbps=cap_gigabytes * 8.0, rtt_ms=rtt_s * 1e3, cap_ratio=1.0)
     return Links({LINK: rules, OTHER: rules})
 
 

@@ -76,8 +76,10 @@ class Setup:
         remote: bool = True,
         queue: bool = True,
     ) -> None:
-        links = {LINK: LinkRules(gigabytes_per_s * GB, rtt_s=0.02, cap_ratio=1.0)} if gigabytes_per_s else {}
-        kv_bytes = {"*": KvBytes(token_bytes=token_bytes)}
+        links = (
+            {LINK: LinkRules(gigabytes_per_s * 8.0, rtt_ms=20.0, cap_ratio=1.0)} if gigabytes_per_s else {}
+        )
+        kv_bytes = {"*": KvBytes(token_bytes)}
         self.shared = FakeShared(FleetRules(site="here", links=links, kv_bytes=kv_bytes))
         self.publish = self.shared.publish
         for number, worker in enumerate(workers):

@@ -10,7 +10,7 @@ ABUNDANT, SCARCE, DOWN, PROBING = LinkState
 
 
 def links() -> Links:
-    return Links({LINK: LinkRules(bytes_per_s=1_000_000_000, cap_ratio=1.0)})
+    return Links({LINK: LinkRules(gbps=8.0, cap_ratio=1.0)})
 
 
 def reserved(to: Links, request_id: str, ratio: float, start_us: int, end_us: int) -> None:

@@ -29,7 +29,7 @@ SECOND = 1_000_000
 START = 1_000 * SECOND
 TICK_US = SECOND // 4
 GB = 10**9
-RULES = {LINK: LinkRules(bytes_per_s=10 * GB, rtt_s=0.02, cap_ratio=0.9), OTHER: LinkRules(bytes_per_s=GB)}
+RULES = {LINK: LinkRules(gbps=80.0, rtt_ms=20.0, cap_ratio=0.9), OTHER: LinkRules(gbps=8.0)}
 
 
 def shipping(

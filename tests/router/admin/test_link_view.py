@@ -24,7 +24,7 @@ from router.admin.link_view import described, offloaded
 from router.explaining import explained
 
 NOW_US = VirtualTime().clock.now_us()
-RULES = LinkRules(bytes_per_s=100.0, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.1)
+RULES = LinkRules(gbps=8e-7, rtt_ms=20.0, cap_ratio=0.5, loss_ratio_max=0.1)
 
 
 class Links:
@@ -90,7 +90,7 @@ def test_what_was_measured_shows_with_its_age_and_who_did() -> None:
 
 def test_a_link_that_carries_nothing_has_no_share() -> None:
     setup = Links()
-    setup.fleet.links.rules = {"b>a": LinkRules(bytes_per_s=100.0, cap_ratio=0.0)}
+    setup.fleet.links.rules = {"b>a": LinkRules(gbps=8e-7, cap_ratio=0.0)}
     assert [second["cap_ratio"] for second in setup.view()["b>a"]["ahead"]] == [None] * 5
 
 

@@ -21,7 +21,7 @@ from router.admin.role_view import described, divided
 from router.fleet import Core, RolePlanner
 
 RULES = FleetRules(
-    site="dc1", links={"dc2>dc1": LinkRules(1.25e9)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}
+    site="dc1", links={"dc2>dc1": LinkRules(10.0)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}
 )
 
 

@@ -14,7 +14,7 @@ class Setup:
 
     def __init__(self) -> None:
         self.time = VirtualTime()
-        self.shared = FakeShared(FleetRules(links={LINK: LinkRules(1e9, rtt_s=0.1)}))
+        self.shared = FakeShared(FleetRules(links={LINK: LinkRules(8.0, rtt_ms=100.0)}))
         log = OpLog("r1", self.shared.publish, self.time.clock.now_us)
         self.watch = LinkWatch(self.shared.fleet, log)
 

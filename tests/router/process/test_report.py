@@ -1,10 +1,12 @@
 """What metrics read rather than count."""
 
+from pathlib import Path
+
 from fakes.process import built
 
 from policies import Placed
 from router.metrics import Metrics
-from router.process.report import report_discovery, report_kv_events, report_tenants, reports_of
+from router.process.report import LogListener, report_discovery, report_kv_events, report_tenants, reports_of
 
 
 async def test_what_is_read_rather_than_counted_is_in_the_metrics() -> None:
@@ -49,3 +51,28 @@ def test_each_count_of_cache_events_has_its_metric_and_follows_the_total() -> No
         'cacheway_kv_events_replays_total{outcome="answered"} 4.0',
     ):
         assert line in page
+
+
+def test_only_what_others_said_is_news() -> None:
+    news: list[int] = []
+    listener = LogListener(lambda: news.append(1))
+    listener.flushed(3, 100, 0.1)
+    listener.snapshot_refused("damaged")
+    assert news == []
+    listener.applied(2, 0.1)
+    listener.snapshot_merged()
+    assert len(news) == 2
+    assert (listener.published_ops, listener.applied_ops, listener.snapshots_refused) == (3, 2, 1)
+
+
+async def test_each_trouble_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text("tenants: {acme: {weight: 3}}")
+    process = await built(fleet={"worker_urls": ["http://a:1"]}, tenancy={"keys_file": str(file)})
+    assert "1 of 1 workers are not healthy" in process.degraded()
+    (local,) = process.registry.all()
+    process.registry.probed(local, ok=True, refused=False, detail="")
+    assert not any("workers" in each for each in process.degraded())
+    assert process.tenants.keys is not None
+    process.tenants.keys.problem = "is not YAML"
+    assert any("the file of keys cannot be used" in each for each in process.degraded())

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from policies import Finished, encode_op
-from router.shared import LogClock, NoListener, SharedConfig
+from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
@@ -59,7 +59,9 @@ async def link(redis_url: str) -> AsyncIterator[RedisLink]:
     await link.aclose()
 
 
-def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> Replica:
+def replica(
+    link: RedisLink, namespace: str, name: str = "a", snapshot_interval_s: float = NEVER_S
+) -> Replica:
     keys, writer = Keys(namespace), f"{name}/1".encode()
     publisher = Publisher(
         writer,
@@ -73,8 +75,9 @@ def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> 
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
     reader = SimpleNamespace(position=(1000, 0), entries=0, marks=0, cold=False)
-    shared = SharedConfig("unix:///unused", namespace, name, **{"snapshot_interval_s": NEVER_S, **config})
-    keeper = SnapshotKeeper(shared, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher)
+    keeper = SnapshotKeeper(
+        snapshot_interval_s, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher
+    )
     keeper.connected()
     return Replica(keeper, reader, publisher, link, keys)
 

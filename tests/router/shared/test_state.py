@@ -8,7 +8,7 @@ import pytest
 
 from policies import Finished, Op, OpRefused, Placed
 from router.errors import StateError
-from router.shared import LogClock, SharedConfig, SharedState, Warming
+from router.shared import LogClock, SharedState, SharingRules, Warming
 
 NOWHERE = "unix:///nonexistent/valkey.sock"
 
@@ -36,7 +36,7 @@ class Counted:
 
 
 def make(fold: Counted, url: str = NOWHERE, namespace: str = "default") -> SharedState:
-    return SharedState(SharedConfig(url, namespace, "a", buffer_ops_max=2), fold, LogClock())
+    return SharedState(SharingRules(namespace=namespace, buffer_ops_max=2), url, "a", fold, LogClock())
 
 
 async def test_a_published_operation_is_applied_when_publish_returns() -> None:
