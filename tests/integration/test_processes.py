@@ -82,46 +82,6 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def load(client: httpx.AsyncClient) -> int:
-    return int((await client.get("/get_loads")).json()["loads"][0]["load"])
-
-
-async def test_sigterm_lets_a_stream_finish_and_leaves_nothing_reserved(fleet: Fleet) -> None:
-    """150 tokens at 20 ms: the stream goes on for three seconds after the signal."""
-    engine = await fleet.engine(EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=1))
-    shared = ("--redis-url", fleet.redis_url, "--namespace", fleet.namespace)
-    port = free_port()
-    async with (
-        serving(port, engine.url, *shared) as (process, client),
-        serving(free_port(), engine.url, *shared) as (_, sibling),
-    ):
-        body = chat(stream=True, max_tokens=150, ignore_eos=True)
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            lines = answer.aiter_lines()
-            received = [await anext(lines)]
-
-            async def counted_by_the_sibling() -> bool:
-                return await load(sibling) == 1
-
-            await until_async(counted_by_the_sibling)
-            process.send_signal(signal.SIGTERM)
-            await until_async(lambda: refuses(port))
-            assert process.returncode is None
-            received += [line async for line in lines]
-        assert sum(line.startswith("data: {") for line in received) >= 100
-        assert [line for line in received if line][-1] == "data: [DONE]"
-        assert await ended(process) == 0
-
-        async def forgotten() -> bool:
-            shared_state = (await sibling.get("/readiness")).json()["shared"]
-            return await load(sibling) == 0 and len(shared_state["replicas"]) == 1
-
-        await until_async(forgotten)
-    events = [line["event"] for line in log_lines(process)]
-    assert events.count("request.finished") == 1
-    assert "gateway.stopped" in events
-
-
 async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fleet) -> None:
     engine = await fleet.engine()
     port, metrics_port = free_port(), free_port()
