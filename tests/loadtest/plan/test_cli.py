@@ -147,7 +147,8 @@ def test_memory_is_bought_where_it_is_cheaper_than_workers(tmp_path: Path) -> No
 
 def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    arguments = f"--trace {trace} --engine kimi-linear-1t --ttft-p90-s 9 --seeds 1 --split no --json {file}"
+    arguments = f"--trace {trace} --engine kimi-linear-1t --ttft-p90-s 9 --seeds 1 --split no "
+    arguments += f"--policy expected_cost --json {file}"
 
     assert main(arguments.split()) == 0
     assert json.loads(file.read_text())["fleets"][0]["host_gib"] == 0.0
