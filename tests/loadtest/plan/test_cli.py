@@ -154,7 +154,7 @@ def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_p
     assert json.loads(file.read_text())["fleets"][0]["host_gib"] == 0.0
 
 
-@pytest.mark.parametrize("buckets", ["", "--buckets"])
+@pytest.mark.parametrize("buckets", [pytest.param("", marks=pytest.mark.deep), "--buckets"])
 def test_divisions_by_length_are_tried_if_asked_for_and_what_came_of_them_is_said(
     buckets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
