@@ -302,13 +302,14 @@ class FleetState:
         expired += self.links.collect(now_us, lifetime_us_max)
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
+        removals = []
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             if worker.worker_id.startswith(HOLDER):
                 continue
             idle = not self.loads.inflight_requests[worker.slot] and not self.tickets.waits_for(worker.slot)
             if idle and worker.version[0] < horizon_us:
                 if worker.gone:
-                    self._remember_gone(WorkerGone(worker.worker_id, *worker.version[:2]))
+                    removals.append(WorkerGone(worker.worker_id, *worker.version[:2]))
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
@@ -321,6 +322,7 @@ class FleetState:
                 del self._by_slot[worker.slot]
                 self._free.append(worker.slot)
                 self.revision += 1
+        self._remember_gone(removals)
         return expired
 
     def cut_off(self, own: str, now_us: int) -> list[Left]:
@@ -693,13 +695,14 @@ class FleetState:
     def _tree_op(self, op: TreeOp) -> None:
         apply(self.tree, op, self._slot(op.worker))
 
-    def _remember_gone(self, op: WorkerGone) -> None:
-        """Keep a removal when the worker's row is used for another: settings may still name it."""
-        known = self._gone.get(op.worker, op)
-        self._gone[op.worker] = max(op, known, key=lambda gone: (gone.at_us, gone.replica))
+    def _remember_gone(self, removals: list[WorkerGone]) -> None:
+        """Keep removals whose workers' rows are used for others: settings may still name them."""
+        for op in removals:
+            known = self._gone.get(op.worker, op)
+            self._gone[op.worker] = max(op, known, key=lambda gone: (gone.at_us, gone.replica))
         if len(self._gone) > GONE_MAX:
-            oldest = min(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
-            del self._gone[oldest.worker]
+            by_age = sorted(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
+            self._gone = {gone.worker: gone for gone in by_age[-GONE_MAX:]}
 
     def _worker_put(self, op: WorkerPut) -> None:
         if not is_base_url(op.url):

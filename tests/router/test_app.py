@@ -1,6 +1,8 @@
 """The composition root: settings arrive where they count, and tasks run while the application serves."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 from fakes.process import built, events, running, settings
@@ -113,3 +115,11 @@ async def test_what_is_set_of_remote_prefill_and_links_shows_in_views_and_metric
     )
     async with running(off) as client:
         assert (await client.get("/offload")).json()["enabled"] is False
+
+
+def test_a_gateway_does_not_load_what_is_off() -> None:
+    """In a process of its own: other tests have loaded both. Each costs megabytes and a part of a second."""
+    code = "import router.app, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for library in ("lightkube", "opentelemetry.sdk.trace"):
+        assert not any(name.startswith(library) for name in ran.stdout.split())

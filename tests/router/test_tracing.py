@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -84,13 +82,7 @@ def test_the_api_of_opentelemetry_alone_is_not_enough(monkeypatch: pytest.Monkey
         check_tracing(SpanRules(enable_trace=True))
 
 
-def test_off_nothing_is_imported() -> None:
-    """It would cost each process some megabytes and a part of a second."""
-    code = (
-        "import router.app, sys; print([name for name in sys.modules if 'opentelemetry.sdk.trace' in name])"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+def test_off_there_are_no_spans() -> None:
     assert opened_spans(SpanRules(), "r1") is None
 
 

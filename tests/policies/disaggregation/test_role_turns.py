@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -344,6 +345,7 @@ def test_what_turns_goes_on_while_too_little_comes_to_judge_by() -> None:
     assert world.roles() == {"prefill": 3, "decode": 5}
 
 
+@pytest.mark.no_cover
 def test_a_load_that_stays_is_settled_once_and_one_that_flaps_is_not_followed() -> None:
     """An hour each; the flapping one is all short and all long in turn, for 50 s each."""
     calm = World(2, 6)

@@ -301,6 +301,7 @@ def test_a_learned_value_is_told_once_a_second_and_only_if_it_changed(setup: Set
     assert len(setup.shared.said(BytesPerToken)) <= told + 1
 
 
+@pytest.mark.no_cover
 def test_models_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
     for number in range(2500):
         setup.answer(8192, asked=request(model=f"m{number}"))

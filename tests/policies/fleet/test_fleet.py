@@ -852,6 +852,7 @@ def test_a_placement_whose_path_is_none_reserves_nothing() -> None:
     assert fleet.workers() == []
 
 
+@pytest.mark.no_cover
 def test_a_fleet_has_a_bounded_number_of_workers() -> None:
     """Those that were removed are forgotten after a while, and make room for others."""
     fleet = FleetState()

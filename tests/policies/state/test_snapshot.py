@@ -28,6 +28,7 @@ def placed(request_id: str) -> Placed:
 SOUND = fleet_after(put("a:1"), placed("q")).snapshot()
 
 
+@pytest.mark.no_cover
 def test_a_snapshot_is_requests_in_flight_then_pages_then_what_they_are() -> None:
     """Requests fill two pieces and begin a third; 10,000 runs of two blocks fill more than a page."""
     fleet = fleet_after(put("a:1"))

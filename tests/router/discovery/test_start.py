@@ -1,8 +1,6 @@
 """From settings to discovery."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +85,3 @@ def test_a_cluster_that_cannot_be_found_stops_the_start(tmp_path: Path) -> None:
     Path(settings.discovery.kubeconfig).unlink()
     with pytest.raises(SettingsError, match="no API server is configured"):
         check_discovery(settings.discovery)
-
-
-def test_a_gateway_without_it_does_not_load_the_client() -> None:
-    """In a process of its own: here the tests of the client have loaded it."""
-    code = "import sys, router.app; sys.exit('lightkube' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
