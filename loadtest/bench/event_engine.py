@@ -1,8 +1,7 @@
-"""An engine that only tells of its cache, which is always full.
+"""An engine that only publishes KV events, from a cache that is always full.
 
-Its cache is full of sessions that share a system prompt. Each turn of one stores a prefill in chunks
-and a few decoded blocks, and the blocks that must go for it are removed one event each, the deepest of the
-least recently used session first, as vLLM does it.
+Sessions share a system prompt. Each turn stores a prefill in chunks and a few decoded blocks; the blocks that
+it displaces are removed one event each, the deepest of the least recently used session first, as in vLLM.
 """
 
 from collections.abc import Iterator
@@ -39,13 +38,7 @@ MIXES = (
 
 @dataclass(slots=True)
 class Engine:
-    """A cache that is always full.
-
-    Attributes:
-        mix: What it is like.
-        capacity: Blocks of the full group.
-        random: Draws tokens and turns.
-    """
+    """Cache of ``capacity`` blocks in the full group."""
 
     mix: Mix
     capacity: int

@@ -5,22 +5,19 @@
 
     publishers (one process)  ──ZeroMQ──>  follower (this process)  ──operations──>  a second fold
 
-Printed are, over the time measured: batches and events that came, the CPU that this process used as a share
-of one core, how late its event loop was, operations and bytes for the log, and the CPU of another replica
-that applies them. Of ``--groups`` the first has full attention, the others keep sliding windows at the ends
-of prompts.
+Printed are batches and events, CPU as a share of one core, delay of the event loop, operations and bytes for
+the log, and the CPU of another replica that applies them. The first of ``--groups`` has full attention, the
+others keep sliding windows at the ends of prompts.
 
-With ``--residency`` `radix.Residency` alone is measured: events are made before, and nothing is decoded. The
-tree is told every 100 events (half a second at 200 events/s).
+With ``--residency`` `radix.Residency` alone gets decoded events; the tree is told every 100 (0.5 s at 200/s).
 
     dense          one group, blocks of 16 tokens, tree blocks of the same size
     dense, 256     the same for a tree with blocks of 256 tokens
     hybrid         a full group and three sliding windows that keep the ends of prompts (W = 128)
     hybrid, all    the same, the windows keep everything and lose the oldest blocks
 
-*ops* and *bytes* are per 1,000 events: the log's share. Memory is the growth of the resident set for another
-200,000 blocks, in a process of its own. CPU time is ``process_time_ns``, the least of several runs; run it on
-a quiet machine.
+*ops* and *bytes* are per 1,000 events. Memory is the growth of the resident set for another 200,000 blocks in
+a process of its own. CPU is the least of several runs.
 """
 
 import argparse

@@ -1,13 +1,11 @@
-"""Engines that compute nothing, so that whoever measures a gateway does not measure them.
+"""Engines that compute nothing, so that a benchmark measures the gateway and not them.
 
-A child of the benchmarks (`loadtest.bench.child`). It gets an `EnginePlan`, says the ports that it serves,
-and ends when its input does. A chat request says in ``user`` which number it has and in ``max_tokens`` how
-many chunks its stream shall have, and every byte of its answer follows from that (`whole_answer`,
-`streamed_answer`), so the client can tell if anything is missing, comes twice or belongs to somebody else.
+A child (`loadtest.bench.child`): it gets an `EnginePlan`, says its ports, and ends when its input does. A
+chat request carries its number in ``user`` and the chunks of its stream in ``max_tokens``; every byte of the
+answer follows from these (`whole_answer`, `streamed_answer`), so the client can check all of them.
 
-All streams have the same gap between two chunks. A stream keeps the phase in which it came, so no timer of
-its own is needed: the gap is cut into slots, and each slot's streams get a chunk when it comes round. When
-the machine is too slow the gap gets longer; nothing is sent in a burst to make up for it.
+Streams share one gap between chunks, cut into slots: a stream keeps the phase in which it came and needs no
+timer. On a slow machine the gap gets longer; nothing is sent in a burst.
 """
 
 import asyncio

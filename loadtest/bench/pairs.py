@@ -3,14 +3,13 @@
     python -m loadtest.bench.pairs                            CPU by hand-over protocol and size of the body
     python -m loadtest.bench.pairs --failures --times 30      milliseconds, each failure with each protocol
 
-*CPU*: one row is one request from its dispatch to its end, without sockets: the bodies of both legs are
-written, both answers heard. The price of two requests at the pools comes on top (`loadtest.bench.request`).
-Times are process CPU, the least of the repeats. Mooncake's legs are written as NIXL's and sent as SGLang's.
+*CPU*: one request from its dispatch to its end, without sockets: the bodies of both legs written, both
+answers read; the least of the repeats. The price of two requests at the pools comes on top
+(`loadtest.bench.request`). Mooncake's legs are written as NIXL's and sent as SGLang's.
 
-*Failures*: a gateway as a process, one prefill and one decode engine in this one. A request is held where
-both legs are at work (its prompt takes a minute to prefill), then a leg is reset, or the client leaves; the
-clock stops when the other engine, or both, have no job any more. Prints P50 and the longest; the status is 1
-if one took longer than `ENDED_S_MAX`. Client, engines and gateway share the machine.
+*Failures*: a gateway process, one prefill and one decode engine in this one. While both legs of a request
+work, a leg is reset or the client leaves; the clock stops when the other engines have no job. Prints P50 and
+the longest; the status is 1 if one took longer than `ENDED_S_MAX`.
 """
 
 import argparse
@@ -197,12 +196,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def measure(protocol: str, times: int) -> dict[str, list[float]]:
-    """Seconds until the other leg was over, by failure, in ascending order.
-
-    Raises:
-        ChildFailed: The gateway did not come up.
-        TimeoutError: A leg did not end.
-    """
+    """Seconds until the other leg was over, by failure, ascending; `TimeoutError` if a leg did not end."""
     took_s: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
         stage = _Stage(protocol, stack)

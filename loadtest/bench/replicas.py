@@ -1,19 +1,17 @@
-"""What sharing costs in hit rate: the same sessions through one replica and through many.
+"""Price of sharing in hit rate: the same sessions through one replica and through many.
 
     python -m loadtest.bench.replicas --replicas 8 --seeds 6
 
-Every run has the demo's agentic workload (`loadtest.workload`), four emulated engines with empty caches
-that hold the working set only together, and gateways that know nothing yet. For each seed there is
+Every run plays the demo's agentic workload (`loadtest.workload`) on four emulated engines with empty caches
+that hold the working set only together. For each seed, in varying order:
 
     1          one replica
-    1 again    the same once more: how much one replica differs from itself, by the timing of requests
+    1 again    the same once more: noise of one replica by the timing of requests
     N sticks   N replicas, all turns of a session go to the same one
     N sprays   N replicas, the turns of a session go to all of them in turn
 
-in another order for each seed. The hit rate is what the engines report, cached over prompt tokens. It is
-compared with the mean of both runs of one replica with the same seed; the promise is within one point.
-CPU is of the gateways alone, user and system, for all requests of a run, and includes what they do when
-idle; memory is resident at the end of a run.
+The engines report the hit rate, cached over prompt tokens. It is compared with the mean of both runs of one
+replica; the promise is within one point. CPU is of the gateways alone, idle work included.
 """
 
 import argparse
@@ -53,14 +51,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run.
+    """Result of one run.
 
     Attributes:
         hit_percent: Cached tokens in percent of prompt tokens, as the engines report them.
-        ideal_percent: What one infinite cache would have reused.
-        ttft_s: Mean time to first token.
+        ideal_percent: The same for one infinite cache.
         cpu_ms: CPU of all gateways per request.
-        rss_mb: Mean resident memory of a gateway.
+        rss_mb: Mean of the gateways.
     """
 
     hit_percent: float

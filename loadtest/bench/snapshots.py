@@ -1,18 +1,15 @@
 """Price of snapshots for a process that serves: ``python -m loadtest.bench.snapshots``.
 
-A writer knows a million blocks over 100 workers: sessions of 64, 16 or 4 blocks below one of ten
-system prompts, every tenth also on a second worker; the workers have room for twice as much. It publishes
-2,000 operations per second to a real Valkey while it writes snapshots; then a newcomer restores one
-and reads the log, and at last a real ``cacheway serve`` starts. Per length of run:
+A writer knows a million blocks over 100 workers (sessions of 64, 16 or 4 blocks below ten system prompts,
+every tenth on two workers; room for twice as much). It publishes 2,000 operations per second to a real Valkey
+while it writes snapshots; a newcomer restores one and reads the log, then a real ``cacheway serve`` starts.
 
-    dump, restore   CPU time of the fold alone, in one go
-    writing, warming  the longest time for which the event loop did nothing else: by the clock, and in
-                    CPU time of its thread, which other processes on the machine do not lengthen;
-                    and how long it took
-    gc              the longest pass of the garbage collector in either
-    start to warm   from the start of the process until ``/readiness`` says ``"warm": true``
+    dump, restore    CPU time of the fold alone, in one go
+    writing, warming longest time without the event loop, by the clock and in CPU of its thread; duration
+    gc               longest pass of the garbage collector in either
+    start to warm    from the start of the process until ``/readiness`` says ``"warm": true``
 
-The loop is watched by a timer of one millisecond. Run it on a quiet machine.
+A timer of one millisecond watches the loop. Run it on a quiet machine.
 """
 
 import argparse
@@ -45,13 +42,7 @@ NAMESPACE = "bench-snapshots"
 
 @dataclass(slots=True)
 class Stalls:
-    """How long an event loop did nothing else, at most.
-
-    Attributes:
-        wall_ms: By the clock.
-        cpu_ms: In CPU time of the thread.
-        gc_ms: In one pass of the garbage collector, by the clock.
-    """
+    """Longest times without the event loop: by the clock, in CPU of the thread, in one garbage collection."""
 
     wall_ms: float = 0.0
     cpu_ms: float = 0.0

@@ -1,7 +1,6 @@
-"""The tables: one for each kind of model, a row for each arm, figures as means over the rounds.
+"""Tables: one for each kind of model, a row for each arm, means over the rounds.
 
-In a document, what stands between ``<!-- ablation: KIND -->`` and ``<!-- end -->`` is replaced by the table
-of that kind, so that no figure is ever typed.
+`fill` replaces the text between ``<!-- ablation: KIND -->`` and ``<!-- end -->`` in a document.
 """
 
 import re

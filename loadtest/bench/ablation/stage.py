@@ -36,13 +36,9 @@ REQUEST_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all arms of one kind of model have in common.
+    """Parts that all arms of one kind of model share.
 
-    Attributes:
-        kind: Kind of model.
-        engines: That serve it.
-        tokenizer: Folder of its tokenizer, for arms with exact identity.
-        flags: More flags for the gateway, of all arms.
+    ``tokenizer`` is a folder for arms with exact identity.
     """
 
     kind: str
@@ -65,12 +61,7 @@ class Stage:
 async def run_arm(
     stage: Stage, arm: Arm, scripts: Sequence[Agent], round_number: int, console: Console
 ) -> Run:
-    """Run one arm.
-
-    Raises:
-        ChildFailed: The gateway does not come up, or a request was not answered.
-        EngineFailed: An engine does not do what is needed.
-    """
+    """Run one arm; `ChildFailed` if the gateway or a request fails, `EngineFailed` if an engine does."""
     loop = asyncio.get_running_loop()
     await empty(stage.engines)
     outcomes: list[Outcome] = []

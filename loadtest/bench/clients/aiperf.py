@@ -1,11 +1,9 @@
 """aiperf, NVIDIA's load client, with a trace in Mooncake's format.
 
-Its time to first token goes from before the request is made, with the connection, to the first event that has
-content (``aiperf/metrics/types/ttft_metric.py``): neither the role alone nor a token without text is one. Its
-totals of ``usage`` are what the server said.
-
-Its worker processes load a tokenizer only by a name that is in the cache of a model hub, not from a folder
-(``aiperf/dataset/generator/parallel_decode.py``). So the folder is shown to it as such a cache.
+Its TTFT goes from before the connection to the first event with content; neither the role alone nor a token
+without text counts (``aiperf/metrics/types/ttft_metric.py``). Its totals of ``usage`` are the server's. Its
+workers load a tokenizer only by a name in the cache of a model hub
+(``aiperf/dataset/generator/parallel_decode.py``), so the folder is shown to it as such a cache.
 """
 
 import json
@@ -86,9 +84,10 @@ def _cache(tokenizer: Path, hub: Path) -> None:
 
 
 def trace_rows(load: Load) -> list[dict[str, object]]:
-    """Return a trace: conversations that grow by a block each turn, as agents' do.
+    """Return a trace of conversations that grow by a block each turn.
 
-    A hash id has always the same length, so the tail of each prompt, shorter than a block, has its own.
+    A hash id always has the same length, so the tail of each prompt, shorter than a block, has an id of its
+    own.
     """
     rows: list[dict[str, object]] = []
     for number in range(load.requests):

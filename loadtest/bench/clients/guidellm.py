@@ -1,9 +1,8 @@
 """guidellm, vLLM's own load client.
 
-Its time to first token goes from the first byte of the request that it writes, so without the connection, to
-the first event that has text (``guidellm/backends/openai/http.py``): a token without text, half of a
-character for example, is not its first. It asks for usage with every event, and counts from that. On a busy
-machine it sometimes ends without its last request, though that is answered.
+Its TTFT goes from the first byte of the request, so without the connection, to the first event with text
+(``guidellm/backends/openai/http.py``): half of a character is not its first. It counts from the usage of
+every event. On a busy machine it sometimes ends without its last request, though that is answered.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """inference-perf, the load client of the Kubernetes community.
 
-Its time to first token goes from before the request is made, with the connection, to the first event that has
-text, for requests with more than one such event (``inference_perf/reportgen/base.py``). It has a worker
-process that sends, and a configuration file; JSON is YAML, too. Offline it takes a folder for a tokenizer.
+Its TTFT goes from before the connection to the first event with text, for requests with more than one
+(``inference_perf/reportgen/base.py``). It reads a YAML configuration, so JSON, too, and offline a folder as
+tokenizer.
 """
 
 import json

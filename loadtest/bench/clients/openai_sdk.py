@@ -1,7 +1,6 @@
-"""The OpenAI SDK, asynchronous, many streams at a time.
+"""The OpenAI SDK, asynchronous, many streams at a time (`loadtest.bench.clients.sdk_streams`).
 
-Its time to first token goes from before ``create`` is called, with the connection, to the first chunk with
-content; the program is `loadtest.bench.clients.sdk_streams`.
+Its TTFT goes from before ``create``, so with the connection, to the first chunk with content.
 """
 
 from collections.abc import Mapping

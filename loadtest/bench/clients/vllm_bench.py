@@ -1,9 +1,8 @@
 """``vllm bench serve``, which comes with vLLM.
 
-Its time to first token goes from before the request is made (so with the connection, which aiohttp opens when
-none is idle) to the first event that has choices: the role, which vLLM sends with the first token
-(``vllm/benchmarks/lib/endpoint_request_func.py``). It has prompt and output tokens from ``usage``, and does
-not look at cached ones.
+Its TTFT goes from before the request, with a new connection if none is idle, to the first event with choices:
+the role, which vLLM sends with the first token (``vllm/benchmarks/lib/endpoint_request_func.py``). It reads
+prompt and output tokens from ``usage``, and no cached ones.
 """
 
 from collections.abc import Mapping

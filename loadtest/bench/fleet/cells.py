@@ -38,10 +38,9 @@ class Cell:
     """One load on one fleet.
 
     Attributes:
-        part: Where it belongs.
         users: Agents at work; 0 for conversations.
         cache_tokens: Of each worker.
-        replicas: How many copies of the router there are.
+        replicas: Copies of the router.
     """
 
     part: Part
