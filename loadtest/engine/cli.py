@@ -25,14 +25,7 @@ from loadtest.engine.settings import Dialect, EngineSettings
 
 
 def main(argv: list[str]) -> int:
-    """Run engines until told to stop.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status.
-    """
+    """Run engines until a signal; return the exit status."""
     parser = _parser(argv)
     options = vars(parser.parse_args(argv))
     engines, control_port = options.pop("engines"), options.pop("control_port")

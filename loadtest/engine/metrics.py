@@ -1,8 +1,4 @@
-"""What an engine counts, and its ``/metrics`` in the words of each dialect.
-
-Names and labels are those of SGLang's and vLLM's own exporters: the ones that gateways,
-autoscalers and dashboards read.
-"""
+"""Counters of an engine, and its ``/metrics`` with the names and labels of SGLang's and vLLM's exporters."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -19,11 +15,7 @@ _ABORTED_MAX = 256
 
 
 class Counters:
-    """Everything that is counted; the scheduler's `Observer`.
-
-    Args:
-        started_unix_s: When the engine's process began.
-    """
+    """All counters; the scheduler's `Observer`."""
 
     def __init__(self, started_unix_s: float = 0.0) -> None:
         self._started_unix_s = started_unix_s

@@ -1,11 +1,9 @@
-"""HTTP/1.1 for an engine: an asyncio protocol on httptools, and nothing that is not needed.
+"""HTTP/1.1 for an engine: a minimal asyncio protocol on httptools.
 
-One `Connection` per socket, one `Answer` at a time on it; requests that are pipelined wait,
-and the socket is not read while one waits. An answer is written by synchronous calls: no task
-and no queue. When the client reads too slowly `Answer.admits` is False, and the owner keeps
-what it would have written until `resume` is called; tokens are cheap to keep as a number.
-
-Faults strike here, since only here is known what has been sent.
+One `Connection` per socket, one `Answer` at a time on it; pipelined requests wait, and the socket is not read
+meanwhile. An answer is written by synchronous calls, without task or queue: when the client reads too slowly
+`Answer.admits` is False, and the owner waits for `resume`. Faults strike here, where the sent bytes are
+known.
 """
 
 import asyncio
@@ -35,13 +33,9 @@ class Request:
     """A complete request.
 
     Attributes:
-        method: Upper case.
         path: Decoded, without the query.
-        query: As it came.
         headers: Names in lower case; the last of equal names wins.
-        body: Whole.
-        keep_alive: Whether the client wants to go on.
-        chunked: Whether it understands chunked answers (HTTP/1.1).
+        chunked: The client understands chunked answers (HTTP/1.1).
     """
 
     method: str

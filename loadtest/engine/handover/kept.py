@@ -1,12 +1,11 @@
-"""KV that a prefill engine keeps for decode engines to fetch, and those that ask for it.
+"""KV that a prefill engine keeps for decode engines to fetch.
 
     keep ----> kept --asked for: the bytes go--> let go: its blocks may be evicted
                  +----- lease over ------------> let go, counted
                  +<---- the transfer failed: the lease begins again
 
-Kept KV has a name: NIXL's is the request's id, Mooncake's the transfer's. With Mooncake whoever asks waits
-until the prefill is done. With NIXL the bytes are read by block ids at once, so that a wrong name still
-gets them, but nothing is let go.
+The name is the request's id (NIXL) or the transfer's (Mooncake). Mooncake's decode engine waits for the
+prefill. NIXL reads by block ids at once, so a wrong name still gets the bytes, but releases nothing.
 """
 
 import asyncio
@@ -40,15 +39,7 @@ class _Asked:
 
 
 class KeptKv:
-    """The KV that one engine keeps.
-
-    Args:
-        worker: The scheduler, which holds the blocks.
-        transfers: How long KV takes.
-        counters: Where expired leases are counted.
-        lease_s: How long KV waits to be fetched.
-        await_prefill: Whether one may ask before the KV is there.
-    """
+    """KV that one engine keeps for ``lease_s``; ``await_prefill``: a fetch may wait for the KV."""
 
     def __init__(
         self,

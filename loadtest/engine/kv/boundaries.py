@@ -1,7 +1,7 @@
-"""What it takes to go on from a boundary, besides full-attention KV.
+"""Conditions for going on from a boundary, besides full-attention KV.
 
-Full attention goes on from any block. A sliding-window layer needs the window before the boundary, a linear
-layer its state at the boundary. `KvCache` asks one of three rules and tells it what happens:
+Full attention goes on from any block, a sliding-window layer needs the window before the boundary, a linear
+layer its state at the boundary. `KvCache` asks one of three rules and tells it of changes:
 
     FullAttention   nothing more is needed              this file
     Windows         window KV before the boundary       windows.py
@@ -18,11 +18,9 @@ class Boundaries(Protocol):
     """The rule of one kind of attention; the tree and the device are shared with `KvCache`."""
 
     def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
-        """Blocks of a match that can be reused, from the device alone and with what the host has.
+        """Reusable blocks of a match, from the device alone and with the host; both at most ``matched``.
 
-        Args:
-            nodes: The matched path, root first; the match may end inside the last one.
-            matched: Blocks matched, >= both results.
+        ``nodes`` is the matched path, root first; the match may end inside the last one.
         """
 
     def commitment(self, lease: Lease) -> int:
@@ -35,9 +33,10 @@ class Boundaries(Protocol):
         """Take from the host what the boundary of an admitted lease needs; blocks of window KV taken."""
 
     def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
-        """Blocks from ``start`` to ``lease.end`` were computed and end at a node.
+        """Note that blocks from ``start`` to ``lease.end`` were computed, ``tokens`` in all, and end at
+        ``node``.
 
-        ``tokens`` are computed in all, and ``lease.node`` is still the node before.
+        ``lease.node`` is still the node before.
         """
 
     def decoded(self, lease: Lease, tokens: int) -> None:

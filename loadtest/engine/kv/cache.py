@@ -8,10 +8,10 @@
     cache.abort(lease, now_s)         in any state
 
 * A match is at most prompt - 1 tokens, in whole blocks: an engine always recomputes the last one.
-* Admission reserves room for the rest of the prompt and the whole answer, so a running request
-  is never preempted, and ``held + reserved <= capacity`` in both pools after every call.
-* What a request needs beside full KV to go on from a boundary is `Boundaries`' matter.
-* With lower tiers, the match goes on over what the host has; that is brought to the device on admission.
+* Admission reserves room for the rest of the prompt and the whole answer, so a running request is never
+  preempted, and ``held + reserved <= capacity`` in both pools after every call.
+* `Boundaries` says what a request needs beside full KV to go on from a boundary.
+* With lower tiers the match continues over the host's KV, which admission loads to the device.
 """
 
 from bisect import bisect_left
@@ -29,18 +29,9 @@ from loadtest.engine.kv.windows import Windows
 
 
 class KvCache:
-    """The KV cache of one rank.
+    """The KV cache of one rank; without ``tiers`` the device only.
 
-    Args:
-        rules: Sizes and whose rules apply.
-        listener: Hears KV events.
-        tree: The tree that ``tiers`` works on, if there are any.
-        tiers: Lower tiers; None: the device only. They go with SGLang's pools and hold no states.
-
-    Attributes:
-        rules: As given.
-        tree: The tree.
-        device: What is on the device.
+    ``tree`` must be that of the tiers, which need SGLang's pools and hold no states.
     """
 
     def __init__(
@@ -107,13 +98,9 @@ class KvCache:
         return self.device.swa.used
 
     def open(self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float) -> Lease:
-        """Queue a request.
+        """Queue a request of ``prompt_tokens`` > 0 and at most ``output_tokens``.
 
-        Args:
-            blocks: Packed chained hashes of the full blocks of the prompt.
-            prompt_tokens: Length of the prompt, > 0.
-            output_tokens: Longest answer. Prompt and answer must fit the empty cache.
-            now_s: Now.
+        Both must fit the empty cache.
         """
         assert len(blocks) // HASH_BYTES == prompt_tokens // self._size
         lease = Lease(blocks, prompt_tokens, output_tokens, now_s)
@@ -134,8 +121,7 @@ class KvCache:
     def admit(self, lease: Lease, now_s: float) -> bool:
         """Match a request, lock what it reuses and reserve room for the rest.
 
-        Returns:
-            False if there is no room now; then nothing changed.
+        False, without a change, if there is none.
         """
         assert lease.state == "open"
         if self._tiers is not None:
@@ -192,14 +178,10 @@ class KvCache:
         self._boundaries.decoded(lease, lease.prompt_tokens + tokens)
 
     def close(self, lease: Lease, blocks: bytes, tokens: int, now_s: float) -> None:
-        """A request has ended well.
+        """End an admitted request that succeeded.
 
-        Args:
-            lease: Its lease, admitted.
-            blocks: Packed hashes of the full blocks that it computed, prompt and answer; begin
-                with those of the prompt as far as it was computed.
-            tokens: Tokens that it computed: all but the last sampled one.
-            now_s: Now.
+        ``blocks`` are the full blocks that it computed, prompt and answer, and begin with those of the
+        prompt; ``tokens`` counts all computed tokens but the last sampled one.
         """
         lease.blocks = blocks
         self._insert(lease, tokens, now_s)

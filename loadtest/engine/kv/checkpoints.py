@@ -1,20 +1,19 @@
-"""Linear layers: states at exact boundaries, few of them, kept by recency and by what they save.
+"""Linear layers: states at exact boundaries, few of them, kept by recency and by saved work.
 
-A linear layer (Mamba, KDA, lightning attention) goes on only from a state that was saved exactly at the
-boundary, so a match ends at the deepest *checkpoint* on its path. A state costs the same at any length,
-so which are made and kept follows Marconi (MLSys 2025, arXiv:2411.19379, sections 4.1 and 4.2):
+A linear layer (Mamba, KDA, lightning attention) goes on only from a state saved exactly at the boundary, so a
+match ends at the deepest *checkpoint* on its path. States cost the same at any length; which are made and
+kept follows Marconi (MLSys 2025, arXiv:2411.19379, sections 4.1 and 4.2):
 
-* *Admission*: at most two per sequence. One where the prompt leaves what is already in the tree, found by
-  inserting it speculatively: others will branch off there too. One at the end of the sequence, for those
-  who go on. To these come the multiples of ``retained_interval_tokens``, where engines keep them.
-* *Eviction*: the state with the least ``recency + efficiency`` goes. Efficiency is the prefill that a hit
-  saves per byte: all states are of one size, so it is the saved work ``L * (1 + L / (2 * c0))``. Both are
-  scaled to 0..1 over what is held. Marconi tunes the weight of efficiency by replays; here it is 1.
-* A leaf whose state goes is dropped with it, and parents without state that are left as leaves: nothing
-  can be reused there (SGLang ``mamba_radix_cache.py`` does the same).
+* *Admission*: at most two per sequence, where the prompt leaves the tree (others will branch there) and at
+  the end of the sequence, and the multiples of ``retained_interval_tokens``, where engines keep them.
+* *Eviction*: the state with the least ``recency + efficiency`` goes, both scaled to 0..1 over what is held.
+  Efficiency is the prefill that a hit saves per byte, ``L * (1 + L / (2 * c0))`` for states of one size.
+  Marconi tunes its weight by replays; here it is 1.
+* A leaf without its state is dropped, and so are parents without state that become leaves (as in SGLang
+  ``mamba_radix_cache.py``).
 
-States live at block boundaries (vLLM ``mamba_cache_mode=align``); running requests have states of their own,
-which are copied into slots, so a state in use needs no lock.
+States live at block boundaries (vLLM ``mamba_cache_mode=align``); running requests copy theirs into slots, so
+a state in use needs no lock.
 """
 
 import numpy as np
@@ -28,14 +27,7 @@ from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 
 
 class Checkpoints:
-    """See `Boundaries`.
-
-    Args:
-        rules: Sizes and whose rules.
-        tree: The tree.
-        device: What is on the device.
-        listener: Hears of states, by vLLM's rule.
-    """
+    """Boundaries by states; the listener hears of them by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
         self._tree = tree

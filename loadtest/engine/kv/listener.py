@@ -1,8 +1,8 @@
-"""Who hears what the cache stores and drops: the source of KV events.
+"""Changes of the cache, the source of KV events.
 
-SGLang (``swa_radix_cache.py``) speaks of full-attention KV only: a new node is stored whether or not
-its window KV is there, a tombstone says nothing, and only the end of the full KV is a removal. So an
-index fed by these events overstates what can be reused. vLLM speaks of each group of layers.
+SGLang (``swa_radix_cache.py``) reports full-attention KV only: a new node is stored with or without window
+KV, a tombstone is silent, and only the end of the full KV is a removal. An index fed by these events
+overstates reuse. vLLM reports each group of layers.
 """
 
 from typing import TYPE_CHECKING, Literal, Protocol
