@@ -1,16 +1,12 @@
-"""A load whose every answer is known beforehand: sessions, plain requests, pairs, and clients who leave.
+"""A load whose answers are known beforehand: sessions, plain requests, pairs, and clients who leave.
 
     turn    65 %   a session's next one: application's prompt, all earlier turns and answers, a new message
     plain   20 %   a prompt of its own, new
     pair    15 %   a prompt for the model whose prefill and decode are apart, half of them seen before
 
-Two of three answers are streamed; one client in thirty leaves early. An emulated engine's answer follows
-from its prompt (`loadtest.engine.outputs`), so every byte that comes is compared: a chunk that is missing,
-comes twice or belongs to somebody else shows.
-
-The load is closed: so many clients, each of which waits for its answer, thinks, and asks again, so a
-machine that is busy with something else gets less of it. Sessions go to replicas by chance, as a balancer
-sends them.
+Two of three answers are streamed; one client in thirty leaves early. An emulated engine's answer follows from
+its prompt (`loadtest.engine.outputs`), so every byte is compared. The loop is closed: each client waits for
+its answer, thinks, and asks again. Sessions go to random replicas, as behind a balancer.
 """
 
 import asyncio
@@ -54,17 +50,14 @@ BLOCK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of one request.
+    """Outcome of one request.
 
     Attributes:
-        request_id: What it called itself.
         kind: A key of `KINDS`.
-        replica: Name of the replica that it went to.
-        streamed: Whether it asked for a stream.
-        reusable_tokens: Of the prompt, what had been sent and answered before, in whole blocks.
-        cached_tokens: Of the prompt, what the engine says was cached; None if it did not say.
-        visit: How it ended, without the body.
-        wrong: What was wrong with the content; empty if nothing was.
+        reusable_tokens: Prompt tokens sent and answered before, in whole blocks.
+        cached_tokens: By the engine; None if it did not say.
+        visit: Its end, without the body.
+        wrong: Error in the content; empty for none.
     """
 
     request_id: str
@@ -142,11 +135,7 @@ class Read:
 
 
 def read(body: bytes, *, streamed: bool, broken: bool = False) -> Read:
-    """Read an answer, or what came of one that broke off: up to the event that is not whole.
-
-    Raises:
-        msgspec.DecodeError: It is none.
-    """
+    """Read an answer, or of a broken one the whole events; `msgspec.DecodeError` if it is none."""
     text, prompt_tokens, cached_tokens = "", 0, None
     events = body.split(b"\n\n")[:-1] if streamed else [b"data: " + body]
     for event in events:
@@ -171,9 +160,9 @@ def read(body: bytes, *, streamed: bool, broken: bool = False) -> Read:
 
 
 def fault_of(question: Question, seen: Visit) -> tuple[str, Read | None]:
-    """What is wrong with the content of an answer, and what it says.
+    """Return the error in an answer's content, and the parsed answer.
 
-    A complete one is the expected text; one that broke begins as that does; behind neither comes anything.
+    A complete one is the expected text; a broken one begins as that does; nothing follows either.
     """
     if seen.surplus_bytes:
         return f"{seen.surplus_bytes} bytes behind the end of the answer", None
@@ -205,17 +194,15 @@ class Agents:
     """The clients; an async context manager that sends until it is left.
 
     Args:
-        urls: Base URLs of the replicas that a balancer would send to now, by name.
-        headers: What each tenant sends along.
+        urls: Base URLs of the replicas behind the balancer now, by name.
+        headers: Of each tenant.
         clients: How many.
         think_s: Mean pause of each between an answer and its next request.
-        seed: The same one asks the same.
 
     Attributes:
-        asked: What came of requests, the newest `KEPT_MAX`.
-        ends: How all requests ended.
-        sent: Requests that were sent.
-        late_s_max: How late the event loop of the clients ever was: what the machine adds to every time.
+        asked: Outcomes of the newest `KEPT_MAX` requests.
+        ends: Ends of all requests.
+        late_s_max: Largest delay of the clients' event loop: the machine's part of every time.
     """
 
     KEPT_MAX = 20_000

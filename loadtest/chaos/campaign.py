@@ -1,11 +1,10 @@
-"""A whole run: acts of faults under load, and after each of them a look at what is promised.
+"""A whole run: acts of faults under load, each followed by a check of the promises.
 
     act   calm ── strikes ── recovery ── pause: nobody asks ── looked at ── next act
                               10 s + 3    nothing reserved, all agree, each answer right, and once
 
-What breaks a promise is kept with the moment, and the run goes on: one run shows all it can. Its clocks are
-relative: how late the event loop of the clients was in an act, everything else may have been, too. The next
-act begins when the last one was looked at, so a slow machine plays fewer.
+A broken promise is recorded with its moment, and the run goes on. Limits grow with the largest delay of the
+clients' event loop in an act: everything else may have been as late. A slow machine plays fewer acts.
 """
 
 import asyncio
@@ -54,14 +53,12 @@ COUNTED = ("cacheway_redispatches_total", "cacheway_requests_total", "cacheway_o
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What is to happen.
+    """Plan of a run.
 
     Attributes:
-        acts: What strikes when.
-        seconds: No act begins after so much of the load.
-        seed: Of everything.
-        cabled: Whether replicas have cables.
-        clients: How many ask; 0 for what the machine can do.
+        seconds: Load time after which no act begins.
+        cabled: Replicas have cables.
+        clients: 0 for as many as the machine can run.
     """
 
     acts: Sequence[Act]
@@ -75,12 +72,7 @@ Progress = Callable[[Record, str], None]
 
 
 async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) -> Record:
-    """Run it from start to end.
-
-    Args:
-        campaign: What is to happen.
-        directory: For logs and whatever processes write.
-        progress: Told what is going on, whenever that changes.
+    """Run a campaign, with all files in ``directory``; ``progress`` gets every change.
 
     Raises:
         ChildFailed: A process did not come up.

@@ -1,4 +1,4 @@
-"""Everything that can be done to a `ChaosStage`: each kind strikes on entering and mends on leaving.
+"""Every fault of a `ChaosStage`: each kind strikes on entering and mends on leaving.
 
     group     what                                              what clients may see of it
     worker    killed, hung, failing, cut, slow, wrong model     the end of an answer that had begun there
@@ -10,7 +10,7 @@
     client    a thousand that stall, all leave at once          nothing, but who left
     admin     workers drained, removed; settings changed        nothing
 
-What is allowed to be seen is `Blame`; whoever sees anything else has found a fault of the gateway.
+`Blame` is the allowed effect on clients; any other is a fault of the gateway.
 """
 
 import asyncio
@@ -75,13 +75,12 @@ Striking = Callable[[ChaosStage, str], AbstractAsyncContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class FaultInjector:
-    """One kind of fault.
+    """One kind of fault, by the name that a schedule uses.
 
     Attributes:
-        kind: As a schedule knows it.
         strike: Strikes on entering, mends on leaving.
-        blame: What clients may see of it.
-        cabled: Whether it needs cables.
+        blame: Allowed effect on clients.
+        cabled: It needs cables.
     """
 
     kind: FaultKind

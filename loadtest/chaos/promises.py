@@ -19,14 +19,7 @@ from loadtest.report import milliseconds, percentile
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise.
-
-    Attributes:
-        name: What was promised.
-        kept: Whether it was kept.
-        seen: What was seen, in words.
-        timed: Whether a machine that is too slow, or too short a run, breaks it as well.
-    """
+    """One promise; with ``timed`` a slow machine or a short run may break it as well."""
 
     name: str
     kept: bool

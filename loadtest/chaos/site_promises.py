@@ -1,8 +1,7 @@
-"""What a gateway promises whose workers prefill and decode apart (`python -m loadtest.chaos sites`).
+"""Promises of a gateway whose workers prefill and decode apart (`python -m loadtest.chaos sites`).
 
-A client loses an answer that has begun only with the worker that decodes it, or with the replica that passes
-it on; everything else that fails costs time. So who was cut must have had a request open when a decode worker
-or its replica was killed.
+A client loses an answer that has begun only with the worker that decodes it, or with its replica; every other
+failure costs time. So a cut client must have had a request open when one of these was killed.
 """
 
 from collections import Counter
@@ -88,8 +87,8 @@ def _remote(run: Seen) -> Promise:
 def _egress(run: Seen) -> Promise:
     """In every window of a second, whatever its beginning, while the link carries what it should.
 
-    When it did not, what waits to be sent leaves afterwards as fast as it lets it. What an engine pulls at
-    once (NIXL) and is more than a second may see, no gateway keeps below that: such seconds are told apart.
+    After a slow time the link sends its backlog at full rate. An engine that pulls more at once (NIXL) than a
+    second may carry exceeds any gateway's bound: such seconds are reported apart.
     """
     (link,) = run.play.troupe.settings["fleet"]["links"].values()
     cap = link["cap_ratio"] * link["gbps"] * 1e9 / 8

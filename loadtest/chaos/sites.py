@@ -11,9 +11,9 @@
     0.30  d2 killed ─ 0.37 back         0.72  r2 killed      0.80 link dead ─ 0.83 back
 
 The replica comes back when the last request was sent. The prompts are chat, growing sessions, and long ones:
-together nearly what both local workers can prefill. Prints times to first token by scene and kind, who
-prefilled, what left over the link, and every promise (`loadtest.chaos.site_promises`); the status is 1 if one
-was broken. Clients, engines and gateways share the machine: compare scenes, not machines.
+nearly the capacity of both local workers. Prints times to first token by scene and kind, prefills by worker,
+egress over the link, and every promise (`loadtest.chaos.site_promises`); the status is 1 if one was broken.
+All processes share the machine: compare scenes, not machines.
 """
 
 import argparse
@@ -75,18 +75,13 @@ EXPLAINED = 3
 
 @dataclass(frozen=True, slots=True)
 class SitesPlan:
-    """What stands where, and for how long.
+    """Processes and load of a run.
 
     Attributes:
-        protocol: How the engines hand over.
         gbps: Capacity of the link, in Gbit/s.
-        rtt_ms: Its round trip.
-        cap_ratio: What of it KV may take in any second.
+        cap_ratio: Share of it that KV may take in any second.
         flags: More flags of ``cacheway serve``.
-        seconds: How long requests are sent.
-        rate_per_s: Requests per second.
-        disaster: Whether anything fails.
-        seed: Of the crowd.
+        disaster: Let faults strike.
     """
 
     protocol: Literal["sglang", "nixl", "mooncake"] = "sglang"

@@ -1,6 +1,6 @@
-"""Who is on the stage: gateway replicas, engines, a Valkey, perhaps a link between sites; all processes.
+"""Processes of a run: gateway replicas, engines, a Valkey, perhaps a link between sites.
 
-A `Troupe` says who. That of the campaign is `standing`, three gateway replicas and eight engines:
+A `Troupe` lists them. That of the campaign is `standing`, three gateway replicas and eight engines:
 
     r1 r2     one process each, behind a cable each (`loadtest.chaos.cable`) if namespaces can be had
     r3        two processes on one port (``--workers 2``), likewise
@@ -9,7 +9,7 @@ A `Troupe` says who. That of the campaign is `standing`, three gateway replicas 
     valkey    a primary, a replica, three sentinels
 
 An engine or replica keeps its name, address and role in all its lives. Engines write down the id of each
-request that comes to them. Nothing outlives its owner (`router.child_process`).
+request. Nothing outlives its owner (`router.child_process`).
 """
 
 import asyncio
@@ -81,10 +81,8 @@ class Tenant:
     """One tenant of the keys file.
 
     Attributes:
-        name: Its name.
-        load: Its share of a crowd's requests, in any unit.
-        weight: Its weight.
-        requests_per_minute: Its limit; 0 for none.
+        load: Share of a crowd's requests, in any unit.
+        requests_per_minute: 0 for no limit.
     """
 
     name: str
@@ -101,12 +99,9 @@ class Part:
     """One worker of a troupe.
 
     Attributes:
-        name: Its name.
-        role: plain, prefill or decode.
-        settings: What it is.
         flags: More flags of ``cacheway engine``.
-        labels: What gateways are told of it behind its URL, besides ports.
-        linked: Whether its KV leaves over the troupe's link.
+        labels: Behind its URL in the gateways' flags, besides ports.
+        linked: Its KV leaves over the troupe's link.
     """
 
     name: str
@@ -119,17 +114,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Troupe:
-    """Who is on the stage.
+    """Processes of a run, and tenants.
 
     Attributes:
-        parts: The workers.
-        replicas: The gateway replicas: processes by name.
-        tenants: Who may ask.
-        flags: Of ``cacheway serve``, besides those of everybody.
+        replicas: Processes of each gateway replica, by name.
+        flags: Of ``cacheway serve``, besides the common ones.
         settings: More settings of the gateways, as in their file.
-        sentinels: Whether three sentinels watch Valkey, which then has a follower.
+        sentinels: Three sentinels watch Valkey, which then has a follower.
         link: Flags of the link between sites; none without one.
-        traced: Whether each replica writes a request trace.
+        traced: Each replica writes a request trace.
     """
 
     parts: Sequence[Part]
@@ -143,11 +136,7 @@ class Troupe:
 
 
 def standing(engine: EngineSettings) -> Troupe:
-    """The troupe of the campaign.
-
-    Args:
-        engine: What each engine is, but for model, dialect and role.
-    """
+    """The troupe of the campaign; ``engine`` has the common settings of all engines."""
     vllm = replace(engine, models=(MODEL,), dialect="vllm")
     plain = {name: vllm if name in ("e3", "e4") else replace(engine, models=(MODEL,)) for name in PLAIN}
     paired = replace(engine, models=(PAIR_MODEL,))
@@ -166,13 +155,9 @@ def disaggregated(role: str) -> Sequence[str]:
 
 @dataclass(slots=True)
 class Engine:
-    """One worker.
+    """One worker; ``directory`` holds its log and journal, ``lives`` counts its starts.
 
     Attributes:
-        part: Its part.
-        host: Where it listens.
-        directory: Of its log and journal.
-        lives: How many it has had.
         proxy: Between it and all gateways, where there are no cables.
     """
 
@@ -256,12 +241,10 @@ class Gateway:
     """One replica.
 
     Attributes:
-        name: Its name.
-        host: Where it is reached.
-        processes: How many share its port.
+        processes: Share its port.
         arguments: Of ``cacheway serve``.
         cable: In front of it; None if it shares our network.
-        ready: Whether a balancer would send it requests.
+        ready: A balancer would send it requests.
     """
 
     name: str
@@ -352,22 +335,17 @@ class Gateway:
 
 
 class ChaosStage:
-    """All of them; an async context manager.
+    """All processes of a troupe; an async context manager.
 
     Args:
-        directory: Of logs, journals and files that they read.
-        troupe: Who is on the stage.
-        cabled: Whether replicas get namespaces of their own; else `HAMPERED` are behind proxies.
-        seed: Of what cables lose.
+        cabled: Give replicas namespaces of their own; else `HAMPERED` are behind proxies.
+        seed: Of the losses of cables.
 
     Attributes:
-        engines: By name.
-        gateways: By name.
         valkey: The shared one, or the group that its sentinels watch.
         link_url: API of the link between sites; empty without one.
-        keys: The tenants' keys.
-        control: To talk to engines.
-        leave: Lets all clients who wait close their connections; says how many that are.
+        control: Client for engines.
+        leave: Lets all waiting clients close their connections; returns their number.
     """
 
     def __init__(self, directory: Path, troupe: Troupe, *, cabled: bool = False, seed: int = 1) -> None:

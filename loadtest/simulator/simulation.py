@@ -1,14 +1,13 @@
-"""One simulation: arrivals, replicas, engines and the book that is kept, on one virtual clock.
+"""One simulation: arrivals, replicas, engines and a book of computed blocks, on one virtual clock.
 
     open loop     a session starts when the workload says so (``start_s``)
     closed loop   ``users`` each take the next session when they have finished one; their first ones begin
                   evenly spread over ``ramp_s``, so that they do not march in step
 
-Within a session a request comes ``delay_s`` after the last of those that it waits for (`SimRequest.after`)
-has ended. ``speed`` divides starts and delays, and nothing else: a trace at three times its load.
+Within a session a request comes ``delay_s`` after the end of the last of those that it waits for
+(`SimRequest.after`). ``speed`` divides starts and delays, and nothing else: a trace at three times its load.
 
-Beside the fleet the simulation keeps a book of what has been computed anywhere, a `radix.PrefixTree` that
-nothing leaves, to tell what was evicted from what nobody has computed yet.
+The book is a `radix.PrefixTree` that nothing leaves: it tells evicted blocks from those never computed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -65,37 +64,33 @@ TIMELINE_ROWS_MAX = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationConfig:
-    """What is simulated.
+    """Configuration of a simulation.
 
     Attributes:
-        policy: Chooses the worker of a request.
-        policy_options: Its options.
-        engine: What the workers are.
-        workers: How many take requests.
+        engine: Profile of the workers.
+        workers: Number that take requests.
         bucket_workers: Length buckets, as pairs of an upper bound in tokens of prompt plus expected output
-            and of the workers that are labelled with it; they add up to ``workers``. Longer requests are
-            rejected, and requests spill as in production. Empty: all workers take requests of any length.
-        decode_workers: How many only decode; 0: those that take requests decode, too.
-        groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
-            the model, and what the floor of the time to first token is.
+            and of the workers labelled with it; they add up to ``workers``. Longer requests are rejected, and
+            requests spill as in production. Empty: all workers take any length.
+        decode_workers: Number that only decode; 0: those that take requests decode, too.
+        groups: All workers, instead of those numbers; ``engine`` then only tells the gateway of the model,
+            and gives the floor of the time to first token.
         links: Between the groups' sites, as ``FROM>TO``.
-        tells_links: Whether the gateway is told of them; if not, sites mean nothing to it.
-        offload: How the site of a prefill is chosen.
-        decode_policy: Chooses the decode worker.
-        replicas: How many replicas of the gateway decide; each request comes to one at random.
-        log_delay_s: From a replica's word until the others have heard it.
-        flush_interval_s: Pause between two words of one replica (``shared.flush_interval_ms``).
+        tells_links: The gateway knows of them; if not, sites mean nothing to it.
+        offload: Choice of the site of a prefill.
+        replicas: Of the gateway; each request comes to a random one.
+        log_delay_s: From a replica's operation until the others have applied it.
+        flush_interval_s: Pause between two flushes of one replica (``shared.flush_interval_ms``).
         speed: Divides the workload's starts and delays.
-        seed: Of everything that is drawn.
         block_tokens: Block size of the gateway; whole blocks of the workload.
-        expected_output_tokens: What the gateway assumes of every answer.
-        utilisation: Prefill is slowed down or sped up until the least possible work keeps them so
-            busy (`loadtest.simulator.utilisation`); None: they are as fast as they are.
+        expected_output_tokens: Assumed by the gateway of every answer.
+        utilisation: Prefill is scaled until the least possible work keeps the workers so busy
+            (`loadtest.simulator.utilisation`); None: no scaling.
         host: Host memory of the workers that take requests (HiCache). None: none, or with ``l3`` the default.
-        l3: A pool that they share, which the gateway is told of; None for none.
+        l3: A pool that they share, known to the gateway; None for none.
         rules: Overrides of `policies.FleetRules`.
-        queue: How requests wait for workers with room; None: they never wait in the gateway.
-        warmup_s: Requests that come before are left out of the summary.
+        queue: None: requests never wait in the gateway.
+        warmup_s: Earlier requests are left out of the summary.
         ramp_s: Closed loop: time over which the users begin.
     """
 
@@ -126,11 +121,7 @@ class SimulationConfig:
     ramp_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Check that every worker is in a bucket, if there are any.
-
-        Raises:
-            ValueError: It is not, or a bucket has none, or the bounds do not ascend.
-        """
+        """Check that every worker is in a bucket of ascending bounds, if there are any; else `ValueError`."""
         if self.buckets is None:
             return
         counts = [count for _, count in self.bucket_workers]
@@ -150,13 +141,7 @@ def simulate(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Run a workload through a fleet.
-
-    Args:
-        workload: What comes.
-        config: Through what.
-        progress: Told now and then how many requests have ended, of how many.
-    """
+    """Run a workload through a fleet; ``progress`` gets the ended requests, and all, now and then."""
     return _Simulation(workload, config, progress).run()
 
 

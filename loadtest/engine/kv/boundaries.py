@@ -33,8 +33,7 @@ class Boundaries(Protocol):
         """Take from the host what the boundary of an admitted lease needs; blocks of window KV taken."""
 
     def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
-        """Note that blocks from ``start`` to ``lease.end`` were computed, ``tokens`` in all, and end at
-        ``node``.
+        """Note that blocks from ``start`` to ``lease.end`` were computed, ``tokens`` in all, up to ``node``.
 
         ``lease.node`` is still the node before.
         """
