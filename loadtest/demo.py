@@ -6,10 +6,9 @@
                    ^
     this process: load client; turns of one session alternate between the replicas
 
-Everything but the engines' compute time is real: sockets, streams, the shared log, the caches' contents.
-Each policy gets engines with empty caches, new replicas and a namespace of its own, and the same
-requests; then the figures of all policies are shown side by side. Children write to files in a temporary
-directory; they are ended on success, failure, Ctrl-C and SIGTERM alike.
+Everything but the engines' compute time is real. Each policy gets engines with empty caches, new replicas, a
+namespace of its own, and the same requests. Children write to a temporary directory; they end on success,
+failure, Ctrl-C and SIGTERM alike.
 """
 
 import argparse
@@ -59,12 +58,8 @@ FLUSH_TIMEOUT_S = 10.0
 def main(argv: list[str]) -> int:
     """Run the demo.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 if every request was answered, 1 if not or if something did not come up, 2 for a
-        wrong command line, 130 after Ctrl-C.
+    Return 0 if every request was answered, 1 if not or if something did not come up, 2 for a wrong command
+    line, 130 after Ctrl-C.
     """
     options = _parser().parse_args(argv)
     console = Console()

@@ -5,7 +5,7 @@
     python -m loadtest.fuzz --kinds bodies,entries           some kinds of cases
 
 The same seed makes the same cases. The status is 1 if anything was found; each finding names the cases that
-it may come from. Everything ends by itself, and nothing is left behind.
+it may come from.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Rounds of cases beside a bystander; after each the replicas are given time, and judged.
+"""Rounds of cases beside a bystander; after each the replicas settle, and are judged.
 
     warm-up ──> round ──> settled? ──> judged ──> the next round
                   │                      │
                   cases in lanes         nothing left, replicas equal, a snapshot written, memory flat
 
-What is wrong with an answer is told of its case. What is seen only later (in the log, of a bystander, or when
-all is quiet) is told of the cases under way when it was seen first, then of all others of the round.
+A wrong answer is a finding of its case. Later symptoms (in the log, of a bystander, or when all is quiet)
+name the cases under way at first sight, then all others of the round.
 """
 
 import asyncio
@@ -76,12 +76,7 @@ _OF_WORKER = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that should not be.
-
-    Attributes:
-        what: In words.
-        suspects: The cases that it may come from, the likeliest first.
-    """
+    """An error in words, and the cases that it may come from, the likeliest first."""
 
     what: str
     suspects: tuple[Case, ...]
@@ -89,17 +84,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a run has seen.
+    """Results of a run.
 
     Attributes:
-        seed: Of the cases.
-        findings: What should not be.
-        cases: How many were played.
-        rounds: How many rounds.
-        seconds: How long it took, without the start.
+        seconds: Without the start.
         served: Requests of the bystander that were served.
         gap_s: Its longest time without a good answer.
-        grown_bytes: What the replica that grew most grew by, after the warm-up.
+        grown_bytes: Largest growth of a replica, after the warm-up.
     """
 
     seed: int
@@ -118,14 +109,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be played.
+    """Cases to play.
 
     Attributes:
-        seed: Of the cases.
         seconds: No round begins later.
-        cases: How many at most.
+        cases: Most of them.
         only: These alone; empty for all.
-        kinds: Of these kinds.
         without: A mend that the replicas go without.
         until: The round with the first finding that matches is the last one; None for no such end.
     """

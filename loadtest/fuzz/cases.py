@@ -28,14 +28,7 @@ SHOWN_BYTES = 400
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case.
-
-    Attributes:
-        seed: Of the run.
-        number: Of the case in it.
-        kind: A name in `GENERATORS`.
-        action: What it does.
-    """
+    """One case: its number in the run of a seed, a name in `GENERATORS`, and its action."""
 
     seed: int
     number: int

@@ -1,9 +1,11 @@
-"""What must hold, judged of what was seen. Everything here is pure.
+"""Rules that must hold, judged by observations. Pure.
 
-every answer      well formed; no 5xx but those that are documented, in the OpenAI shape
-every log line    JSON, bounded, and no error
-the event loop    never held for `HELD_S_MAX` CPU seconds
-afterwards        nothing in flight, reserved or waiting; no degradation; replicas see the same
+    every answer      well formed; no 5xx but those that are documented, in the OpenAI shape
+    every log line    JSON, bounded, and no error
+    the event loop    never held for `HELD_S_MAX` CPU seconds
+    afterwards        nothing in flight, reserved or waiting; no degradation; replicas see the same
+
+`loadtest.fuzz.campaign` collects the observations.
 """
 
 import json
@@ -41,13 +43,7 @@ _BODILESS = (204, 304)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer.
-
-    Attributes:
-        status: HTTP status.
-        head: Status line and headers.
-        body: What came of its body.
-    """
+    """One answer; ``head`` is status line and headers."""
 
     status: int
     head: bytes
@@ -60,10 +56,9 @@ class Answer:
 
 
 def answers_in(data: bytes) -> tuple[list[Answer], str]:
-    """Take the answers of one connection apart; the last one may be incomplete.
+    """Take the answers of one connection apart, of which the last may be incomplete.
 
-    Returns:
-        The answers, and what is wrong with the bytes behind them; empty if nothing is.
+    Return also the error in the bytes behind them; empty for none.
     """
     answers: list[Answer] = []
     at = 0

@@ -1,9 +1,9 @@
-"""Takes one mend after the other out of the gateway, and sees that the fuzzer finds what it mended.
+"""Takes one mend after the other out of the gateway, and expects the fuzzer to find its bug.
 
     python -m loadtest.fuzz.mutants                  all of them, with the seed 7
     python -m loadtest.fuzz.mutants C5 C7 --seed 3
 
-The status is 1 if something that was taken out was not found within the time.
+The status is 1 if one was not found within the time.
 """
 
 import argparse

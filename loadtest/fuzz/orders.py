@@ -1,4 +1,4 @@
-"""What may come to the admin API: workers, settings, questions and orders, with hostile values.
+"""Calls of the admin API: workers, settings, questions and orders, with hostile values.
 
 Orders that would rightly stop the service are left out: nothing names a worker that serves, and changes of
 settings that may be valid are only rehearsed (``dry_run``).

@@ -1,7 +1,4 @@
-"""Plays a case on the stage, and tells what was wrong with the answers to it.
-
-No case takes longer than some seconds, whatever becomes of it: clients leave when nothing more comes.
-"""
+"""Plays a case on the stage, and checks the answers to it, within some seconds."""
 
 import asyncio
 import contextlib
@@ -39,11 +36,7 @@ WRITE_S = 5.0
 
 
 class Player:
-    """Plays cases.
-
-    Args:
-        stage: Where.
-    """
+    """Player of cases on a stage."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -127,13 +120,9 @@ def judged(data: bytes) -> list[str]:
 
 
 async def exchanged(port: int, pieces: list[bytes], *, leaves: bool = False, resets: bool = False) -> bytes:
-    """Write to a port of this machine, and read until nothing more comes.
+    """Write pieces to a port of this machine, and read until nothing more comes.
 
-    Args:
-        port: The port.
-        pieces: What is written, one after the other.
-        leaves: Read for a moment only.
-        resets: End with a reset, which may overtake what was written.
+    ``leaves`` reads for a moment only; ``resets`` ends with a reset, which may overtake the written bytes.
     """
     try:
         async with asyncio.timeout(ANSWER_S):

@@ -1,7 +1,6 @@
-"""Mends that can be taken out of a gateway, to see that the fuzzer finds what they mended.
+"""Mends that can be taken out of a gateway, to see that the fuzzer finds their bugs.
 
-Each puts the way back in which the gateway once went wrong. It is done to this process alone, before the
-gateway starts; the gateway itself knows nothing of it.
+Each puts a former bug back into this process alone, before the gateway starts.
 """
 
 import sys
@@ -26,12 +25,11 @@ from router.shared.state import SharedState
 
 @dataclass(frozen=True, slots=True)
 class Unmended:
-    """A finding, and how its mend is taken out of this process.
+    """A former finding.
 
     Attributes:
-        what: The finding.
-        shows: Matches what the fuzzer says of it.
-        take_out: Takes it out; called before the gateway starts.
+        shows: Matches the fuzzer's words for it.
+        take_out: Takes its mend out; called before the gateway starts.
     """
 
     what: str

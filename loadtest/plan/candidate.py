@@ -18,11 +18,10 @@ class Family:
     """All of a fleet but the number of its workers.
 
     Attributes:
-        contender: The policy.
-        split: Whether prefill and decode have workers of their own.
+        split: Prefill and decode have workers of their own.
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
-        division: How those that take requests are divided by length; None: all take any length.
+        division: Of those that take requests, by length; None: all take any length.
     """
 
     contender: Contender
@@ -60,13 +59,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fleet.
-
-    Attributes:
-        family: What it is like.
-        workers: How many take requests.
-        decode_workers: How many only decode; 0 if the family is not split.
-    """
+    """A fleet: workers that take requests, and those that only decode (0 if the family is not split)."""
 
     family: Family
     workers: int

@@ -1,8 +1,8 @@
-"""``cacheway plan``: how many workers, how split, under which policy, for a service level and prices.
+"""``cacheway plan``: number of workers, their split and policy, for a service level and prices.
 
     trace or histogram ──> bounds ──> search by simulation ──> one step around it ──> table, page, curve
 
-It says how sure it is and what it assumed. The same command gives the same plan.
+It names its certainty and its assumptions. The same command gives the same plan.
 """
 
 import argparse
@@ -65,12 +65,8 @@ PRICES = Prices()
 def main(argv: list[str]) -> int:
     """Make a plan.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 with a plan, 1 without one or if something cannot be read or written, 2 for a
-        wrong command line, 130 after Ctrl-C.
+    Return 0 with a plan, 1 without one or if something cannot be read or written, 2 for a wrong command line,
+    130 after Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(argv)

@@ -18,11 +18,7 @@ from loadtest.simulator.workload import Workload
 
 
 class Laboratory:
-    """Runs the simulations of a plan and shows how they go.
-
-    Attributes:
-        simulations: How many were run.
-    """
+    """Runner of a plan's simulations, with progress; ``simulations`` counts them."""
 
     def __init__(
         self,
@@ -32,15 +28,7 @@ class Laboratory:
         slo: Slo,
         jobs: int,
     ) -> None:
-        """Prepare.
-
-        Args:
-            console: Where to show it.
-            workloads: One per seed.
-            base: What is the same in all simulations, with the first seed.
-            slo: The service level.
-            jobs: Simulations at the same time.
-        """
+        """Prepare simulations of ``base`` on one workload per seed, ``jobs`` at a time."""
         self.simulations = 0
         self._console = console
         self._workloads = workloads

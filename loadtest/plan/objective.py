@@ -10,11 +10,9 @@ Figures = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The service level to hold.
+    """The service level to hold; a limit of None allows any value.
 
     Attributes:
-        ttft_p90_s: Limit of the 90th percentile of the time to first token.
-        tpot_p90_s: Limit of the 90th percentile of the time per output token; None: any.
         completed_share: Share of the requests that must be completed, 0 to 1.
     """
 

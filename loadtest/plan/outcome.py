@@ -24,21 +24,16 @@ HEADINGS = ("cost/h", "TTFT P90", "TPOT P90", "margin", "hit rate", "busy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a search came to.
+    """Result of a search.
 
     Attributes:
-        workload: What was planned for.
-        engine: What the workers are.
-        slo: What had to hold.
-        prices: What fleets cost.
-        found: Fleets that hold it, the cheapest first.
-        tried: Every simulation: the fleet, its cost per hour and what came of it.
-        steps: One step from the cheapest each, its cost per hour and what came of it with each seed.
-        simulations: How many there were.
+        found: Fleets that hold the service level, the cheapest first.
+        tried: Every simulation: the fleet, its cost per hour and its result.
+        steps: One step from the cheapest each, its cost per hour and its result with each seed.
         workers_min: Fewer were not simulated, because of the least possible work.
-        curve: What memory is worth.
-        assumed: Further things that were taken for granted.
-        divisions: Length buckets to try; None if nobody asked for them.
+        curve: Value of memory.
+        assumed: Further assumptions.
+        divisions: Length buckets to try; None if they were not asked for.
         whole: The cheapest fleet without buckets; None if there is none.
     """
 
@@ -125,10 +120,9 @@ class Outcome:
         return told
 
     def buckets(self) -> list[str]:
-        """Advice on length buckets, in sentences; none if nobody asked.
+        """Advice on length buckets, in sentences; none if it was not asked for.
 
-        First whether they pay, then what came of each division and who waits longer with it, then how to set
-        what is recommended.
+        It says if they pay, the result of each division and its slower requests, and how to set the best.
         """
         if self.divisions is None:
             return []

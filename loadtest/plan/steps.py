@@ -12,13 +12,7 @@ LOAD_STEP = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change to a plan.
-
-    Attributes:
-        name: What changes.
-        candidate: The fleet after it.
-        load: The load, as a multiple of the workload's.
-    """
+    """A change to a plan; ``load`` is a multiple of the workload's."""
 
     name: str
     candidate: Candidate
@@ -28,13 +22,9 @@ class Step:
 def steps_around(
     plan: Candidate, contenders: Sequence[Contender], host_gib: Sequence[float], pool_gib: Sequence[float]
 ) -> list[Step]:
-    """Everything that is one step from a plan.
+    """Everything that is one step from a plan: other contenders, and the neighbouring sizes of host and pool.
 
-    Args:
-        plan: The fleet in the middle.
-        contenders: Policies that were considered; all but the plan's are steps.
-        host_gib: Sizes of host memory that were considered, ascending; those next to the plan's are steps.
-        pool_gib: The same of shared pools, which are read into host memory and need some.
+    Sizes ascend. Pools are read into host memory and need some.
     """
     steps = [
         Step(f"{LOAD_STEP:g} × the load", plan, LOAD_STEP),

@@ -93,7 +93,7 @@ class Run:
         return {cause: self.figure(f"lost_{cause}_s") / requests for cause in CAUSES}
 
     def ttft_by_length_s(self, share: float) -> tuple[Floats, Floats, list[int]]:
-        """TTFT percentile per bin of ideal uncached tokens, that of the floor (NaN if empty), and requests."""
+        """TTFT percentile per bin of ideal uncached tokens, that of the floor (NaN if empty), and counts."""
         records = self.counted
         answered = ~np.isnan(records.first_s)
         uncached = (records.prompt_tokens - records.ideal_tokens)[answered]

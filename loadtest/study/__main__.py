@@ -2,11 +2,11 @@
 
     python -m loadtest.study                                  all of it, about 35 minutes on two cores
     python -m loadtest.study --quick                          two scenarios, figures on the terminal only
-    python -m loadtest.study --report-only                    the document from the results that are there
+    python -m loadtest.study --report-only                    the document from existing results
     python -m loadtest.study --dynamo-python DIR/bin/python   with Dynamo's offline replay beside it
 
-Results are kept as they come; an interrupted study goes on where it was, and simulates again what other code
-made. Dynamo's figures are kept beside them (``dynamo.json``), and shown until it is replayed again.
+Results are kept as they come; an interrupted study resumes, and renews results of other code. Dynamo's
+figures are kept beside them (``dynamo.json``), and shown until it is replayed again.
 """
 
 import argparse

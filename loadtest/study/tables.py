@@ -61,9 +61,9 @@ _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 def scenario_tables(rows: Iterable[Row]) -> str:
-    """One table per scenario, fastest rule first, with what is possible in a line above it.
+    """One table per scenario, fastest rule first, below a line with the bounds.
 
-    Figures are means of the seeds; of the mean time to first token the least and the most seed stand beside.
+    Figures are means of the seeds; beside the mean time to first token stand the least and the most.
     """
     parts = []
     for scenario, by_label in by_scenario(rows).items():

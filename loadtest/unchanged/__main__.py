@@ -5,7 +5,7 @@
     python -m loadtest.unchanged confirm
 
 All of it takes about five minutes of one core. Simulated facts are kept in ``.unchanged/`` by the code that
-made them, so an interrupted run goes on where it was, and ``confirm`` after ``compare`` simulates nothing.
+made them, so an interrupted run resumes, and ``confirm`` after ``compare`` simulates nothing.
 """
 
 import argparse

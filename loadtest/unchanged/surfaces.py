@@ -1,4 +1,4 @@
-"""What users see of the gateway, without starting it: pages, routes, settings; and Python calls per request.
+"""Surfaces of the gateway, without starting it: pages, routes, settings; and Python calls per request.
 
 Texts are cut at their headings, so that a difference has a place.
 """
@@ -25,11 +25,7 @@ ROUNDS = 20
 
 
 def facts(*, counts_calls: bool) -> Facts:
-    """Hashes of the texts; and how many Python functions a request calls, if that is asked for.
-
-    Args:
-        counts_calls: Whether to count them; takes some seconds.
-    """
+    """Hashes of the texts; and, in some seconds, the Python functions that a request calls."""
     found = {
         **_parts("configuration reference", configuration_reference(), "## "),
         **_parts("metrics reference", metrics_reference(), "| `"),

@@ -1,8 +1,7 @@
 """PrfaaS's tables 3, 5 and 6 computed again, each figure beside the published one.
 
-A figure is *checked*, and must come out within `TOLERANCE_RATIO`, where the paper publishes what it is
-computed from, or where what was solved back from one figure predicts others (theory A6). The rest is shown
-with the reason why it proves nothing:
+A figure is *checked* within `TOLERANCE_RATIO` where the paper publishes its inputs, or where a value solved
+from one figure predicts others (theory A6). The rest proves nothing, for a reason:
 
     fitted          the model was fitted to the very figure
     rounded         the paper rounds it too much, or gives a bound
@@ -59,15 +58,12 @@ GBPS = 1e9 / 8
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A published figure and the same computed.
+    """A published figure, if there is one, and the same computed.
 
     Attributes:
-        what: Its name.
-        published: What the paper says; None: it does not.
-        computed: What comes out.
         unit: Of both.
-        checked: Whether it must come out.
-        note: What to know of it.
+        checked: It must come out.
+        note: A remark.
     """
 
     what: str
@@ -91,13 +87,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Figures that belong together.
-
-    Attributes:
-        title: What they are.
-        figures: In order.
-        caveat: What holds for all of them.
-    """
+    """Figures that belong together, and a caveat that holds for all of them."""
 
     title: str
     figures: Sequence[Figure]
@@ -106,11 +96,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CaseStudy:
-    """Table 6 and what the text says of it, computed.
-
-    Attributes:
-        lengths: Uncached, of the requests.
-    """
+    """Table 6 and the text's figures of it, computed; ``lengths`` are uncached."""
 
     lengths: UncachedLengths
 

@@ -1,10 +1,10 @@
-"""Whether ours is ever worse than one simple rule: kinds of traffic x fleets x seeds, with a verdict.
+"""Search for cases in which ours is worse than one simple rule: kinds of traffic x fleets x seeds.
 
     cost of a trial     mean time to first token; who got no answer counts as the longest wait
     verdict             of the differences of cost on the same requests, one a seed: ours less the other's
 
-A difference is told from chance by Student's t at 95 %. A trial takes seconds to a minute. Each is written
-down as it ends, so a run that was cut off goes on where it was.
+Student's t at 95 % tells a difference from chance. Trials of seconds to a minute are written down as they
+end, so an interrupted run resumes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +38,7 @@ FLEETS = (*ALIKE, CONTENDERS[NAIVE])
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of traffic on a kind of link.
-
-    Attributes:
-        name: For the table.
-        workload: What comes, by seed.
-        link_ratio: Share of the paper's link that there is.
-        weather: What happens to it.
-    """
+    """A kind of traffic by seed, on a share of the paper's link, with changes of its weather."""
 
     name: str
     workload: Callable[[int], Workload]
@@ -75,15 +68,7 @@ def cases(requests: int, users: int) -> tuple[Case, ...]:
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What came of one.
-
-    Attributes:
-        case: Its name.
-        fleet: The contender.
-        seed: Of everything.
-        cost_s: Mean time to first token, of all that came.
-        figures: All figures.
-    """
+    """Result of one case, fleet and seed; ``cost_s`` is the mean time to first token of all requests."""
 
     case: str
     fleet: str
@@ -95,15 +80,9 @@ class Trial(msgspec.Struct, frozen=True):
 def run_matrix(
     asked: Sequence[Case], seeds: Sequence[int], warmup_s: float, jobs: int, kept: Path | None, told: Told
 ) -> list[Trial]:
-    """Simulate what is not known yet.
+    """Simulate missing trials of some cases and seeds, and add them to the file ``kept``, one a line.
 
-    Args:
-        asked: Which cases.
-        seeds: Which seeds.
-        warmup_s: So much of each trial is in no figure.
-        jobs: Simulations at a time.
-        kept: A file of trials, one a line, that is read and added to.
-        told: Hears of the progress.
+    The first ``warmup_s`` are in no figure; ``told`` hears of the progress.
     """
     lines = [] if kept is None else whole_lines(kept)
     known = [msgspec.json.decode(line, type=Trial) for line in lines]

@@ -1,4 +1,4 @@
-"""What is simulated of PrfaaS's case study: what fleets sustain, how long requests wait, bad links.
+"""Simulations of PrfaaS's case study: sustained rates, waiting, bad links.
 
     sustained   each fleet's highest rate, on Poisson arrivals and on bursts      bisection
     curve       time to first token over a range of rates
@@ -51,13 +51,11 @@ STORM_LOAD = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is simulated.
+    """Amount of simulation.
 
     Attributes:
-        requests: Of each trial.
-        warmup_s: So much of it is in no figure.
+        requests: Of each trial, the first ``warmup_s`` of which are in no figure.
         rounds: Of the bisection.
-        curve_rates: At which the time to first token is shown.
         users: Agents at work at the same time; each has two sessions on average.
     """
 
@@ -87,11 +85,9 @@ QUICK = Size(
 
 @dataclass(slots=True)
 class Study:
-    """What was found so far.
+    """Results so far.
 
     Attributes:
-        size: How much was simulated.
-        seeds: Which were used.
         trials: Of the bisections, by kind of arrivals.
         curve: Trials at given rates.
         storm: Simulations with a bad link, by fleet.
@@ -128,13 +124,7 @@ class Progress:
 
 
 def lognormal_study(study: Study, jobs: int, progress: Progress) -> None:
-    """Simulate everything of the lognormal traffic.
-
-    Args:
-        study: Where it goes.
-        jobs: Simulations at a time.
-        progress: Told how far it is.
-    """
+    """Simulate everything of the lognormal traffic into ``study``, ``jobs`` at a time."""
     size, seeds = study.size, study.seeds
     fleets = list(CONTENDERS.values())
     for arrivals, bursts in ARRIVALS:
