@@ -162,8 +162,6 @@ async def _demo(
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """What all policies share."""
-
     redis_url: str
     engine_urls: list[str]
     directory: Path

@@ -59,7 +59,6 @@ class Traffic:
             self.longest_s = max(self.longest_s, time.monotonic() - due_s)
 
     def _change(self, worker_id: str) -> None:
-        """Another request is in flight there than before."""
         fleet, now_us = self._process.fleet, self._process.clock.now_us()
         before = self._held.pop(worker_id, None)
         if before is not None:

@@ -305,7 +305,6 @@ class Queue:
         return figures
 
     def _goes(self, slots: list[int]) -> list[Placed]:
-        """Some of those that wait go to these workers."""
         self._now_us += 500
         gone = self._random.sample([*self.fleet.tickets], len(slots))
         return [

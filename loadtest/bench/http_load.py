@@ -205,7 +205,6 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def ask(self, number: int) -> None:
-        """Send a request."""
         self._number = number
         self._begun = False
         self._status = self._sum = self._bytes = 0

@@ -111,7 +111,6 @@ class _Replica:
         self._waits_us: list[int] = []
 
     async def run(self) -> LimitReport:
-        """Ask from the start to the end."""
         plan, pick = self._plan, Random(self._plan.seed)
         task = asyncio.create_task(self._leases.run())
         # The first answer takes a connection, which a gateway that serves has.

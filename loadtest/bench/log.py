@@ -177,7 +177,6 @@ class Soak:
 
 
 def _dotted(name: str) -> tuple[bool, str]:
-    """Sort the paths of containers behind other names."""
     return "." in name, name
 
 

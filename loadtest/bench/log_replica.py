@@ -67,8 +67,6 @@ class ReplicaReport(msgspec.Struct, frozen=True):
 
 
 class _Gaps(NoListener):
-    """Counts gaps."""
-
     def __init__(self) -> None:
         self.count = 0
 
@@ -96,8 +94,6 @@ class _WatchedFleet(FleetState):
 
 
 class _Replica:
-    """The loops of one replica."""
-
     def __init__(self, plan: ReplicaPlan) -> None:
         self._plan = plan
         self._clock = LogClock()

@@ -127,8 +127,6 @@ class Streams:
 
 
 class _Stream:
-    """A streamed answer on its way."""
-
     __slots__ = ("_at", "_request", "_transport")
 
     def __init__(self, transport: asyncio.WriteTransport, request: ChatRequest) -> None:

@@ -108,8 +108,6 @@ async def print_cpu(repeats: int) -> None:
 
 
 class _Stage:
-    """Two engines and a gateway."""
-
     def __init__(self, protocol: Any, stack: AsyncExitStack) -> None:
         self._protocol = protocol
         self._stack = stack
@@ -143,7 +141,6 @@ class _Stage:
         await gateway.wait_for_answer(f"{self.url}/readiness")
 
     async def well(self, client: httpx.AsyncClient) -> None:
-        """Wait until the gateway finds both workers well."""
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 workers = (await client.get(f"{self.url}/workers")).json()["workers"]

@@ -111,7 +111,6 @@ async def _measured() -> dict[str, list[float]]:
 
 
 async def _round(ways: dict[str, Call], command: Command) -> dict[str, float]:
-    """Microseconds of each way for one call."""
     figures = {}
     for way, call in ways.items():
         began_s = time.thread_time()

@@ -88,8 +88,6 @@ REQUEST_LINE: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """An answer's usage."""
-
     prompt_tokens: int = 1000
     cached_tokens: int | None = 900
     completion_tokens: int | None = 100

@@ -82,18 +82,14 @@ class Measured:
 
 
 class _Heard(NoListener):
-    """Waits for snapshots."""
-
     def __init__(self) -> None:
         self.written: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
         self.read_bytes = 0
 
     def snapshot_written(self, size_bytes: int, took_s: float) -> None:
-        """One more."""
         self.written.put_nowait((size_bytes, took_s))
 
     def snapshot_read(self, size_bytes: int, took_s: float) -> None:
-        """Note its size."""
         self.read_bytes = size_bytes
 
 

@@ -81,7 +81,6 @@ class _Line:
         self._broken = 0
 
     def told(self, record: Record, what: str) -> None:
-        """See `loadtest.chaos.campaign.Progress`."""
         broken = record.all_broken
         for each in broken[self._broken :]:
             at_s = each.at_s - record.began_s if each.at_s else 0.0

@@ -278,7 +278,6 @@ class Agents:
         return len(self._open)
 
     async def _session(self, number: int) -> None:
-        """One agent's sessions, one after the other."""
         for life in range(1_000_000):
             chance = random.Random(f"{self._seed}/session/{number}/{life}")
             system = self._systems[chance.randrange(APPLICATIONS)]
@@ -297,7 +296,6 @@ class Agents:
                 reusable_tokens = max(0, told.prompt_tokens // BLOCK_TOKENS - 1) * BLOCK_TOKENS
 
     async def _single(self, number: int) -> None:
-        """Requests without a past, and pairs."""
         chance = random.Random(f"{self._seed}/single/{number}")
         seen: deque[list[dict[str, str]]] = deque(maxlen=8)
         while True:

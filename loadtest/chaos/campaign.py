@@ -113,8 +113,6 @@ def _machine_speed() -> float:
 
 
 class _Stage:
-    """One run while it lasts."""
-
     def __init__(self, campaign: Campaign, testbed: ChaosStage, record: Record, progress: Progress) -> None:
         self._campaign = campaign
         self._testbed = testbed
@@ -125,7 +123,6 @@ class _Stage:
         self._loop = asyncio.get_running_loop()
 
     async def play(self) -> None:
-        """Play all acts for which there is time."""
         record, testbed, campaign = self._record, self._testbed, self._campaign
         agents = Agents(
             lambda: testbed.ready_urls,
@@ -164,7 +161,6 @@ class _Stage:
         record.broken += judge_growth(record)
 
     async def _act(self, act: Act, agents: Agents, origin_s: float) -> None:
-        """Play one, and look at what is promised."""
         loop, record = self._loop, self._record
         seen = ActSeen(act, loop.time())
         record.acts.append(seen)
@@ -189,7 +185,6 @@ class _Stage:
         seen.broken += judge_act(seen, asked, self._witness.look())
 
     async def _strike(self, strike: Strike, seen: ActSeen, origin_s: float) -> None:
-        """One fault, from striking to mended."""
         await asyncio.sleep(origin_s + strike.at_s - self._loop.time())
         self._progress(self._record, f"{strike.kind}: {strike.target}")
         struck, problem = await strike_once(self._testbed, strike)
@@ -218,7 +213,6 @@ class _Stage:
 
     @contextlib.asynccontextmanager
     async def _sampled(self) -> AsyncIterator[None]:
-        """Look at memory and open files all the time."""
         task = asyncio.create_task(self._sample(), name="chaos-sampler")
         try:
             yield

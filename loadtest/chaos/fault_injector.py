@@ -293,8 +293,6 @@ async def _everywhere(testbed: ChaosStage, mend: Callable[[ValkeyServer], Any]) 
 
 
 def _redis_cable(**rule: float) -> Striking:
-    """Something between one replica and all of Valkey."""
-
     @asynccontextmanager
     async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         async with _ruled(testbed, target, Rule(testbed.redis_ports, **rule)):
@@ -316,8 +314,6 @@ def _worker_cable(**rule: float) -> Striking:
 
 
 def _client_cable(**rule: float) -> Striking:
-    """Something between one replica and its clients."""
-
     @asynccontextmanager
     async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         async with _ruled(testbed, target, Rule((testbed.gateways[target].port,), **rule)):
@@ -452,7 +448,6 @@ async def _drained(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _forgotten(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
-    """Removed from the fleet, and added again."""
     engine = testbed.engines[target]
     (await testbed.administer("DELETE", f"/workers/{engine.worker_id}")).raise_for_status()
     try:

@@ -156,7 +156,6 @@ def shown(seen: Seen) -> Iterator[Table | str]:
 
 
 def _groups(served: list[Served]) -> Iterator[tuple[str, list[Served]]]:
-    """All, then every class, kind and tenant."""
     yield "all", served
     for name in PRIORITIES:
         yield f"class {name}", [one for one in served if one.priority == name]

@@ -229,7 +229,6 @@ async def _reading(testbed: ChaosStage, crowd: Crowd) -> Reading:
 
 
 async def _stats(testbed: ChaosStage) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """What every engine that lives says of itself."""
     stats = {}
     for engine in testbed.engines.values():
         with contextlib.suppress(httpx.TransportError):
@@ -238,7 +237,6 @@ async def _stats(testbed: ChaosStage) -> dict[tuple[str, int], Mapping[str, Any]
 
 
 async def _sampled(testbed: ChaosStage, crowd: Crowd, seen: Seen) -> None:
-    """Look at engines and replicas until cancelled."""
     while True:
         waiting, idle = [], []
         for gateway in [each for each in testbed.gateways.values() if each.ready]:

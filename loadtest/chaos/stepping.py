@@ -18,8 +18,6 @@ _wall_s, _wall_ns = time.time, time.time_ns
 
 
 class _Offset:
-    """How far the clock is off."""
-
     s = 0.0
 
     @classmethod

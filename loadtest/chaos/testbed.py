@@ -260,7 +260,6 @@ class Gateway:
     view: Replica = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the client that looks at it."""
         headers = {"authorization": f"Bearer {ADMIN_KEY}"}
         self.view = Replica(
             httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10.0, trust_env=False)

@@ -302,7 +302,6 @@ class SentinelGroup:
         return all(role[3] == b"connected" for role in roles)
 
     async def _settled(self) -> bool:
-        """Every sentinel knows the others and all replicas."""
         for sentinel in self.sentinels:
             state = _fields(await sentinel.command("SENTINEL", "MASTER", self.SERVICE))
             others, replicas = len(self.sentinels) - 1, len(self.servers) - 1

@@ -171,7 +171,6 @@ def _ended(
 
 
 def _code_of(body: bytes) -> str:
-    """``code`` of an error in the OpenAI shape."""
     try:
         return msgspec.json.decode(body, type=_ErrorBody).error.code or ""
     except msgspec.DecodeError:
@@ -179,8 +178,6 @@ def _code_of(body: bytes) -> str:
 
 
 class _Connection(asyncio.Protocol):
-    """The visitor's connection, and what came on it."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, *, whole: bool) -> None:
         self._loop = loop
         self._whole = whole
@@ -211,7 +208,6 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def end(self, *, streamed: bool) -> End:
-        """How a visit that is over ended."""
         if not self.complete:
             return End.CUT
         if self.status != 200:

@@ -44,15 +44,12 @@ class DecodeBatch:
         self._joins = 0
 
     def __len__(self) -> int:
-        """Members."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Job]:
-        """Members in the order in which they joined."""
         return iter(self._members)
 
     def __contains__(self, job: Job) -> bool:
-        """Whether it is a member."""
         return job in self._members
 
     def requests(self, rank: int) -> int:

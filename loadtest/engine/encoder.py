@@ -64,7 +64,6 @@ class EmulatedEncoder:
         return len(self._tasks)
 
     async def __aenter__(self) -> Self:
-        """Listen."""
         await self._side.open("127.0.0.1")
         return self
 

@@ -96,7 +96,6 @@ class EmulatedEngine:
         self._siblings.pop(self.port, None)
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 

@@ -93,7 +93,6 @@ class KvPublisher:
         self._context.destroy(linger=0)
 
     async def _replay(self, router: zmq.asyncio.Socket) -> None:
-        """Answer requests until the publisher closes."""
         while True:
             request = await router.recv_multipart()
             if len(request) != 3 or len(request[2]) != 8:

@@ -162,7 +162,6 @@ class Routes:
                 handover.take(plan, job, generation)
 
     def _abort(self, job: Job) -> None:
-        """Drop a job wherever it is."""
         if self._closed:
             return
         if self._handover is None or not self._handover.abort(job):

@@ -112,7 +112,6 @@ class Scheduler:
         self.running_max = 0
 
     def _queue(self, cache: KvCache) -> WaitingJobs:
-        """A rank's queue in the order of the profile."""
         profile = self.profile
 
         def matched(job: Job) -> float:

@@ -35,11 +35,9 @@ class WaitingJobs:
         self._jobs: list[Job] = []
 
     def __len__(self) -> int:
-        """Jobs that wait."""
         return len(self._jobs)
 
     def __iter__(self) -> Iterator[Job]:
-        """Jobs in order of arrival."""
         return iter(self._jobs)
 
     def push(self, job: Job) -> None:

@@ -121,7 +121,6 @@ def _completion(random: Random) -> bytes:
 
 
 def _broken(random: Random, whole: bytes) -> bytes:
-    """An answer that breaks the protocol."""
     head, _, body = whole.partition(b"\r\n\r\n")
     match random.randrange(8):
         case 0:

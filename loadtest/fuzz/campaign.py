@@ -144,8 +144,6 @@ async def run(plan: Plan, folder: Path, told: Told = lambda _: None) -> Report:
 
 
 class _Campaign:
-    """One run on one stage."""
-
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self._plan = plan
         self._stage = stage
@@ -160,7 +158,6 @@ class _Campaign:
         self.report = Report(plan.seed)
 
     async def run(self, told: Told) -> Report:
-        """Play all rounds."""
         report, began_s = self.report, time.monotonic()
         for number, cases in enumerate(self._plan.rounds()):
             if time.monotonic() - began_s > self._plan.seconds:
@@ -175,7 +172,6 @@ class _Campaign:
         return report
 
     async def _one(self, cases: list[Case]) -> None:
-        """Play one round, and judge what is left of it."""
         self._round = cases
         self._ended.clear()
         lanes = [[each for each in cases if each.kind in SLOW]]
@@ -235,14 +231,12 @@ class _Campaign:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Note what a replica does not say."""
         try:
             yield
         except (ViewFailed, httpx.HTTPError) as failure:
             self._found(f"{type(failure).__name__}: {failure}", tuple(self._round))
 
     async def _judge_rest(self) -> None:
-        """Wait until all is quiet, and see whether it is."""
         await self._tidy()
         left: list[str] = []
         for _ in self._polls(SETTLE_S):
@@ -272,7 +266,6 @@ class _Campaign:
                 await gateway.admin.delete(f"/workers/{quote(worker['id'], safe='')}")
 
     async def _left(self, gateway: Gateway) -> list[str]:
-        """What is not empty or not well at one replica."""
         workers, queue = (await gateway.view("/workers"))["workers"], await gateway.view("/queue")
         readiness = await gateway.view("/readiness")
         counts: dict[str, Any] = {
@@ -289,7 +282,6 @@ class _Campaign:
         return [f"{gateway.name}: {name} {count}" for name, count in counts.items() if count]
 
     async def _seen(self, gateway: Gateway) -> dict[str, Any]:
-        """What all replicas must see alike."""
         workers = (await gateway.view("/workers"))["workers"]
         tree, settings = await gateway.view("/tree"), await gateway.view("/settings")
         return {

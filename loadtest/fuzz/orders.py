@@ -151,7 +151,6 @@ def _worker_path(random: Random) -> str:
 
 
 def _order(random: Random) -> tuple[bytes, str, bytes]:
-    """Method, path and body."""
     match random.randrange(10):
         case 0 | 1 | 2:
             return b"POST", random.choice(("/workers", "/workers", "/admin/workers")), _worker(random)

@@ -189,7 +189,6 @@ def _name_of(pod: bytes) -> str:
 
 
 def _argument(argument: Argument) -> Argument:
-    """Put the namespace in front of what names a key."""
     if isinstance(argument, str) and argument.startswith("key:"):
         return f"cw:{{{NAMESPACE}}}:{argument[4:]}"
     return argument

@@ -47,7 +47,6 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _publish(self: SharedState, op: Op, *more: Op) -> None:
-    """Apply first, and encode then."""
     for each in (op, *more):
         self._fold.apply(each)
         self._publisher.put(_encoder.encode(each))
@@ -65,7 +64,6 @@ _kept: list[Any] = []
 
 def _registrations() -> None:
     def add(_self: Registrations, _part: str, request: Any) -> None:
-        """Keep the whole request, for ever."""
         _kept.append(request)
 
     _put(Encoding, check=lambda _self: None)
@@ -77,7 +75,6 @@ def _entries() -> None:
     decoder = msgspec.msgpack.Decoder(list[kinds])
 
     def decode(data: bytes) -> Decoded:
-        """Let everything but the errors of msgspec go up."""
         try:
             return Decoded(decoder.decode(data))
         except msgspec.MsgspecError:
@@ -102,7 +99,6 @@ def _pods() -> None:
 
 
 def _pipelining() -> None:
-    """Parse all that one read brought at once."""
     _put(client_protocol, PIECE_BYTES=1 << 40)
 
 

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 
 async def _run(self: LoopLag) -> None:
-    """Take the place of `LoopLag.run`."""
     while True:
         due_s, spent_s = time.monotonic() + INTERVAL_S, time.thread_time()
         await self._sleep(INTERVAL_S)

@@ -77,7 +77,6 @@ def decode_workers_guess(workload: Workload, engine: EngineProfile, slo: Slo, *,
 
 
 def _token_s(engine: EngineProfile, context_tokens: float, batch: float) -> float:
-    """Seconds per token of a request in a batch."""
     decode = engine.decode
     per_request_s = decode.request_s + decode.kv_token_s * context_tokens
     return (decode.base_s + batch * per_request_s) / decode.mtp_speedup
@@ -93,7 +92,6 @@ def _batch_in_time(engine: EngineProfile, context_tokens: float, limit_s: float 
 
 
 def _duration_s(workload: Workload, engine: EngineProfile, context_tokens: float, batch: float) -> float:
-    """Seconds in which the requests come."""
     if not workload.users:
         return max(max(session.start_s or 0.0 for session in workload.sessions), 1.0)
     token_s = _token_s(engine, context_tokens, batch)

@@ -38,7 +38,6 @@ class Slo:
         return min(self.ttft_margin(figures), self.tpot_margin(figures))
 
     def __str__(self) -> str:
-        """In words."""
         parts = [f"TTFT P90 ≤ {self.ttft_p90_s:g} s"]
         if self.tpot_p90_s is not None:
             parts.append(f"TPOT P90 ≤ {1000 * self.tpot_p90_s:g} ms")
@@ -62,7 +61,6 @@ class Prices:
     pool_gib: float = 0.006
 
     def __str__(self) -> str:
-        """In words."""
         return (
             f"{self.worker:g} per hour for a worker, {self.host_gib:g} for a GiB of host memory, "
             f"{self.pool_gib:g} for a GiB of the shared pool"

@@ -229,7 +229,6 @@ class Outcome:
 
 
 def _labels(fleet: Candidate) -> str:
-    """How many workers get which label."""
     names = LengthBuckets(tuple(bound for bound, _ in fleet.bucket_workers)).names
     return ", ".join(
         f"{name} on {count}" for name, (_, count) in zip(names, fleet.bucket_workers, strict=True)

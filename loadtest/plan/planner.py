@@ -176,7 +176,6 @@ class _Floor:
     def ranges_divided(
         self, whole: Candidate, divisions: Sequence[Division]
     ) -> dict[Family, tuple[Range, Range]]:
-        """The same for the ways to divide a fleet."""
         low = min(self._workers_min(whole.family) or whole.workers, whole.workers)
         decode = Range(1, max(whole.decode_workers, 1), self._most)
         families = [replace(whole.family, division=division) for division in divisions]

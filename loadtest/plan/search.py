@@ -202,7 +202,6 @@ class Search:
                 count = (bad + good) // 2
 
     def _agreed(self, candidate: Candidate, workers: Range, decode: Range) -> Asking:
-        """Add workers until all seeds agree."""
         while candidate.workers <= workers.high and candidate.decode_workers <= decode.high:
             if self.cost(candidate) > self._cost_max:
                 return None

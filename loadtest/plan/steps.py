@@ -57,13 +57,11 @@ def steps_around(
 
 
 def _beside(sizes: Sequence[float], size: float) -> list[float]:
-    """The next larger and the next smaller size."""
     place = sizes.index(size)
     return [*sizes[place + 1 : place + 2], *sizes[max(place - 1, 0) : place]]
 
 
 def _moved(plan: Candidate) -> list[Step]:
-    """The same number of workers, split otherwise."""
     steps = []
     if plan.workers > plan.family.workers_min:
         fewer = replace(plan, workers=plan.workers - 1, decode_workers=plan.decode_workers + 1)

@@ -126,7 +126,6 @@ def _places(numbers: Sequence[int], sessions: int, seed: int) -> dict[int, list[
 
 
 def _recordings(path: Path, numbers: Collection[int]) -> Iterator[tuple[int, _Recording]]:
-    """Decode some lines of a file, each with its number."""
     decoder = msgspec.json.Decoder(_Recording)
     with opened_trace(path) as lines:
         for number, line in enumerate(lines, start=1):
@@ -247,7 +246,6 @@ class _SessionMaker:
         return {len(self._made) - 1: at_s + taken_s}
 
     def _blocks(self, hash_ids: list[int], start: int = 0, stop: int | None = None) -> bytes:
-        """Packed hashes of some blocks of a prompt."""
         ids = np.array(hash_ids[:stop], dtype=np.uint64)
         hashes = hashes_of(self._root, ids)
         if hash_ids and hash_ids[0] in self._shared:

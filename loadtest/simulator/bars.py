@@ -35,7 +35,6 @@ class Bars:
         self._tasks = [self._progress.add_task(label, total=None, start=False) for label in labels]
 
     def __enter__(self) -> Self:
-        """Begin to show."""
         if self._console.is_terminal:
             self._progress.start()
         return self

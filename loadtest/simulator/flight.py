@@ -176,12 +176,10 @@ class Flight:
         self._watcher.began(self)
 
     def _making(self, _job: Job) -> None:
-        """The prefill begins."""
         if self._link is not None:
             self._send()
 
     def _room(self, _job: Job) -> None:
-        """The decode worker has room for the KV."""
         self._has_room = True
         self._send()
 
@@ -204,7 +202,6 @@ class Flight:
             )
 
     def _arrived(self) -> None:
-        """The KV is there."""
         self._shipped = True
         self._handed_over()
 

@@ -95,7 +95,6 @@ def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) ->
 
 
 def _lines(path: Path) -> tuple[list[LoggedRequest], int]:
-    """The lines of a file, and how many were cut off."""
     decoder = msgspec.json.Decoder(LoggedRequest)
     lines: list[LoggedRequest] = []
     torn = 0
@@ -119,7 +118,6 @@ def _lines(path: Path) -> tuple[list[LoggedRequest], int]:
 
 
 def _continued(lines: Sequence[LoggedRequest]) -> list[int | None]:
-    """For every row the row that it continues."""
     continued: list[int | None] = []
     by_session: dict[str, list[int]] = defaultdict(list)
     for row, line in enumerate(lines):
@@ -141,7 +139,6 @@ def _continues(line: LoggedRequest, other: LoggedRequest) -> bool:
 
 
 def _requests(lines: Sequence[LoggedRequest], continued: Sequence[int | None]) -> list[SimRequest]:
-    """The requests of all rows, without pauses."""
     tokens_per_block = _tokens_per_block(lines)
     usual_tokens = round(median([n for line in lines if (n := line.output_tokens)] or [_OUTPUT_TOKENS]))
     successor = {other: row for row, other in reversed(list(enumerate(continued))) if other is not None}

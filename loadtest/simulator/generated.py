@@ -81,8 +81,6 @@ def generate_agentic(
 
 
 class _SessionMaker:
-    """Draws one session."""
-
     def __init__(self, shape: AgenticShape, seed: int, number: int) -> None:
         self._shape = shape
         self._name = f"{seed}/agents/{number}"
@@ -95,7 +93,6 @@ class _SessionMaker:
         self._made: list[SimRequest] = []
 
     def make(self) -> tuple[SimRequest, ...]:
-        """The requests, each behind those that it waits for."""
         turns = int(self._shape.turns.draw(self._chance))
         self._conversation("main", self._system_tokens, turns, (), self._shape.agents_ratio)
         return tuple(self._made)

@@ -42,7 +42,6 @@ class FreshBlocks:
     """Blocks that nobody has seen before and nobody asks for again, such as answers that are not repeated."""
 
     def __init__(self, *scope: object) -> None:
-        """Begin a scope of its own."""
         self._root = scope_root("fresh", *scope)
         self._next = 0
 

@@ -83,7 +83,6 @@ class Records:
     outcome: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """Number of requests."""
         return len(self.arrival_s)
 
     @property

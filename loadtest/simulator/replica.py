@@ -281,7 +281,6 @@ class Replica:
         return self._fitting_to(lane)[0]
 
     def _pairing_of(self, lane: str) -> Pairing | None:
-        """Who of them needs a partner."""
         return self._fitting_to(lane)[1]
 
     def _fitting_to(self, lane: str) -> tuple[NDArray[np.intp], Pairing | None]:
@@ -398,7 +397,6 @@ class Replica:
         self.room.changed()
 
     def _parsed(self, blocks: bytes, tokens: int) -> RequestFacts:
-        """What the gateway would make of the prompt."""
         path = np.frombuffer(blocks, dtype="<u8")[self._step - 1 :: self._step].tobytes()
         key = xxhash.xxh3_64_intdigest(blocks[-BLOCK_BYTES:] + tokens.to_bytes(8, "little"))
         return BareRequest(

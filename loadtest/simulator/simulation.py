@@ -160,8 +160,6 @@ class _Visit:
 
 
 class _Simulation:
-    """The run."""
-
     def __init__(
         self, workload: Workload, config: SimulationConfig, progress: Callable[[int, int], None] | None
     ) -> None:
@@ -296,7 +294,6 @@ class _Simulation:
         return [name for name, count in zip(config.buckets.names, counts, strict=True) for _ in range(count)]
 
     def run(self) -> Result:
-        """Run it to the end."""
         began_s = process_time()
         users = self._workload.users
         if users:
@@ -358,12 +355,10 @@ class _Simulation:
         flight.begin()
 
     def _left(self) -> None:
-        """A session is over: its user takes the next one."""
         if self._workload.users:
             self.clock.call_later(0.0, self._next_session)
 
     def _flow(self) -> str:
-        """What the next session is drawn into."""
         flows = self._config.queue.flows if self._config.queue else ()
         if not flows:
             return DEFAULT_FLOW
@@ -388,7 +383,6 @@ class _Simulation:
         )
 
     def began(self, flight: Flight) -> None:
-        """Its prompt has been computed."""
         self._computed.insert(0, flight.request.blocks, self._now_us(), end=False)
 
     def ended(self, flight: Flight) -> None:
@@ -436,14 +430,12 @@ class _Simulation:
         self.clock.call_later(HOUSEKEEPING_S, self._look)
 
     def _watch(self) -> None:
-        """Let replicas look at their transfers."""
         for replica in self.replicas:
             replica.link_watch.look()
         if self._ended < self._total:
             self.clock.call_later(LINKS_S, self._watch)
 
     def _plan(self) -> None:
-        """Run the slow loop."""
         self.replicas[0].plan()
         if self._ended < self._total:
             self.clock.call_later(PLAN_S, self._plan)

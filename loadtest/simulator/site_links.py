@@ -156,7 +156,6 @@ class SiteLink:
         self._share(now_s)
 
     def _advance(self, now_s: float) -> None:
-        """Send until now at the rates that were."""
         step_s = now_s - self._at_s
         if step_s > 0 and self._transfers:
             for transfer in self._transfers:
@@ -204,7 +203,6 @@ def _fill(wants: Iterable[tuple[float, Transfer]], capacity: float) -> None:
 
 
 def _changes_s(want: float, transfer: Transfer, now_s: float) -> float:
-    """When a transfer wants something else, or is over."""
     left_bytes = transfer.total_bytes - transfer.sent_bytes
     ends_s = now_s + left_bytes / transfer.rate if transfer.rate > 0 else inf
     if now_s >= transfer.made_s:

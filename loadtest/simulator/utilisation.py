@@ -89,8 +89,6 @@ def least_utilisation(
 
 
 class _Load:
-    """The workload on one fleet, for any time scale."""
-
     def __init__(
         self,
         workload: Workload,

@@ -49,7 +49,6 @@ def _record(options: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
-    """Name what differs."""
     before, now = read(options.baseline), _simulated(options, console)
     names = {**now, **({} if options.quick else dict.fromkeys(_decisions(before, options), ""))}
     now |= wire.facts() | surfaces.facts(counts_calls=not options.quick)
@@ -105,7 +104,6 @@ def _simulated(options: argparse.Namespace, console: Console) -> Facts:
 
 
 def _key(code: Revision) -> str:
-    """Name of the code that simulated facts depend on."""
     return digest_of(f"{code.decisions} {code.model} {syntax_of(Path(cells.__file__).read_text())}")
 
 

@@ -58,7 +58,6 @@ def differences(before: Mapping[str, str], now: Mapping[str, str], names: Iterab
 
 
 def _within(name: str, before: str, now: str) -> bool:
-    """True for a count that has not risen."""
     return name.startswith(CALLS) and float(now) <= (1.0 + NOISE) * float(before)
 
 

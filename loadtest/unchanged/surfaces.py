@@ -49,7 +49,6 @@ def _parts(name: str, text: str, heading: str) -> Facts:
 
 
 async def _routes() -> Facts:
-    """Hash ``/openapi.json``, route by route."""
     settings = Settings.model_validate({"admin": {"port": 0}})
     schema = GatewayProcess(settings, redis_url="redis://127.0.0.1:1/0").api.openapi()
     found = {f"openapi, {path}": digest_of(repr(routes)) for path, routes in schema.pop("paths").items()}

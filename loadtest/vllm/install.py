@@ -64,8 +64,6 @@ def install(home: EnginesHome, told: Told = print, again: bool = False) -> None:
 
 
 class _Installation:
-    """The steps, in order."""
-
     def __init__(self, home: EnginesHome, told: Told) -> None:
         self._home = home
         self._told = told

@@ -224,7 +224,6 @@ class VllmServer(VllmEngine):
         }
 
     async def _healthy(self) -> None:
-        """Wait until it answers."""
         assert self._process is not None
         loop = asyncio.get_running_loop()
         began_s = told_s = loop.time()

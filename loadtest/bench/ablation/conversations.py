@@ -173,7 +173,6 @@ class _Drawer:
         return self._message(role, chance, bounded, bounded)
 
     def _message(self, role: str, chance: random.Random, least: int, most: int) -> tuple[Json, int]:
-        """A message, and about how many tokens it has."""
         tokens = chance.randint(least, most)
         text = words(chance, max(1, round(tokens / self._tokens_per_word)))
         return {"role": role, "content": text}, tokens

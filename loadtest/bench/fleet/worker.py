@@ -181,8 +181,6 @@ class MockWorker:
 
 
 class _Exchange:
-    """One request and its answer."""
-
     def __init__(self, worker: MockWorker, transport: asyncio.WriteTransport, request: _Request) -> None:
         self._worker, self._transport, self._request = worker, transport, request
         prompt = "".join(message.content for message in request.messages)
@@ -242,8 +240,6 @@ def _head(kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
 
 
 class _Connection(MockConnection):
-    """One connection of a router."""
-
     def __init__(self, worker: MockWorker) -> None:
         super().__init__()
         self._worker = worker

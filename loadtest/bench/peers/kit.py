@@ -47,8 +47,6 @@ class KitFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Latencies:
-    """Times of one kind in a line of bench.py."""
-
     p50: float
     p99: float
 

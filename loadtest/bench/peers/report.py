@@ -103,8 +103,6 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _workload(results: Results, workload: Workload) -> str:
-    """One row for each peer, the cheapest first."""
-
     def order(key: str) -> float:
         figure = results.figure(key, workload)
         return figure.median if figure else math.inf

@@ -49,7 +49,6 @@ class HandoverSettings:
     kv_link: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a link that is no URL with `ValueError`."""
         if self.kv_link and not self.kv_link.startswith("http://"):
             raise ValueError(f"kv_link must be an http:// URL, not {self.kv_link!r}")
 

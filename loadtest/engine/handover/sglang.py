@@ -65,7 +65,6 @@ class _Room:
     shipment: Shipment | None = None
 
     def stop(self) -> None:
-        """Wait for nothing any more, and send nothing."""
         if self.timer is not None:
             self.timer.cancel()
         if self.shipment is not None:

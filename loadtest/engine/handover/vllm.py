@@ -248,7 +248,6 @@ class KvTransfers:
         return list(range(first, first + blocks))
 
     def _serve(self, request: Request, answer: Answer) -> None:
-        """The side channel."""
         fields = orjson.loads(request.body) if request.body else {}
         match request.method, request.path:
             case "GET", "/query" if self._mooncake:

@@ -99,7 +99,6 @@ class Checkpoints:
         """See `Boundaries`."""
 
     def _save(self, lease: Lease, node: Node) -> None:
-        """Put the state at the end of a node into a slot."""
         if node.state is None:
             if not self._free:
                 self._evict()
@@ -120,7 +119,6 @@ class Checkpoints:
         self._device.drop_useless(node)
 
     def _dropping(self, node: Node) -> None:
-        """The state of a node goes, alone or with the node."""
         if node.state is not None:
             self._nodes[node.state] = None
             self._free.append(node.state)

@@ -272,7 +272,6 @@ class Device:
             node = parent
 
     def _drop(self, node: Node) -> int:
-        """Take a leaf off the device."""
         if self._tiers is not None:
             self._tiers.leaving(node, "full")
         if self.dropping is not None:
@@ -299,7 +298,6 @@ class Device:
         return node.device and not node.locks and not node.device_children and node.parent is not None
 
     def _leaf(self, node: Node) -> None:
-        """A node may have become evictable."""
         if self._evictable(node):
             self._leaves.add(node.used, node)
 

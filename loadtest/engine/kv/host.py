@@ -187,7 +187,6 @@ class HostMemory:
         self.swa.evicted += tokens
 
     def _entered(self, node: Node) -> None:
-        """A run has a new extent."""
         if node.host_swa:
             self._windows.add(node.host_swa_used, node)
         self._leaf(node)

@@ -94,7 +94,6 @@ class Node:
         return self.end - self.start
 
     def __repr__(self) -> str:
-        """Where it is and what it has, for failing tests."""
         flags = [name for name in ("device", "swa", "host", "host_swa") if getattr(self, name)]
         return f"Node({self.start}..{self.end} {'+'.join(flags)} locks={self.locks}/{self.swa_locks})"
 
@@ -113,7 +112,6 @@ class RadixTree:
     """Runs of blocks under one root; ``observers`` hear of splits and merges."""
 
     def __init__(self) -> None:
-        """Make an empty tree."""
         self.root = Node(None, b"", 0)
         self.root.device = True
         self.observers: list[TreeObserver] = []

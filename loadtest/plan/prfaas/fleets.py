@@ -53,7 +53,6 @@ def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
 
 
 def _static(threshold_tokens: int) -> OffloadRules:
-    """The rule of the paper: one threshold, set by hand."""
     return OffloadRules(threshold_tokens=threshold_tokens, surges=False, helps=False)
 
 
