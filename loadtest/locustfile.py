@@ -40,7 +40,7 @@ OUTPUT_TOKENS_MAX = 4096
 
 
 class PresetShape(LoadTestShape):
-    """How many users there are, as the preset says."""
+    """Number of users over time, by the preset."""
 
     use_common_options = True
 

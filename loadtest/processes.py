@@ -28,7 +28,7 @@ POLL_S = 0.05
 LOG_LINES = 15
 
 PORTS = (10_000, 32_000)
-"""Of servers that are started here; Linux gives 32,768 and above to outgoing connections."""
+"""Ports of servers that are started here; Linux gives 32,768 and above to outgoing connections."""
 
 PORT_TRIES = 100
 

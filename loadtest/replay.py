@@ -46,7 +46,7 @@ class Script(Protocol):
 
     @property
     def turn_count(self) -> int:
-        """How many turns it has."""
+        """Number of its turns."""
 
     def turns(self) -> Generator[Turn, Outcome, None]:
         """Yield the turns; each ``send`` brings the outcome of the turn yielded before."""

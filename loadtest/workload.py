@@ -84,7 +84,7 @@ def words(chance: random.Random, tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What all sessions of one application have in common."""
+    """Common part of all sessions of one application."""
 
     system: Json
     tools: tuple[Json, ...]
@@ -113,7 +113,7 @@ def _application(shape: WorkloadShape, seed: int | str, number: int) -> Applicat
 
 @dataclass(frozen=True, slots=True)
 class _PlannedTurn:
-    """What a turn adds, drawn before the run: the text of ``message`` and how the answer shall look."""
+    """Addition of a turn, drawn before the run: the text of ``message`` and the form of the answer."""
 
     think_s: float
     text: str
@@ -132,7 +132,7 @@ class AgentSession:
 
     @property
     def turn_count(self) -> int:
-        """How many requests it sends."""
+        """Number of its requests."""
         return len(self.plan)
 
     def turns(self) -> Generator[Turn, Outcome, None]:

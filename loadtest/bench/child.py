@@ -90,7 +90,7 @@ async def input_ended() -> None:
 
 
 def _address(item: Callable[..., object]) -> str:
-    """Where to import a function or class from, also one of the program itself."""
+    """Address to import a function or class from, also one of the program itself."""
     module = item.__module__
     spec = sys.modules["__main__"].__spec__
     if module == "__main__" and spec is not None:

@@ -134,7 +134,7 @@ def fleet_of(workers: int, *, pairs: bool = False) -> FleetState:
 
 
 def pairing_of(workers: int) -> Pairing:
-    """Who may begin, and end, a request in such a fleet."""
+    """Workers that may begin, and end, a request in such a fleet."""
     prefill = workers // 2
     partners = Partners("sglang", np.arange(prefill, workers))
     return Pairing(np.arange(prefill), np.zeros(prefill, dtype=np.intp), (partners,))

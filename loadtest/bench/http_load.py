@@ -27,7 +27,7 @@ from router.open_files import raise_open_files
 REPORT_S = 0.5
 STOP_TIMEOUT_S = 60.0
 SHARED_HEADS = 50
-"""How many different first halves the prompts have: system prompts, say."""
+"""Number of different first halves of prompts, such as system prompts."""
 
 
 class LoadPlan(msgspec.Struct, frozen=True):
@@ -148,7 +148,7 @@ class Load:
             self._idle.remove(connection)
 
     def report(self) -> LoadReport:
-        """Where it stands."""
+        """Counts so far."""
         reads_s, self.reads_s = self.reads_s, []
         return LoadReport(
             time.monotonic(),

@@ -53,10 +53,10 @@ from router.shared import LogPort, LogStatus
 TOLD_EVERY = 100
 TREE_BLOCK = 64
 PUBLISHED_BLOCKS = 3_000
-"""What each engine that publishes holds."""
+"""Blocks in each publishing engine."""
 
 STREAMS = 20
-"""How many engines differ."""
+"""Number of different engines."""
 
 WARM_S = 12.0
 """Until then caches fill, and little is removed."""

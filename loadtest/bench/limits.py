@@ -158,7 +158,7 @@ async def replica(plan: LimitPlan) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """What one run showed."""
+    """Figures of one run."""
 
     name: str
     limit: int
@@ -167,7 +167,7 @@ class Row:
 
     @property
     def granted_us(self) -> list[int]:
-        """When requests were granted, by all replicas, in order."""
+        """Times of grants by all replicas, in order."""
         return sorted(at_us for report in self.reports for at_us in report.granted_us)
 
     @property
@@ -293,7 +293,7 @@ async def tight_us(url: str) -> float:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """What is printed."""
+    """Table to print."""
     table = Table(
         *("", "limit", "asked", "granted", "busiest 60 s / limit", "granted / limit"),
         *("rounds per grant", "wait P50 ms", "P99 ms", "alone"),

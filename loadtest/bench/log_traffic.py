@@ -89,7 +89,7 @@ class Traffic:
 
     @property
     def due_s(self) -> float:
-        """When the next operation is due."""
+        """Time of the next operation."""
         return self._due[0][0]
 
     def next_ops(self, now_us: int) -> list[Op]:

@@ -18,7 +18,7 @@ from loadtest.bench.mock_server import MockConnection, answered, framed, listeni
 
 MODEL = "mock"
 CAPACITY_TOKENS = 400_000
-"""What each engine says its cache holds: a gateway's picture of it is full after 1,600 blocks."""
+"""Reported cache size of each engine: a gateway's picture of it is full after 1,600 blocks."""
 
 SLOTS_MAX = 100
 SLOT_S_MIN = 0.001
@@ -26,7 +26,7 @@ SLOT_S_MIN = 0.001
 
 
 class EnginePlan(msgspec.Struct, frozen=True):
-    """How many engines there are, the gap between two chunks of a stream, and the model that they serve."""
+    """Number of engines, the gap between two chunks of a stream, and their model."""
 
     engines: int
     gap_s: float
@@ -34,13 +34,13 @@ class EnginePlan(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct):
-    """What of a message matters."""
+    """Needed field of a message."""
 
     content: str
 
 
 class ChatRequest(msgspec.Struct):
-    """What of a request matters."""
+    """Needed fields of a request."""
 
     user: str
     max_tokens: int
@@ -84,7 +84,7 @@ def whole_answer(number: int, tokens: int, prompt_tokens: int) -> bytes:
 
 
 def prompt_tokens_of(prompt: str) -> int:
-    """How many tokens a prompt counts as."""
+    """Number of tokens of a prompt."""
     return len(prompt) // 4 + 1
 
 
@@ -152,7 +152,7 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 
 
 class EngineConnection(MockConnection):
-    """One connection of the gateway. Without a body it tells the model, and how much the cache holds."""
+    """One connection of the gateway. An empty body asks for the model and the size of the cache."""
 
     def __init__(self, streams: Streams, model: str = MODEL) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ SIZES = ("1 KB", "64 KB", "4 MB")
 ANSWER = b'{"usage":{"prompt_tokens":65536},"kv_transfer_params":{"remote_block_ids":[%b]}}' % b",".join(
     b"%d" % number for number in range(4096)
 )
-"""Of a prefill leg: 64 K tokens in blocks of 16."""
+"""Answer of a prefill leg: 64 K tokens in blocks of 16."""
 
 ENDED_S_MAX = 0.1
 """A leg whose partner failed is over within this."""
@@ -149,7 +149,7 @@ class _Stage:
                 await asyncio.sleep(POLL_S)
 
     def busy(self, role: str) -> bool:
-        """Whether an engine has a job, or waits for another engine on behalf of one."""
+        """True if an engine has a job, or waits for another engine on behalf of one."""
         stats = self.engines[role].stats()
         return bool(stats["running"] or stats["waiting"] or any(stats["handover"].values()))
 

@@ -55,7 +55,7 @@ def open_files(pid: int) -> int:
 
 
 def clients_of(pid: int, port: int) -> int:
-    """How many clients a process serves on a TCP port of this host (IPv4)."""
+    """Number of clients of a process on a TCP port of this host (IPv4)."""
     links = (_link(file) for file in (PROC / str(pid) / "fd").iterdir())
     inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
     served = 0

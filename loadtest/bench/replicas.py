@@ -42,7 +42,7 @@ FLUSH_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How many replicas there are and where turns go."""
+    """Number of replicas, and the way of turns to them."""
 
     name: str
     replicas: int

@@ -60,7 +60,7 @@ class Stage:
         )
 
     def clients(self) -> list[int]:
-        """How many clients each process serves."""
+        """Number of clients of each process."""
         return [clients_of(pid, self.port) for pid in self.pids]
 
     @asynccontextmanager

@@ -55,7 +55,7 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""What Qwen's tokenizers split at (``pre_tokenizer`` of its tokenizer.json)."""
+"""Split expression of Qwen's tokenizers (``pre_tokenizer`` of its tokenizer.json)."""
 
 
 def trained(folder: Path) -> None:

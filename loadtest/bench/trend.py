@@ -1,4 +1,4 @@
-"""How a sampled quantity changes: its slope, a verdict, and a plot of one line."""
+"""Change of a sampled quantity: its slope, a verdict, and a plot of one line."""
 
 import statistics
 from dataclasses import dataclass

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Line:
-    """What is going on, in one line that is written again; a line each where nobody looks."""
+    """Progress in one line of a terminal that is written again; else a line each."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)

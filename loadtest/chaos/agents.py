@@ -83,7 +83,7 @@ class Question:
 
     @property
     def model(self) -> str:
-        """Who shall answer."""
+        """Model of the request."""
         return PAIR_MODEL if self.kind == "pair" else MODEL
 
     def expected(self) -> str:
@@ -127,7 +127,7 @@ _piece = msgspec.json.Decoder(_Piece)
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What an answer says: its text, and what was cached of the prompt."""
+    """Parsed answer: its text, and the cached tokens of the prompt."""
 
     text: str
     prompt_tokens: int

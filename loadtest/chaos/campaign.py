@@ -41,11 +41,11 @@ CLIENTS = 24
 CLIENTS_RANGE = (8, 48)
 THINK_S = 0.7
 TOKENS_PER_S = 3000.0
-"""Of one engine, for `CLIENTS`: four are then some two thirds busy, and three can do all of it."""
+"""Prefill speed of one engine, for `CLIENTS`: four are then two thirds busy, and three can do all of it."""
 
 HASHED_BYTES = 64 * 1024
 HASHES_PER_S = 40_000.0
-"""What this machine does of `_machine_speed` when nothing else runs there; others are compared with it."""
+"""Idle speed of the reference machine in `_machine_speed`; others are compared with it."""
 
 COUNTED = ("cacheway_redispatches_total", "cacheway_requests_total", "cacheway_ops_dropped_total")
 """Metrics that the report tells."""
@@ -98,7 +98,7 @@ async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) 
 
 
 def fitting_clients() -> int:
-    """How many clients this machine can serve now: by how fast it does something that only takes time."""
+    """Number of clients that this machine can serve now, by its speed at a fixed calculation."""
     low, high = CLIENTS_RANGE
     return min(high, max(low, round(CLIENTS * _machine_speed() / HASHES_PER_S)))
 
@@ -193,7 +193,7 @@ class _Stage:
         seen.struck.append(struck)
 
     async def _look(self, seen: ActSeen) -> None:
-        """Nobody asks: what is left, and does everybody agree?"""
+        """Check leftovers and agreement while no client asks."""
         testbed, at_s = self._testbed, self._loop.time()
         replicas = [gateway.view for gateway in testbed.gateways.values()]
         urls = [engine.url for engine in testbed.engines.values()]
@@ -233,7 +233,7 @@ class _Stage:
 
 
 async def disagreeing(replicas: Sequence[Replica]) -> list[str]:
-    """What replicas say of settings and workers, if it is not the same, or a worker is not well, for long."""
+    """Lasting differences between replicas' reports of settings and workers, or workers that stay unwell."""
     until_s = asyncio.get_running_loop().time() + AGREE_S
     while True:
         views = {}

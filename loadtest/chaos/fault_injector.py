@@ -58,7 +58,7 @@ ALL = "all"
 
 
 class Blame(StrEnum):
-    """What clients may see of a fault."""
+    """Allowed effect of a fault on clients."""
 
     NOBODY = "nobody"
     """Nothing at all."""
@@ -428,7 +428,7 @@ async def _stalling_pages(testbed: ChaosStage, target: str) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def _all_leave(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
-    """Whoever waits for an answer goes, in the same moment."""
+    """All waiting clients leave in the same moment."""
     testbed.leave()
     yield
 
@@ -475,7 +475,7 @@ ALONE = tuple(name for name in REPLICAS if name != SHARING)
 """Replicas that are one process."""
 
 PROXIED = ("slow", "silent")
-"""What a proxy can do, too."""
+"""Faults that a proxy can make, too."""
 
 ENGINES = (*PLAIN, *PREFILL, *DECODE)
 AT_ONCE = (1.0, 1.0)

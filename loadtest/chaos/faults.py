@@ -50,7 +50,7 @@ class Fault:
     half: bool = False
 
     def url_of(self, stage: "Stage", number: int) -> str:
-        """What the n-th replica is given as ``--redis-url``."""
+        """``--redis-url`` of the n-th replica."""
         return stage.server.url if self.half and not number % 2 else stage.url
 
 
@@ -150,7 +150,7 @@ async def _rolled_back(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _replaced(stage: Stage) -> AsyncIterator[None]:
-    """What the primary acknowledged last, its successor may never have seen."""
+    """The successor may lack the primary's last acknowledged writes."""
     await stage.server.kill()
     yield
 

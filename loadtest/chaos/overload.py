@@ -56,19 +56,7 @@ ENDS = (End.ANSWERED, End.REJECTED, End.EXPIRED, End.LEFT, End.CUT)
 
 @dataclass(frozen=True, slots=True)
 class OverloadPlan:
-    """How much of what.
-
-    Attributes:
-        replicas: How many.
-        engines: How many.
-        times: Load in the overload, in units of capacity.
-        before_s: Calm load before, seconds.
-        overload_s: The overload.
-        after_s: Calm load after.
-        disaster: Whether Valkey and a replica are killed in the middle of the overload.
-        flags: More flags of ``cacheway serve``, `QUEUE` by default.
-        seed: Of the crowd.
-    """
+    """Amounts of processes and load."""
 
     replicas: int = 4
     engines: int = 4
@@ -87,7 +75,7 @@ class OverloadPlan:
 
     @property
     def play(self) -> Play:
-        """What happens."""
+        """The play of this plan."""
         calm = CALM_RATIO * self.capacity_per_s
         over_s = self.before_s + self.overload_s
         seconds, last = over_s + self.after_s, f"r{self.replicas}"

@@ -80,7 +80,7 @@ def _asked(run: Seen) -> list[Served]:
 
 
 def _answered(run: Seen) -> Promise:
-    """Whoever stayed, and was not at a killed replica, has 200, 429 or 408."""
+    """Clients that stayed, and were not at a killed replica, have 200, 429 or 408."""
     wrong = [
         one
         for one in run.served

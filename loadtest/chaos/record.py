@@ -39,7 +39,7 @@ class Struck:
     worker_id: str = ""
 
     def overlaps(self, began_s: float, ended_s: float, grace_s: float) -> bool:
-        """Whether it was felt at any time between two moments; it still is for a while when it is mended."""
+        """True if it was felt between two moments, also for a while after it is mended."""
         return began_s <= self.ended_s + grace_s and ended_s >= self.began_s
 
 
@@ -114,7 +114,7 @@ class Record:
 
     @property
     def faults(self) -> Counter[str]:
-        """How often each kind struck."""
+        """Number of strikes of each kind."""
         return Counter(struck.strike.kind for act in self.acts for struck in act.struck)
 
     @property

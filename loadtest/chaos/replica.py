@@ -21,7 +21,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a replica sent a prompt, and how many of its tokens it expected to be cached there."""
+    """A replica's worker for a prompt, and the tokens that it expected to be cached there."""
 
     worker: str
     cached_tokens: int

@@ -1,4 +1,4 @@
-"""What a run of the chaos suite showed: lines for a terminal, figures as JSON, a page with the timeline."""
+"""Results of a chaos run: lines for a terminal, figures as JSON, a page with the timeline."""
 
 import html
 import json
@@ -23,7 +23,7 @@ svg { width: 100%; height: auto } svg text { font-size: 11px; fill: currentColor
 
 
 def lines(record: Record) -> Iterator[str]:
-    """What a terminal is told at the end."""
+    """Lines for a terminal at the end."""
     figures = as_figures(record)
     yield ""
     yield (

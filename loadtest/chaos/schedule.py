@@ -61,7 +61,7 @@ class Act:
 
     @property
     def ends_s(self) -> float:
-        """When the last strike is mended, seconds after the run began."""
+        """End of the last strike, seconds after the run began."""
         return max(strike.at_s + strike.lasts_s for strike in self.strikes)
 
 
@@ -90,7 +90,7 @@ def printed(acts: Sequence[Act]) -> Iterator[str]:
 
 
 def counted(acts: Sequence[Act], kinds: Sequence[FaultKind]) -> Mapping[str, int]:
-    """How often each kind strikes, those that never do, too."""
+    """Number of strikes of each kind, 0 included."""
     counts = {kind.name: 0 for kind in kinds}
     for act in acts:
         for strike in act.strikes:

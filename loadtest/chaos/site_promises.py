@@ -17,10 +17,10 @@ FAR = "dc2"
 
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED, End.LEFT))
 CAP_SLACK = 1.01
-"""Of the link's second: bytes are counted in tenths."""
+"""Allowance of the link's second: bytes are counted in tenths."""
 
 DRAINED_S = 3.0
-"""So long after a fault of the link what had gathered behind it still leaves."""
+"""Time in which the backlog of a fault of the link still leaves."""
 
 NOTICED_S = 2.0
 """After a kill its streams are over: the gateway hears of it from the system at once."""
@@ -49,7 +49,7 @@ def prefilled(run: Seen) -> tuple[Counter[str], int, int]:
 
 
 def cut_by_a_kill(run: Seen, one: Served) -> bool:
-    """Whether a request may have lost its answer with the process that gave it."""
+    """True if a request may have lost its answer with the process that gave it."""
     decode = {part.name for part in run.play.troupe.parts if part.role == "decode"}
     broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
     lost_with_its_worker = broken and any(
@@ -114,7 +114,7 @@ def _egress(run: Seen) -> Promise:
 
 
 def _hampered(run: Seen, end_s: float) -> bool:
-    """Whether a second that ended then saw a fault of the link, or what had gathered behind it."""
+    """True if a second that ended then saw a fault of the link, or its backlog."""
     return any(
         each.group == "link" and each.began_s < end_s and end_s - 1.0 < each.ended_s + DRAINED_S
         for each in run.struck

@@ -44,11 +44,10 @@ REMOTE = replace(LOCAL, prefill_tokens_per_s=15_000.0)
 """Two and a half times as fast: about what an H200 is to an H20 (PrfaaS, arXiv:2604.15039, table 6)."""
 
 KV_TOKEN_BYTES = PROFILES["dense-70b"].shape.token_bytes
-"""Of the model that an engine without a profile emulates."""
 
 SITE = "dc1"
 LEASE_S = 5
-"""How long vLLM keeps KV that nobody fetches: shorter than by default, so that a run can see its end."""
+"""Lifetime of KV that is not fetched: shorter than vLLM's default, so that a run can see its end."""
 
 _CLASSES = {SITE: "h20", FAR: "h200"}
 """Prices are learnt for each class."""
@@ -70,7 +69,7 @@ MIX = Mix(
 )
 
 EXPLAINED = 3
-"""Of the newest decisions so many are told in words."""
+"""Number of the newest decisions that are explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class SitesPlan:
 
     @property
     def play(self) -> Play:
-        """What happens."""
+        """The play of this plan."""
         scenes = {
             "calm": 0.0,
             "workers killed": 0.15,
@@ -130,7 +129,7 @@ class SitesPlan:
 
     @property
     def troupe(self) -> Troupe:
-        """What stands where."""
+        """Its processes."""
         link = {"gbps": self.gbps, "rtt_ms": self.rtt_ms, "cap_ratio": self.cap_ratio}
         return Troupe(
             [self._part(*each) for each in _WORKERS],

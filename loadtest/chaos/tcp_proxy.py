@@ -43,12 +43,12 @@ class TcpProxy:
 
     @property
     def port(self) -> int:
-        """Where it listens, in every mode but ``refuse``."""
+        """Its port, in every mode but ``refuse``."""
         return self._port
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url``."""
+        """Value for ``--redis-url``."""
         return f"redis://127.0.0.1:{self._port}"
 
     @property

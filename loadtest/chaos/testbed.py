@@ -52,12 +52,12 @@ SHARING = "r3"
 """The replica that is two processes."""
 
 INNER_HOST = "10.77.0.1"
-"""Where engines and Valkey listen if replicas have namespaces of their own."""
+"""Address of engines and Valkey if replicas have namespaces of their own."""
 
 ADMIN_KEY = "chaos-admin"
 
 ERRORS_EXPECTED = frozenset({"keys.refused", "process.ended"})
-"""Somebody must act: the keys file is damaged, one of two processes was killed."""
+"""Errors that need an operator: the keys file is damaged, one of two processes was killed."""
 
 HEARTBEAT_TTL_S = 3.0
 READY_TIMEOUT_S = 90.0
@@ -183,12 +183,12 @@ class Engine:
 
     @property
     def settings(self) -> EngineSettings:
-        """What it is."""
+        """Its settings."""
         return self.part.settings
 
     @property
     def line(self) -> str:
-        """What gateways are told."""
+        """Its description in the gateways' flags."""
         port = str(self.side_port) if self.role == "prefill" else ""
         return " ".join(filter(None, (self.worker_url, port, self.part.labels)))
 
@@ -199,12 +199,12 @@ class Engine:
 
     @property
     def worker_id(self) -> str:
-        """What gateways call it: where they reach it."""
+        """Its id at the gateways: their address for it."""
         return f"{self.host}:{self.port if self.proxy is None else self.proxy.port}"
 
     @property
     def worker_url(self) -> str:
-        """Where gateways reach it."""
+        """Its URL for gateways."""
         return f"http://{self.worker_id}"
 
     @property
@@ -272,12 +272,12 @@ class Gateway:
 
     @property
     def control(self) -> Path:
-        """Where its cable is told rules."""
+        """Control socket of its cable."""
         return self.directory / f"{self.name}.cable"
 
     @property
     def pids(self) -> list[int]:
-        """Of the process that was started and of those that serve, not of helpers that watch its owner."""
+        """Processes: the one that was started and those that serve, without helpers that watch the owner."""
         assert self.child is not None
         first, *others = tree_of(self.child.pid)
         return [first, *(pid for pid in others if rss_bytes(pid) > SERVING_BYTES)]
@@ -388,7 +388,7 @@ class ChaosStage:
         return [] if isinstance(self.valkey, ValkeyServer) else self.valkey.sentinels
 
     def headers(self, tenant: str) -> Mapping[str, str]:
-        """What a tenant's clients send along."""
+        """Headers of a tenant's clients."""
         return {"authorization": f"Bearer {self.keys[tenant]}"}
 
     def write_keys(self) -> None:
@@ -430,7 +430,7 @@ class ChaosStage:
         await self._stack.aclose()
 
     def _settings(self) -> dict[str, Any]:
-        """Who the workers are, and what else the troupe says."""
+        """The workers, and the troupe's settings."""
         roles = {"worker_urls": "plain", "prefill": "prefill", "decode": "decode"}
         named = {
             setting: [engine.line for engine in self.engines.values() if engine.role == role]
@@ -479,7 +479,7 @@ class ChaosStage:
         return await gateway.view.client.request(method, path, json=body)
 
     def errors(self) -> list[str]:
-        """What replicas logged as errors, but for what faults must make them say; and what is no log line."""
+        """Errors in replicas' logs that faults do not explain, and broken log lines."""
         lines: list[str] = []
         for log in sorted(self.directory.glob("r?-*.log")):
             if log.stem.endswith("cable"):

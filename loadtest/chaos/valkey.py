@@ -66,7 +66,7 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url``, with the password if one was set by `options`."""
+        """Value for ``--redis-url``, with the password if one was set by `options`."""
         if self.port is None:
             return f"unix://{self._socket}"
         password = self.options.get("requirepass")
@@ -74,7 +74,7 @@ class ValkeyServer:
 
     @property
     def address(self) -> tuple[str, int] | str:
-        """Where it listens: host and port, or the path of the Unix socket."""
+        """Its host and port, or the path of the Unix socket."""
         return str(self._socket) if self.port is None else (self.host, self.port)
 
     @property
@@ -85,7 +85,7 @@ class ValkeyServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process exists, paused or not."""
+        """True if its process exists, paused or not."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -258,7 +258,7 @@ class SentinelGroup:
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url``."""
+        """Value for ``--redis-url``."""
         hosts = ",".join(f"{self._host}:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/{self.SERVICE}"
 

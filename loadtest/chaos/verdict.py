@@ -30,10 +30,10 @@ WINDOW_REQUESTS_MIN = 8
 """Fewer say nothing about a ratio."""
 
 GRACE_S = 1.0
-"""So long after a fault is mended what it broke may still show: who was killed is missed at the next byte."""
+"""Time after a fault in which its effect may still show: a lost peer is noticed at the next byte."""
 
 ROOM_GRACE_S = 15.0
-"""So long after workers failed requests may still be refused: they have queued meanwhile."""
+"""Time after a failure of workers in which requests may still be refused: they have queued meanwhile."""
 
 GROWTH_MAX = 1.5
 GROWTH_BYTES = 64 << 20
@@ -67,7 +67,7 @@ def hit_ratio(asked: Iterable[Asked]) -> tuple[float, int]:
 
 
 def judge_growth(record: Record) -> list[Broken]:
-    """Whether any replica grew, over all its lives."""
+    """True if any replica grew, over all its lives."""
     broken = []
     for name in sorted({sample.replica for sample in record.samples}):
         samples = [sample for sample in record.samples if sample.replica == name]

@@ -24,22 +24,22 @@ import httptools
 import msgspec
 
 TAIL_BYTES = 1024
-"""Of a stream's end is kept: more than ``data: [DONE]`` or an error event needs."""
+"""Kept end of a stream: more than ``data: [DONE]`` or an error event needs."""
 
 TIMEOUT_CODES = ("request_timeout", "request_expired")
-"""How an error event says that the deadline passed."""
+"""Codes of error events for a passed deadline."""
 
 ERROR_BYTES_MAX = 4096
-"""Of a body that is no answer is kept at most so much."""
+"""Kept part of a body that is no answer."""
 
 PROBLEM_CHARS = 300
 
 CLOSE_S = 2.0
-"""How long a connection may stay open behind the last answer on it, where that is waited for."""
+"""Time that a connection may stay open behind the last answer on it, where its end is awaited."""
 
 
 class End(StrEnum):
-    """How a visit ended; see the module."""
+    """End of a visit; see the module."""
 
     ANSWERED = "answered"
     REJECTED = "rejected"

@@ -16,7 +16,7 @@ class Observer:
         self._read_bytes = dict.fromkeys(journals, 0)
 
     def look(self) -> dict[str, Counter[str]]:
-        """How often each new id came, by role."""
+        """Number of arrivals of each new id, by role."""
         came: dict[str, Counter[str]] = {}
         for path, role in self._journals.items():
             if not path.exists():

@@ -77,7 +77,7 @@ class EmulatedEngine:
 
     @property
     def answering(self) -> bool:
-        """Whether a client waits for an answer."""
+        """True if a client waits for an answer."""
         return any(not connection.idle for connection in self._connections)
 
     async def start(self) -> None:
@@ -202,7 +202,7 @@ class EmulatedEngine:
             self.handover.close()
 
     def stats(self) -> Mapping[str, Any]:
-        """What ``/_stats`` tells; see `infos.stats`."""
+        """Body of ``/_stats``; see `infos.stats`."""
         return infos.stats(self.settings, self.counters, self.scheduler, self.handover)
 
     def opened(self, connection: Connection) -> None:

@@ -61,7 +61,7 @@ class Fault:
 
     @property
     def at_once(self) -> bool:
-        """Whether it strikes before the first byte of the answer."""
+        """True if it strikes before the first byte of the answer."""
         return not self.after_chunks and not self.after_head
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an engine tells about itself: models, versions, sizes, load."""
+"""Reports of an engine about itself: models, versions, sizes, load."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -21,7 +21,7 @@ Role = Literal["plain", "prefill", "decode"]
 
 
 class State(IntEnum):
-    """Where a job is."""
+    """State of a job."""
 
     WAITING = 0
     PREFILLING = 1
@@ -32,7 +32,7 @@ class State(IntEnum):
 
 
 class Sink(Protocol):
-    """Who waits for the tokens of a job. May not call the scheduler back synchronously."""
+    """Receiver of a job's tokens. May not call the scheduler back synchronously."""
 
     def emitted(self, job: "Job") -> None:
         """More tokens came: ``job.emitted_tokens`` in all. Without ``job.stream`` only the first is told."""
@@ -96,5 +96,5 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it has left, or only holds blocks for another engine."""
+        """True if it has left, or only holds blocks for another engine."""
         return self.state >= State.HELD

@@ -93,7 +93,7 @@ Change = Stored | Removed | Cleared
 
 
 class Encoding(Protocol):
-    """How one kind of engine tells changes."""
+    """One engine's encoding of changes."""
 
     def events(self, changes: Iterable[Change]) -> list[Event]:
         """Everything that it tells about these changes, in order."""
@@ -212,7 +212,7 @@ def _removal(block_hash: int, medium: str, number: int) -> dict[str, Any]:
 
 
 def _extra_keys(content: Content, places: list[int]) -> list[list[str] | None]:
-    """What goes into each block's hash beside its tokens: the adapter, and the salt in the first."""
+    """Parts of each block's hash beside its tokens: the adapter, and the salt in the first."""
     lora = [] if content.lora_name is None else [content.lora_name]
     keys: list[list[str] | None] = [lora or None] * len(places)
     if content.salt is not None and places[0] == 0:

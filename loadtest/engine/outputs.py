@@ -75,7 +75,7 @@ TOOL_MARK = b"\xff\x00\x00\x05"
 
 
 def pack_tool_head(name: str) -> bytes:
-    """How a prompt begins a tool call: everything but its arguments."""
+    """Begin of a tool call: everything but its arguments."""
     return TOOL_MARK + pad(name.encode())
 
 

@@ -86,7 +86,7 @@ class Routes:
         self._closed = True
 
     def brings_work(self, request: Request) -> bool:
-        """Whether faults hit it."""
+        """True if faults hit it."""
         return request.path in self._apis
 
     def answer(self, request: Request, answer: Answer) -> None:

@@ -52,7 +52,7 @@ class Clock(Protocol):
 
 
 class Observer(Protocol):
-    """Who counts: told once about each job that leaves, before its sink is."""
+    """Counter of jobs that leave: called once for each, before its sink."""
 
     def left(self, job: Job, reason: str, now_s: float) -> None:
         """A job finished, was aborted or refused."""

@@ -48,7 +48,7 @@ class Request:
 
 
 class Owner(Protocol):
-    """Who makes an answer over time."""
+    """Producer of an answer over time."""
 
     def resume(self) -> None:
         """Writing is possible again: send what was kept."""
@@ -66,7 +66,7 @@ class Handler(Protocol):
         """Answer now, or set ``answer.owner`` and answer later."""
 
     def error_body(self, status: int) -> bytes:
-        """What the engine says when it fails."""
+        """Body of the engine's failures."""
 
     def opened(self, connection: "Connection") -> None:
         """A client connected."""
@@ -91,12 +91,12 @@ class Answer:
 
     @property
     def writable(self) -> bool:
-        """Whether the connection takes more now."""
+        """True if the connection takes more now."""
         return not self._stalled and not self._connection.paused
 
     @property
     def streaming(self) -> bool:
-        """Whether the head of an event stream has been sent."""
+        """True if the head of an event stream has been sent."""
         return self._streaming
 
     def send(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
@@ -209,12 +209,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether anything can still be sent."""
+        """True if anything can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being answered."""
+        """True if no request is being answered."""
         return self._answer is None
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:

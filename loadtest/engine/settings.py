@@ -238,4 +238,4 @@ class EngineSettings:
 
 
 _PLAIN = "dense-70b"
-"""Where an engine without a profile takes what has no setting: layers with full attention, links."""
+"""Defaults of an engine without a profile: layers with full attention, links."""

@@ -92,7 +92,7 @@ class ModelShape:
         return ModelShape(full_layers=self.layers, full_layer_bytes=self.full_layer_bytes)
 
     def capacity_gain(self, tokens: int) -> float:
-        """How many times more sequences of ``tokens`` fit than if every layer had full attention."""
+        """Factor by which more sequences of ``tokens`` fit than if every layer had full attention."""
         return self.all_full().kv_bytes(tokens) / self.kv_bytes(tokens)
 
     def pools(

@@ -71,7 +71,7 @@ class WaitingJobs:
                     return
 
     def ready_s(self, now_s: float) -> float:
-        """When the first prefetch is over, if that is what all of them wait for; infinity if not."""
+        """End of the first prefetch, if all of them wait for one; infinity if not."""
         first_s = inf
         for job in self._jobs:
             if job.lease.ready_s <= now_s:

@@ -1,4 +1,4 @@
-"""What a case does to the stage, as values."""
+"""Actions of a case on the stage, as values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -54,7 +54,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What the API server says of pods, one JSON object each; they are deleted again afterwards."""
+    """Pods of the API server, one JSON object each; they are deleted again afterwards."""
 
     pods: tuple[bytes, ...]
 

@@ -1,4 +1,4 @@
-"""What a hostile worker answers: to probes, to questions about itself, and to requests."""
+"""Answers of a hostile worker: to probes, to questions about itself, and to requests."""
 
 from random import Random
 

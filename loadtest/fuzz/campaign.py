@@ -36,7 +36,7 @@ SETTLE_S = 60.0
 SNAPSHOT_S = 30.0
 POLL_S = 0.1
 GROWTH_BYTES_MAX = 96 << 20
-"""What a replica may grow by after the warm-up: bounds of what is kept on purpose are below it."""
+"""Allowed growth of a replica after the warm-up: bounds of intended caches are below it."""
 
 GROWTH_FILES_MAX = 64
 RECENT_S = 1.0

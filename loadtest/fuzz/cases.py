@@ -44,7 +44,7 @@ class Case:
         return f"python -m loadtest.fuzz --seed {self.seed} --only {self.number}"
 
     def shown(self, bytes_max: int = SHOWN_BYTES) -> str:
-        """What it does, with the bytes; long ones are cut."""
+        """Its action, with long bytes cut."""
         text = repr(self.action)
         left_out = len(text) - bytes_max
         return text if left_out <= 0 else f"{text[:bytes_max]} ... ({left_out} more; --show prints all)"

@@ -1,4 +1,4 @@
-"""What somebody may write to Redis: log entries of all kinds, and junk in the namespace's other keys."""
+"""Hostile writes to Redis: log entries of all kinds, and junk in the namespace's other keys."""
 
 from random import Random
 from typing import Any

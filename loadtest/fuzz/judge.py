@@ -21,7 +21,7 @@ BEGUN_MAX = 500
 """Requests that one read of one connection may begin."""
 
 LINE_BYTES_MAX = 100_000
-"""Of a log line; `router.logs` cuts them at 64 KiB."""
+"""Longest log line; `router.logs` cuts them at 64 KiB."""
 
 DOCUMENTED: dict[int, frozenset[str]] = {
     501: frozenset({"not_implemented", "method_not_served"}),
@@ -51,7 +51,7 @@ class Answer:
 
     @property
     def by_worker(self) -> bool:
-        """Whether it is a worker's, passed on."""
+        """True if a worker gave it."""
         return b"\r\nx-cacheway-worker:" in self.head.lower()
 
 
@@ -88,7 +88,7 @@ def answers_in(data: bytes) -> tuple[list[Answer], str]:
 
 
 def _after_chunks(data: bytes, at: int) -> int:
-    """Where a chunked body ends; the end of all if it does not."""
+    """End of a chunked body; the end of all if it does not end."""
     while (line_end := data.find(b"\r\n", at)) >= 0:
         try:
             size = int(data[at:line_end].partition(b";")[0], 16)

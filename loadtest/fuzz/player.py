@@ -17,16 +17,16 @@ from loadtest.fuzz.judge import answers_in, judge_answer
 from loadtest.fuzz.stage import NAMESPACE, Gateway, Stage
 
 ANSWER_S = 3.0
-"""How long the answers of one connection are read."""
+"""Longest time to read the answers of one connection."""
 
 QUIET_S = 0.4
-"""When no more bytes have come for so long, there are no more."""
+"""Silence after which no more bytes are expected."""
 
 LEAVES_S = 0.05
-"""How long a client that leaves waits for an answer."""
+"""Wait of a client that leaves for an answer."""
 
 SEEN_S = 3.0
-"""How long a case waits until the replicas have seen a worker or a pod."""
+"""Longest wait of a case until the replicas have seen a worker or a pod."""
 
 AT_A_TIME = 16
 """Connections of a wire that is repeated."""

@@ -1,4 +1,4 @@
-"""What pods may say of themselves in labels and annotations, and what an API server may say of pods."""
+"""Hostile labels and annotations of pods, and hostile answers of an API server."""
 
 import json
 from random import Random

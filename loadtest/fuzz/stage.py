@@ -56,18 +56,18 @@ class Gateway:
 
     @property
     def files(self) -> int:
-        """How many files it has open."""
+        """Number of open files."""
         return len(list(Path(f"/proc/{self.child.pid}/fd").iterdir()))
 
     @property
     def alive(self) -> bool:
-        """Whether its process exists and has not ended."""
+        """True if its process exists and has not ended."""
         with contextlib.suppress(OSError):
             return Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         return False
 
     def new_lines(self) -> list[bytes]:
-        """What it logged since this was last asked."""
+        """Log lines since the last call."""
         with self.child.log.open("rb") as log:
             log.seek(self._read_bytes)
             data = log.read()

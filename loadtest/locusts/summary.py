@@ -105,7 +105,7 @@ class Summary:
         return total
 
     def broken(self, preset: Preset) -> list[str]:
-        """What of a preset's promises was not kept, in words."""
+        """Broken promises of a preset, in words."""
         total = self.total
         if total.completed_ratio is None:
             return ["no request was served"]

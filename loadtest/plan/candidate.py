@@ -32,7 +32,7 @@ class Family:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         buckets = f", buckets {self.division.label}" if self.division is not None else ""
         return f"{self.contender.label}{', split' * self.split}{self.with_memory}{buckets}"
 
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return f"{self.family.contender.label} on {self._workers}{self.family.with_memory}"
 
     @property
@@ -87,14 +87,14 @@ class Candidate:
         return () if division is None else division.bucket_workers(self.workers)
 
     def cost_per_hour(self, prices: Prices) -> float:
-        """What it costs."""
+        """Its cost."""
         memory = (
             self.workers * self.family.host_gib * prices.host_gib + self.family.pool_gib * prices.pool_gib
         )
         return (self.workers + self.decode_workers) * prices.worker + memory
 
     def config(self, base: SimulationConfig) -> SimulationConfig:
-        """How to simulate it."""
+        """Configuration of its simulation."""
         memory = self.family.memory(base.engine)
         return replace(
             base,

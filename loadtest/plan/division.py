@@ -49,11 +49,11 @@ class Division:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return ", ".join(LengthBuckets(self.tokens_max).names)
 
     def bucket_workers(self, workers: int) -> tuple[tuple[int, int], ...]:
-        """So many workers, no fewer than there are buckets, as in `SimulationConfig`."""
+        """Division of so many workers, at least one per bucket, as in `SimulationConfig`."""
         return tuple(zip(self.tokens_max, shared_out(workers, self.works_s), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Where fleets are tried: one simulation per fleet and seed, several at a time."""
+"""Trials of fleets: one simulation per fleet and seed, several at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ class Laboratory:
         return dict(zip(probes, self._trials(cells, labels), strict=True))
 
     def steps(self, steps: Sequence[Step], search: Search) -> list[tuple[Step, Sequence[Trial]]]:
-        """What is around a plan, each step with every seed; simulates those to another load."""
+        """Results of all steps around a plan with every seed; simulates those to another load."""
         seeds = range(len(self._workloads))
         loads = [step for step in steps if step.load != 1.0]
         cells = [self._cell(step.candidate, number, step.load) for step in loads for number in seeds]

@@ -1,4 +1,4 @@
-"""What a plan must hold, and what it costs."""
+"""Requirements of a plan, and its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from loadtest.simulator.workload import Workload
 from policies import LengthBuckets
 
 PAYS_RATIO = 1.05
-"""How many times as long a range of lengths waits when it is said to pay for the others."""
+"""Slowdown of a range of lengths from which on it is said to pay for the others."""
 
 HEADINGS = ("cost/h", "TTFT P90", "TPOT P90", "margin", "hit rate", "busy")
 
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def plan_tokens(self) -> int | None:
-        """What the cheapest fleet's workers that take requests can hold, in all memory."""
+        """Memory of the cheapest fleet's workers that take requests, in all tiers."""
         if self.plan is None:
             return None
         return self.plan.family.memory(self.engine).capacity_tokens(self.engine, self.plan.workers)
@@ -90,7 +90,7 @@ class Outcome:
         return [(step.name, *self._row(cost, self._worst(trials))) for step, cost, trials in self.steps]
 
     def certainty(self) -> list[str]:
-        """How sure the plan is, in sentences."""
+        """Certainty of the plan, in sentences."""
         requests = self.workload.request_count
         told = [f"{self.simulations} simulations of {requests:,} requests each."]
         if self.plan is None:
@@ -154,7 +154,7 @@ class Outcome:
         ]
 
     def _by_length(self, division: Division, plan: Candidate, whole: Candidate) -> str:
-        """Who gains and who pays in a division: a percentile over all hides what becomes of the few."""
+        """Gains and losses of lengths in a division, which a percentile over all hides."""
         tried = [one for one, _, _ in self.tried if one.family.division == division]
         if not tried:
             return ""
@@ -195,7 +195,7 @@ class Outcome:
         return f"not kept; {reached} and does not hold it, more workers would cost more than the plan"
 
     def assumptions(self) -> list[str]:
-        """What was taken for granted, in sentences."""
+        """Assumptions of the plan, in sentences."""
         told = [
             f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
             f"Requests come as in {self.workload.name}: {self.workload.notes}.",

@@ -71,7 +71,7 @@ class Question:
         return [Family(policy, split, *sizes) for split in self.splits for policy in self.contenders]
 
     def steps_around(self, plan: Candidate) -> list[Step]:
-        """What is one step from a plan."""
+        """Everything one step from a plan."""
         return steps_around(plan, self.contenders, self.host_gib, self.pool_gib)
 
     def neighbours(self, plan: Candidate) -> list[Candidate]:

@@ -22,14 +22,14 @@ from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.trial import Trial
 
 FUTILE, GAIN = 4, 0.01
-"""So many times the workers for less than this share of the limit, and more workers are no remedy."""
+"""FUTILE times the workers for less than GAIN of the limit: more workers are no remedy."""
 
 GROWTH = 1.5
 """A step of a search: to that many times the number, and at least to the next."""
 
 
 AMPLE = 8
-"""So many times the decode workers that arithmetic asks for keep no prefill waiting."""
+"""Factor on the decode workers of the arithmetic with which no prefill waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ class Search:
         return self.cost(candidate), -self.margin(candidate)
 
     def is_leaner(self, candidate: Candidate, other: Candidate) -> bool:
-        """Whether a fleet is cheaper than another one, or costs as much with fewer workers."""
+        """True if a fleet is cheaper than another one, or costs as much with fewer workers."""
         one, two = ((self.cost(fleet), fleet.workers + fleet.decode_workers) for fleet in (candidate, other))
         return one < two
 
     def cost(self, candidate: Candidate) -> float:
-        """What a fleet costs per hour."""
+        """Cost of a fleet per hour."""
         return candidate.cost_per_hour(self._prices)
 
     def margin(self, candidate: Candidate) -> float:

@@ -1,4 +1,4 @@
-"""What one simulation says of a fleet, and how sure that is."""
+"""Verdict of one simulation on a fleet, and its certainty."""
 
 from dataclasses import dataclass
 from math import ceil, floor, sqrt

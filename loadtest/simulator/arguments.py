@@ -193,7 +193,7 @@ def add_queue(parser: argparse.ArgumentParser) -> None:
 
 
 def queue_rules(options: argparse.Namespace) -> QueueRules | None:
-    """What the arguments of `add_queue` say; None: requests never wait in the gateway."""
+    """Rules from the arguments of `add_queue`; None: requests never wait in the gateway."""
     if options.queue_k is None:
         return None
     return QueueRules(
@@ -223,7 +223,7 @@ def contenders(text: str) -> list[Contender]:
 
 
 def read_options(options: argparse.Namespace) -> ReadOptions:
-    """What the arguments of `add_workload` say to take of a trace."""
+    """Options from the arguments of `add_workload`."""
     start_s, end_s = options.window
     return ReadOptions(
         start_s=start_s,

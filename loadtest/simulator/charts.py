@@ -84,7 +84,7 @@ def ttft_curve(runs: Sequence[Run]) -> Chart:
 
 
 def time_parts(runs: Sequence[Run]) -> Chart:
-    """Where the mean time to first token goes."""
+    """Parts of the mean time to first token."""
     parts = [run.ttft_parts_s() for run in runs]
     figure, (axes,) = canvas(FRAME_IN + BAR_IN * len(runs))
     sums = _stack(axes, runs, parts, dict(zip(parts[0], parts[0], strict=True)), PART_COLOURS)
@@ -210,7 +210,7 @@ CAUSE_WORDS = {
 
 
 def load_over_time(runs: Sequence[Run]) -> Chart:
-    """How busy each worker's prefill was, over time."""
+    """Prefill load of each worker over time."""
     figure, panels = canvas(0.75 + 0.52 * len(runs), rows=len(runs), share_x=True)
     for run, axes in zip(runs, panels, strict=True):
         timeline = run.result.timeline
@@ -251,7 +251,7 @@ def load_over_time(runs: Sequence[Run]) -> Chart:
 
 
 def ends(runs: Sequence[Run]) -> Chart:
-    """How the requests ended."""
+    """Ends of the requests."""
     shares = [run.end_shares() for run in runs]
     figure, (axes,) = canvas(FRAME_IN + BAR_IN * len(runs))
     _stack(axes, runs, shares, dict(zip(shares[0], shares[0], strict=True)), END_COLOURS)

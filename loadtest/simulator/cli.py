@@ -175,7 +175,7 @@ def _plain(config: SimulationConfig) -> dict[str, Any]:
 
 
 def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
-    """What was simulated, and every setting that is not a default."""
+    """Every setting that is not a default."""
     requests, engine = workload.request_count, config.engine
     facts = {
         "workload": f"{requests:,} requests, {workload.prompt_tokens:,} prompt and "

@@ -23,7 +23,7 @@ class VirtualTimer:
         self._call = None
 
     def take(self) -> Call | None:
-        """What to call now; None if it was cancelled."""
+        """Call to make now; None if it was cancelled."""
         call, self._call = self._call, None
         return call
 

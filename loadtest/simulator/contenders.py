@@ -23,7 +23,7 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """What tables call it: the policy and what differs, such as ``affinity match_weight=2``."""
+        """Name in tables: the policy and its changed options, such as ``affinity match_weight=2``."""
         return " ".join([self.policy, *(f"{name}={value:g}" for name, value in self.chosen)])
 
 

@@ -46,7 +46,7 @@ class WorkerGroup:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What an operator would label them with."""
+        """Labels that an operator would give them."""
         labels = {CLASS_LABEL: self.profile.name, SITE_LABEL: self.site}
         if self.role == "decode":
             labels[RUNNING_MAX_LABEL] = str(self.profile.max_running + self.profile.preallocated)

@@ -26,7 +26,7 @@ from policies import Usage
 
 
 class Watcher(Protocol):
-    """Who is told how a request goes."""
+    """Receiver of a request's events."""
 
     def placed(self, flight: "Flight") -> None:
         """It is about to be sent to its worker."""

@@ -35,20 +35,20 @@ EMBEDDINGS = "/v1/embeddings"
 """Path whose answers have no tokens."""
 
 _DEMAND = (429, 499)
-"""Of the client errors these say nothing against the request: too many at a time, and the client left."""
+"""Client errors without a fault of the request: too many at a time, and the client left."""
 
 _OUTPUT_TOKENS = 256
 """Length of an answer when no answer of a known length is in the file."""
 
 _CLOSE_S = 0.01
-"""So much too early a successor may seem to come: clocks of replicas differ a little."""
+"""Tolerance for a successor that comes too early: clocks of replicas differ a little."""
 
 _CONSIDERED = 64
 """Requests of a session among which the one that is continued is looked for, the latest first."""
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a line; `router.request_trace.TraceLine` is what is written."""
+    """Read fields of a line; `router.request_trace.TraceLine` writes it."""
 
     arrived_unix_s: float
     duration_s: float

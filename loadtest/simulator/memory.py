@@ -42,15 +42,15 @@ class Memory:
         return L3Settings(nodes=POOL_NODES, memory_tokens=max(self.pool_tokens // POOL_NODES, 1))
 
     def capacity_tokens(self, engine: EngineProfile, workers: int) -> int:
-        """What so many workers hold together at most."""
+        """Most tokens that so many workers hold together."""
         return capacity_tokens(engine, workers, self.host(engine), self.pool())
 
 
 def device_tokens(engine: EngineProfile) -> int:
-    """What one worker holds on its device."""
+    """Tokens on one worker's device."""
     return engine.rules.full_tokens * engine.dp_ranks
 
 
 def can_hold_more(engine: EngineProfile) -> bool:
-    """Whether memory below the device is modelled for an engine."""
+    """True if memory below the device is modelled for an engine."""
     return has_lower_tiers(cache_rules(engine, "sglang"))

@@ -79,7 +79,7 @@ def document(title: str, body: str) -> str:
 
 
 def described(title: str, facts: Mapping[str, str], command: str) -> str:
-    """What the figures are about and the command that gives them, as HTML."""
+    """Subject of the figures and the command that gives them, as HTML."""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>\n" for name, fact in facts.items())
     return f"<h2>{escape(title)}</h2>\n<dl>\n{rows}</dl>\n<pre>{escape(command)}</pre>"
 

@@ -125,7 +125,7 @@ def _paced(told: Callable[[int, int], None]) -> Callable[[int, int], None]:
 
 
 def _received(connection: Connection) -> object:
-    """What a child says; None if it is gone without a word."""
+    """Message of a child; None if it is gone without one."""
     try:
         return connection.recv()
     except EOFError:

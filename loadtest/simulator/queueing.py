@@ -20,7 +20,7 @@ PATIENT = RoomRules(size=1_000_000, tokens_max=0, timeout_s=1e6, look_s=LOOK_S, 
 """Everybody is let in, and nobody expires."""
 
 DEFAULT_FLOW = "normal/"
-"""Of a request whose session was drawn into no flow."""
+"""Flow of a request whose session was drawn into none."""
 
 
 @dataclass(frozen=True, slots=True)

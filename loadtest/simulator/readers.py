@@ -25,7 +25,7 @@ from loadtest.traces import TraceError, opened_trace
 
 
 class TraceFormat(StrEnum):
-    """How a trace is written."""
+    """Format of a trace."""
 
     AUTO = "auto"
     MOONCAKE = "mooncake"

@@ -26,11 +26,11 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 LONG_UNCACHED_TOKENS = 16_384
-"""What counts as a long request: tokens that even an infinite cache would leave to compute."""
+"""Least length of a long request: tokens that even an infinite cache would leave to compute."""
 
 
 class Outcome(IntEnum):
-    """How a request ended."""
+    """End of a request."""
 
     COMPLETED = 0
     REJECTED = 1
@@ -87,7 +87,7 @@ class Records:
 
     @property
     def reused_tokens(self) -> Whole:
-        """What the worker reused, from all tiers."""
+        """Tokens that the worker reused, from all tiers."""
         return self.device_tokens + self.host_tokens
 
     @property
@@ -265,7 +265,7 @@ class Result:
         return records.lost_s(self.config.engine.prefill.faster(1.0 / self.time_scale).model())
 
     def _busy_ratio(self) -> Floats:
-        """Of each worker over the time in which requests came, behind the warm-up."""
+        """Load of each worker over the time in which requests came, behind the warm-up."""
         time_s, busy = self.timeline.time_s, self.timeline.busy_ratio
         steps_s = np.diff(time_s, prepend=0.0)
         last_s = float(self.records.arrival_s[-1]) if len(self.records) else 0.0

@@ -87,13 +87,11 @@ START_NS = 10**18
 """Log time at the start of a simulation; any time will do that is later than 0."""
 
 BLOCK_BYTES = 8
-"""Of a block hash in a path."""
 
 MODEL = "simulated"
-"""What all requests ask for."""
+"""Model of all requests."""
 
 NO_SLOTS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-"""Nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ class ReplicaRules:
 
 
 class Caller(Protocol):
-    """Who sent a request."""
+    """Sender of a request."""
 
     def dispatched(self, dispatch: "Dispatch") -> None:
         """It goes to its worker."""
@@ -277,7 +275,7 @@ class Replica:
         return self._log_clock.now_us()
 
     def _slots_of(self, lane: str) -> NDArray[np.intp]:
-        """Who may take the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
+        """Workers for the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
         return self._fitting_to(lane)[0]
 
     def _pairing_of(self, lane: str) -> Pairing | None:
@@ -409,7 +407,7 @@ class Replica:
 
 
 def _protocol(worker: Worker) -> str:
-    """How it hands over; as SGLang does, if nobody says."""
+    """Its hand-over protocol, by default SGLang's."""
     return worker.labels.get(HANDOVER_LABEL, "sglang")
 
 

@@ -16,7 +16,7 @@ from policies import Op
 
 
 class Reader(Protocol):
-    """Who reads the log."""
+    """Reader of the log."""
 
     def heard(self, ops: Sequence[Op]) -> None:
         """Apply what another one said."""
@@ -67,7 +67,7 @@ class SharedLog:
 
 
 class Writer:
-    """What one replica has said and not flushed yet."""
+    """Operations of one replica that are not flushed yet."""
 
     def __init__(self, log: SharedLog, reader: Reader) -> None:
         self._log = log

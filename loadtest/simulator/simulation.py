@@ -212,7 +212,7 @@ class _Simulation:
         )
 
     def _pools(self) -> dict[str, CachePool]:
-        """What an operator would tell the gateway of the pool."""
+        """An operator's description of the pool for the gateway."""
         l3, host = self._config.l3, self._host
         if l3 is None or host is None:
             return {}
@@ -226,7 +226,7 @@ class _Simulation:
         }
 
     def _sites(self) -> dict[str, Any]:
-        """What an operator would tell the gateway of the links, and of what crosses them."""
+        """An operator's description of the links and their load for the gateway."""
         config, shape = self._config, self._config.engine.shape
         if not (config.links and config.tells_links):
             return {}

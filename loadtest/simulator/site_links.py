@@ -74,17 +74,17 @@ class Transfer:
         self.arrived = arrived
 
     def made_bytes(self, now_s: float) -> float:
-        """How many there are to send by now."""
+        """Bytes that are ready to send by now."""
         if now_s >= self.made_s:
             return self.total_bytes
         return self.total_bytes * (now_s - self.made_from_s) / (self.made_s - self.made_from_s)
 
     def all_sent(self, now_s: float) -> bool:
-        """Whether nothing is left of it, whatever rounding says."""
+        """True if nothing is left of it but rounding."""
         return now_s >= self.made_s and self.total_bytes - self.sent_bytes < _NOTHING_BYTES
 
     def made_per_s(self, now_s: float) -> float:
-        """How fast more are made."""
+        """Rate at which more are made."""
         return self.total_bytes / (self.made_s - self.made_from_s) if now_s < self.made_s else 0.0
 
 
@@ -112,12 +112,12 @@ class SiteLink:
 
     @property
     def weather(self) -> Weather:
-        """What it is like now."""
+        """Its present state."""
         return self._weather
 
     @property
     def goodput_bytes_per_s(self) -> float:
-        """What arrives at most, now."""
+        """Largest present rate of arrival."""
         return self.plan.bytes_per_s * self._weather.capacity_ratio * (1.0 - self._weather.loss_ratio)
 
     def begin(

@@ -35,7 +35,7 @@ DARK = {
     **dict(zip(END_COLOURS, ("#36c89b", "#e9b735", "#ff6b64", "#a98ff0"), strict=True)),
     **dict(zip(PART_COLOURS, ("#7d8691", "#ecc35a", "#56b3cf"), strict=True)),
 }
-"""What each colour becomes on a dark page."""
+"""Each colour on a dark page."""
 
 VARIABLES = {colour: f"--chart-{number}" for number, colour in enumerate(DARK)}
 """The CSS variable of each colour."""

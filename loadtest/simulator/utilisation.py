@@ -130,7 +130,7 @@ class _Load:
         return scale * self._work_s / (self._workers * last_s)
 
     def _last_arrival_s(self, service_s: Floats) -> float:
-        """When the last request comes, if each takes its time and none waits for a worker."""
+        """Time of the last request, if none waits for a worker."""
         spent_s, speed = iter(service_s.tolist()), self._speed
         free_s = [0.0] * self._workload.users
         last_s = 0.0

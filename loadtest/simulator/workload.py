@@ -81,7 +81,7 @@ class Workload:
 
     @property
     def request_count(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         return sum(len(session.requests) for session in self.sessions)
 
     @property

@@ -15,7 +15,7 @@ BUCKETS = LengthBuckets()
 """0-64K, 64K-256K and 256K-1M tokens, as published."""
 
 SHARES = (2, 4, 2)
-"""Of eight workers, by the least prefill work of agentic traffic per range: 3,800, 7,900 and 3,400 s."""
+"""Shares of eight workers, by the least prefill work of agentic traffic: 3,800, 7,900, 3,400 s."""
 
 
 def parted(config: SimulationConfig) -> SimulationConfig:

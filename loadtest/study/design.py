@@ -47,7 +47,7 @@ BARE = f"{OURS}, no queue"
 """The default policy without the gateway's queue."""
 
 MANY_RANKS = "mimo-v2.5-pro-dp8"
-"""Of `loadtest.study.traffic.ENGINES`: a step waits for the longest of eight ranks, not of two."""
+"""Key of `loadtest.study.traffic.ENGINES`: a step waits for the longest of eight ranks, not of two."""
 
 TUNED = Variant("kv_cost, scale 32", "kv_cost", (("prefill_load_scale", 32.0),))
 """Dynamo's rule with a weight of prefill that suits this traffic, which nobody ships."""
@@ -82,7 +82,7 @@ router. MiMo's paper gives no weight for ``affinity``, so two are run.
 ALL = tuple(variant.label for variant in VARIANTS)
 
 RIVALS = tuple(label for label in ALL if label not in (OURS, BARE))
-"""Whom the default is measured against: every other rule."""
+"""Rivals of the default: every other rule."""
 
 CONTENDERS = (
     OURS,

@@ -100,7 +100,7 @@ INK = "#24292f"
 
 _COLOURS = ("#8c959f", "#D55E00", "#E69F00", "#0072B2", "#000000", "#009E73")
 _MARKERS = ("o", "D", "s", "^", "x", "v")
-"""Of the orders as they come: first come, first served in grey (Okabe and Ito's colours)."""
+"""Markers of the orders as they come: first come, first served in grey (Okabe and Ito's colours)."""
 
 _AIMS_HEAD = (
     "traffic, load",

@@ -47,7 +47,7 @@ from policies import ServiceLevel
 FOLDER = ROOT / "docs" / "policy-study"
 
 LEVEL = ServiceLevel(ttft_slo_s=1.0, ttft_slo_s_per_1k_tokens=0.0625)
-"""What is promised, and what goodput counts."""
+"""Promised service level, which goodput counts."""
 
 LOADS = (1.0, 1.1)
 
@@ -93,7 +93,7 @@ PRESSURES = {
 
 
 def cells() -> list[QueueCell]:
-    """What is simulated."""
+    """Cells to simulate."""
     found = []
     for traffic in ("agentic",):
         found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]

@@ -39,7 +39,7 @@ def parts(rows: Sequence[Row], wanted: Sequence[Cell], theirs: Sequence[CrossRow
 
 
 def summary(found: Mapping[str, Sequence[Verdict]]) -> str:
-    """How many scenarios have which verdict, for the default as it ships and without its queue."""
+    """Number of scenarios with each verdict, for the default as it ships and without its queue."""
     lines = []
     for label, verdicts_of in found.items():
         for figure, told in (

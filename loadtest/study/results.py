@@ -41,7 +41,7 @@ CellT_co = TypeVar("CellT_co", bound=Hashable, covariant=True)
 
 
 class Kept(Protocol[CellT_co]):
-    """What a file of results holds: one cell each, and what made it."""
+    """Record of one cell in a file of results, with the code that made it."""
 
     @property
     def code(self) -> Revision:
@@ -49,7 +49,7 @@ class Kept(Protocol[CellT_co]):
 
     @property
     def cell(self) -> CellT_co:
-        """What was simulated."""
+        """The simulated cell."""
 
 
 CellT = TypeVar("CellT", bound=Hashable)

@@ -30,7 +30,7 @@ def percent(value: float) -> str:
 
 
 def title(scenario: Cell) -> str:
-    """What is special about a scenario, in a few words."""
+    """Special condition of a scenario, in a few words."""
     words = [scenario.traffic, scenario.engine]
     if scenario.utilisation is not None:
         words.append(f"{100 * scenario.utilisation:.0f} %")

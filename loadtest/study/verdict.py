@@ -42,7 +42,7 @@ def interval_of(values: Sequence[float]) -> Interval:
 
 
 class Told(StrEnum):
-    """What three seeds can tell of the default and the rivals."""
+    """Verdict of three seeds on the default and the rivals."""
 
     FASTER = "faster than all"
     SLOWER = "slower"

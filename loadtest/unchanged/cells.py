@@ -34,7 +34,7 @@ from policies import POLICIES, ServiceLevel
 SEEDS = (1, 2, 3)
 
 DIGITS = 10
-"""Of the hash of a cell's decisions that are recorded."""
+"""Recorded digits of the hash of a cell's decisions."""
 
 FLOWS = (Flow("normal/one", 2.0), Flow("high/two", 1.0, weight=3.0))
 

@@ -6,7 +6,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 MODEL_NAME = "tiny"
-"""What all of them are called in requests."""
+"""Name of all of them in requests."""
 
 TIMEOUT_S = 30.0
 

@@ -126,7 +126,7 @@ class VllmServer(VllmEngine):
 
     @property
     def running(self) -> bool:
-        """Whether its API server runs."""
+        """True if its API server runs."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:

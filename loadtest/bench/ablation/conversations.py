@@ -87,7 +87,7 @@ class Agent:
 
     @property
     def turn_count(self) -> int:
-        """How many requests it sends."""
+        """Number of its requests."""
         return len(self.planned)
 
     def turns(self) -> Generator[Turn, Outcome, None]:
@@ -106,7 +106,7 @@ def agents(shape: Shape, seed: int, model: str, tokens_per_word: float) -> list[
 
 
 def words(chance: random.Random, count: int) -> str:
-    """So many words at random."""
+    """Random words."""
     return " ".join(chance.choices(WORDS, k=count))
 
 

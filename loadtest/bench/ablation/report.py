@@ -30,7 +30,7 @@ COLUMNS: tuple[tuple[str, Callable[[Run], float], str], ...] = (
 
 
 def line(run: Run) -> str:
-    """What one run showed, in words."""
+    """Figures of one run, in words."""
     return (
         f"{run.requests} requests in {run.duration_s:.0f} s, reused {100 * run.hit_ratio:.1f} % (ideal "
         f"{100 * run.ideal_ratio:.1f} %), TTFT mean {1e3 * run.ttft_mean_s:,.0f} ms, P90 "

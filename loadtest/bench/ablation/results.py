@@ -1,4 +1,4 @@
-"""What was measured, as a JSON file: one entry for each arm, model and round."""
+"""Results as a JSON file: one entry for each arm, model and round."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -28,7 +28,7 @@ ATTENTION: dict[str, dict[str, object]] = {
     "qwen3": {},
     "gemma3": {"attention": "sliding_window", "window_tokens": WINDOW_TOKENS},
 }
-"""What an operator says of each kind of model (``placement.models``)."""
+"""Operator's description of each kind of model (``placement.models``)."""
 
 REQUEST_TIMEOUT_S = 300.0
 """Long enough for a machine that does much else."""

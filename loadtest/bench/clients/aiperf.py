@@ -23,7 +23,6 @@ CACHED_AS = "local/tokenizer"
 VERSION_CACHED = "0" * 40
 
 BLOCK_TOKENS = 512
-"""Of a hash id in Mooncake's format."""
 
 SESSIONS = 3
 """Conversations that take turns: each request repeats the blocks of the one before, and adds one."""

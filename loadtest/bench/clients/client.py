@@ -85,11 +85,11 @@ class Client(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called, on the command line and in tables."""
+        """Name on the command line and in tables."""
 
     @property
     def install(self) -> Install:
-        """How it is installed."""
+        """Its installation."""
 
     @property
     def variables(self) -> Mapping[str, str]:

@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def engine_disagreements(self) -> list[str]:
-        """What engines and gateway say differently, in words; who else uses the engines is in theirs."""
+        """Differences between engines and gateway, in words; engines count other users, too."""
         counted, engines = self.counted, self.engines
         return [
             f"{what}: the engines say {theirs}, the gateway {ours}"
@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def ttft_agrees(self) -> bool:
-        """Whether the mean times to first token do."""
+        """True if the mean times to first token agree."""
         theirs_s, ours_s = self.report.ttft_s, self.counted.ttft_s
         if theirs_s is None or ours_s is None:
             return False

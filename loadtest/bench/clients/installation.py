@@ -22,7 +22,7 @@ from loadtest.vllm import EnginesHome
 HOW_TO_INSTALL = "python -m loadtest.bench.clients install"
 
 PROJECT = Path(sys.executable).parent
-"""Where the programs of this project's own environment are."""
+"""Folder of programs of this project's own environment."""
 
 
 class InstallFailed(Exception):
@@ -93,7 +93,7 @@ def _python(install: Install) -> str:
 
 
 def _runs(python: str) -> bool:
-    """Whether there is an interpreter behind a name: pyenv has shims for versions that it does not use."""
+    """True if there is an interpreter behind a name: pyenv has shims for versions that it does not use."""
     return subprocess.run((python, "-c", ""), capture_output=True, check=False).returncode == 0  # noqa: S603
 
 

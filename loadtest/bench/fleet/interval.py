@@ -9,7 +9,7 @@ from loadtest.student import mean_95
 
 
 class Answer(StrEnum):
-    """Whether an aim was reached."""
+    """True if an aim was reached."""
 
     YES = "yes"
     NO = "no"

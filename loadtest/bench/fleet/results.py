@@ -1,4 +1,4 @@
-"""What was measured: one JSON line for each run, so that a bench may be run part by part."""
+"""Results: one JSON line for each run, so that a bench may be run part by part."""
 
 from collections.abc import Iterable
 from pathlib import Path

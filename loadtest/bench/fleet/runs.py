@@ -20,7 +20,7 @@ from loadtest.unchanged.revision import present
 
 WORKERS = 8
 WINDOW_STEP_S = 300.0
-"""How much later in the trace the conversations of the next repetition begin."""
+"""Shift in the trace between the conversations of two repetitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ DIRECT = "direct"
 
 
 class Kind(Enum):
-    """What a router knows when it chooses a worker; the value is what the chart calls it."""
+    """Knowledge of a router when it chooses a worker; the value is the chart's name for it."""
 
     OURS = "cacheway: cache-aware, shared state"
     PLAIN = "nginx: looks at nothing"
@@ -67,7 +67,7 @@ def keys(*kinds: Kind) -> tuple[str, ...]:
 
 
 class Figure(Enum):
-    """What a workload is about; the value is its unit, as tables and the chart write it."""
+    """Subject of a workload; the value is its unit, as tables and the chart write it."""
 
     CPU_PER_REQUEST = "CPU µs/request"
     CPU_PER_CHUNK = "CPU µs/chunk"

@@ -78,12 +78,12 @@ class Kit:
 
     @property
     def present(self) -> bool:
-        """Whether there is a kit at all."""
+        """True if there is a kit."""
         return (self.folder / "bench.py").is_file()
 
     @property
     def log(self) -> Path:
-        """What bench.py said at the last visit."""
+        """Output of bench.py at the last visit."""
         return self.home / "run" / "bench.log"
 
     def missing(self, peers: Sequence[str]) -> list[str]:
@@ -188,7 +188,7 @@ def cacheway_command() -> list[str]:
 
 
 def _refuse_taken(ports: Sequence[int]) -> None:
-    """Whoever else listens would be measured in the router's place."""
+    """Refuse ports in use: the other listener would be measured in the router's place."""
     for port in ports:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
             raise KitFailed(f"port {port} of 127.0.0.1 is taken; end what listens there")

@@ -1,4 +1,4 @@
-"""What a run ran on: hardware and software, and nothing that tells whose machine it is."""
+"""Hardware and software of a run, without the identity of the machine."""
 
 import os
 import platform

@@ -70,7 +70,7 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """Whether the median is within the limit and nothing failed."""
+        """True if the median is within the limit and nothing failed."""
         return self.seen.median <= self.limit and not self.failed
 
 

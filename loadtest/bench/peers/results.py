@@ -90,11 +90,11 @@ class Results:
             )
 
     def measured(self, workload: str) -> bool:
-        """Whether any peer has a figure for it."""
+        """True if any peer has a figure for it."""
         return any(key == workload and self._sound(peer, key) for peer, key in self._all)
 
     def took_part(self, peer: str, workload: str) -> bool:
-        """Whether the peer came up for it, whatever then happened."""
+        """True if the peer came up for it."""
         return (peer, workload) in self._all
 
     def failed(self, peer: str, workload: str) -> int:

@@ -61,7 +61,7 @@ async def truths(
 
 
 async def _foretold(client: httpx.AsyncClient, requests: int) -> dict[str, Predicted]:
-    """What the gateway predicted for its latest requests, by request id."""
+    """Predictions of the gateway for its latest requests, by request id."""
     said = (await client.get("/decisions", params={"limit": requests})).raise_for_status().json()
     return {
         decision["request_id"]: Predicted(decision["matched_tokens"], decision["predicted_cached_tokens"])

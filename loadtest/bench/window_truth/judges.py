@@ -20,7 +20,6 @@ from router.gateway.identity import PromptHasher
 WORKER = "engine:1"
 
 BLOCK_TOKENS = 32
-"""Of the engines, and of the gateway before them."""
 
 WINDOW_TOKENS = 64
 SWA_GROUPS = {"qwen3": 0, "gemma3": 5, "mimo_v2": 3}
@@ -28,7 +27,7 @@ SWA_GROUPS = {"qwen3": 0, "gemma3": 5, "mimo_v2": 3}
 
 
 def attention_of(kind: str) -> AttentionProfile:
-    """What a kind of tiny model needs in order to go on."""
+    """Condition under which a kind of tiny model can go on."""
     return AttentionProfile("sliding_window", WINDOW_TOKENS) if SWA_GROUPS[kind] else FULL_ATTENTION
 
 
@@ -73,7 +72,7 @@ class Judge(Protocol):
     """Predicts, and learns what was sent."""
 
     def predict(self, prompt: tuple[int, ...]) -> Predicted:
-        """What an engine would reuse of a prompt if it came now; changes nothing."""
+        """Predicted reuse of a prompt that comes now; changes nothing."""
 
     def answered(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
         """A prompt was sent and answered."""

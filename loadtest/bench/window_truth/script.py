@@ -45,7 +45,7 @@ ALIGNED_RATIO = 0.25
 """Share of the prompts that are cut to whole blocks: there some rules differ by a block."""
 
 RECENT = 48
-"""How many of the latest prompts, junctions and continuations later requests come back to."""
+"""Number of the latest prompts, junctions and continuations that later requests come back to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Script:
         return tuple(chance.choices(TOKEN_IDS, k=self._asked.answer_tokens))
 
     def _shared(self, kind: Kind) -> tuple[int, ...] | None:
-        """What the prompt has in common with earlier ones; None if there is nothing of that kind yet."""
+        """Common part of the prompt with earlier ones; None if there is nothing of that kind yet."""
         draw = self._random
         match kind:
             case "new":

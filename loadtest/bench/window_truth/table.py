@@ -20,7 +20,7 @@ from loadtest.study.tables import table
 
 ERROR_BLOCKS_MAX = 1.0
 OVER_RATIO_MAX = 0.01
-"""What is promised of the window-safe length."""
+"""Promised bound for the window-safe length."""
 
 PREDICTIONS: dict[str, Callable[[Truth], int]] = {
     "window-safe": lambda truth: truth.gateway.reusable,
@@ -38,7 +38,7 @@ class Errors:
 
     @property
     def kept(self) -> bool:
-        """Whether that is as good as promised."""
+        """True if that is as good as promised."""
         return self.error_blocks <= ERROR_BLOCKS_MAX and self.over_ratio <= OVER_RATIO_MAX
 
 

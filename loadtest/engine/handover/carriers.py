@@ -44,7 +44,7 @@ class Load:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is to be computed any more."""
+        """True if nothing is to be computed any more."""
         return self.ready_bytes >= self.n_bytes
 
 
@@ -55,7 +55,7 @@ class Shipment(Port):
         """Its prefill is over, and took so long. Only for a load that was not whole; comes once."""
 
     def cancel(self) -> None:
-        """Nobody wants it any more; idempotent."""
+        """Give it up; idempotent."""
 
 
 class Carrier(Port):

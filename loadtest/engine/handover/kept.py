@@ -59,7 +59,7 @@ class KeptKv:
         self._asked: dict[str, _Asked] = {}
 
     def state(self) -> Mapping[str, int]:
-        """What is kept, and asked for."""
+        """Counts of kept KV and fetches."""
         return {"kept": len(self._kept), "asked": len(self._asked)}
 
     def keep(self, name: str, job: Job) -> None:
@@ -75,7 +75,7 @@ class KeptKv:
             self._send(name, asked)
 
     def renew(self, name: str) -> None:
-        """Somebody still means to fetch it."""
+        """Extend the lease."""
         kept = self._kept.get(name)
         if kept is not None and not kept.lease.cancelled():
             kept.lease.cancel()
@@ -89,7 +89,7 @@ class KeptKv:
             self._send(name, asked)
 
     def let_go(self, name: str) -> None:
-        """Nobody will fetch it any more; harmless if it is not kept."""
+        """Release it; harmless if it is not kept."""
         kept = self._kept.pop(name, None)
         if kept is not None:
             kept.lease.cancel()

@@ -32,7 +32,7 @@ class NotFound(TransferFailed):
 
 
 class Outcome(Sink, Port):
-    """Who waits for a request: also hears that its engine failed."""
+    """Receiver of a request's end: also hears that its engine failed."""
 
     def failed(self, job: Job, status: int, message: str) -> None:
         """Nothing more comes of a job; the scheduler does not know it any more."""
@@ -48,7 +48,7 @@ class Worker(Port):
         """The KV of a decode job is there."""
 
     def release(self, job: Job) -> None:
-        """Nobody needs the blocks of a prefill job any more."""
+        """Release the blocks of a prefill job."""
 
     def abort(self, job: Job) -> None:
         """Drop a job wherever it is; idempotent."""
@@ -114,7 +114,7 @@ class Handover(Port):
 
     @property
     def port(self) -> int:
-        """Where decode engines come."""
+        """Port for decode engines."""
 
     def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Any]:
         """Return a plan for each job of a request, None for one that is served here alone.
@@ -139,7 +139,7 @@ class Handover(Port):
         """Stop at once, as if the process ended."""
 
     def state(self) -> Mapping[str, int]:
-        """What it has to do with others now, for tests: all 0 if nothing."""
+        """Open work with other engines, for tests: all 0 if none."""
 
 
 class Leg:

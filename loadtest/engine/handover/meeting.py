@@ -1,4 +1,4 @@
-"""Where the two legs of a SGLang request meet, as the request says it."""
+"""Meeting point of the two legs of a SGLang request, from its body."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

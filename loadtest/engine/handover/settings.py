@@ -78,12 +78,12 @@ class HandoverSettings:
 
     @property
     def shares_nothing(self) -> bool:
-        """Whether its cache keeps nothing for other requests: SGLang's decode engines, by default."""
+        """True if its cache keeps nothing for other requests: SGLang's decode engines, by default."""
         return self.protocol == "sglang" and self.part == "decode"
 
     @property
     def listens(self) -> bool:
-        """Whether decode engines come to it."""
+        """True if decode engines come to it."""
         return self.part != "decode"
 
 

@@ -57,7 +57,7 @@ _NOWHERE = {
 
 @dataclass(slots=True)
 class _Room:
-    """Who has come: the prefill leg, the answer that the decode leg waits for, and the KV under way."""
+    """Room: the prefill leg, the decode leg's pending answer, and the KV under way."""
 
     leg: Leg | None = None
     decode: HeldCall | None = None
@@ -89,7 +89,7 @@ class PrefillRooms:
 
     @property
     def port(self) -> int:
-        """Of the bootstrap server."""
+        """Port of the bootstrap server."""
         return self._side.port
 
     async def open(self, host: str) -> None:

@@ -123,7 +123,7 @@ class KvTransfers:
 
     @property
     def port(self) -> int:
-        """Where decode engines come."""
+        """Port for decode engines."""
         return self._side.port
 
     async def open(self, host: str) -> None:
@@ -218,7 +218,7 @@ class KvTransfers:
         leg.outcome.finished(job, reason)
 
     def _params(self, job: ServedJob) -> dict[str, Any]:
-        """What the decode leg must know, with the fields that vLLM 0.32 has."""
+        """Parameters for the decode leg, with the fields that vLLM 0.32 has."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -314,7 +314,7 @@ class KvTransfers:
             await call(host, port, path, {"key": plan.key})
 
     async def _shake_hands(self, plan: Fetch) -> tuple[str, int]:
-        """Where an engine is: once it is known by its id, the address in the request does not matter."""
+        """Address of an engine: once it is known by its id, the address in the request does not matter."""
         known = self._known.get(plan.engine_id)
         if known is None:
             try:

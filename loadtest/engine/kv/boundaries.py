@@ -39,7 +39,7 @@ class Boundaries(Protocol):
         """
 
     def decoded(self, lease: Lease, tokens: int) -> None:
-        """So many tokens of prompt and answer are there."""
+        """Note that so many tokens of prompt and answer are computed."""
 
     def closed(self, lease: Lease) -> None:
         """All of the sequence is inserted and ends at ``lease.node``; the request is about to end."""

@@ -109,12 +109,12 @@ class KvCache:
         return lease
 
     def match_tokens(self, blocks: bytes, prompt_tokens: int) -> int:
-        """What `admit` would reuse from the device now; changes nothing."""
+        """Tokens that `admit` would reuse from the device now; changes nothing."""
         path, matched = self._find(blocks, prompt_tokens)
         return self._boundaries.usable(path, matched)[0] * self._size
 
     def reach_tokens(self, blocks: bytes, prompt_tokens: int) -> tuple[int, int]:
-        """What a request could reuse now with the host's help, and what of it is held, reusable or not."""
+        """Tokens that a request could reuse now with the host's help, and those held, reusable or not."""
         path, matched = self._find(blocks, prompt_tokens)
         return self._boundaries.usable(path, matched)[1] * self._size, matched * self._size
 
@@ -172,7 +172,7 @@ class KvCache:
         self.device.make_room()
 
     def decoded(self, lease: Lease, tokens: int, now_s: float) -> None:
-        """So many tokens of the answer are there in all: may release window KV, every N tokens."""
+        """Note that so many tokens of the answer are computed: may release window KV, every N tokens."""
         assert lease.state == "admitted"
         self.device.operation += 1
         self._boundaries.decoded(lease, lease.prompt_tokens + tokens)

@@ -47,7 +47,7 @@ class TierPolicy(TreeObserver, Protocol):
         """It was admitted and reuses the path to its node; sets ``pool_tokens``."""
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
-        """So many blocks of full and of window KV are copied to the device; sets ``load_bytes``."""
+        """Copy so many blocks of full and of window KV to the device; sets ``load_bytes``."""
 
     def stored(self, node: Node, now_s: float) -> None:
         """A prefill, or an answer, has ended at a node: what is new on its path may be copied to the host."""
@@ -96,7 +96,7 @@ class Device:
 
     @property
     def used_tokens(self) -> int:
-        """What running requests lock or reserve of it."""
+        """Tokens that running requests lock or reserve."""
         return self.full.used
 
     def fits(self, room: int, unlocked: int, committed: int) -> bool:
@@ -245,7 +245,7 @@ class Device:
                 missing -= self._drop_branch(node)
 
     def _useless(self, node: Node) -> bool:
-        """Whether a boundary inside a leaf, or at its end, can never be reused."""
+        """True if a boundary inside a leaf, or at its end, can never be reused."""
         if self._attention == "sliding_window":
             return not node.swa
         return self._attention == "linear"

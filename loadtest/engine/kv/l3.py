@@ -113,18 +113,18 @@ class Found:
 
 
 class L3Pool(Protocol):
-    """What a worker's `L3Client` needs. Blocks are the packed chained hashes of a sequence from its start."""
+    """Port of an `L3Client`. Blocks are the packed chained hashes of a sequence from its start."""
 
     @property
     def settings(self) -> L3Settings:
-        """How it was built."""
+        """Its settings."""
 
     @property
     def sizes(self) -> BlockSizes:
         """The blocks that it holds."""
 
     def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
-        """How far a reader that has the blocks before ``start_block`` could read; asking uses nothing."""
+        """Reach of a reader that has the blocks before ``start_block``; uses nothing."""
 
     def read(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> float:
         """Use blocks that were found; the time at which the nodes have sent the last byte."""

@@ -82,7 +82,7 @@ class L3Client:
         self.written_blocks = 0
 
     def find(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
-        """How far all ranks could read from ``start_block`` on, and when that is known."""
+        """Reach of all ranks from ``start_block`` on, and the time at which it is known."""
         found = self.pool.find(self._space, blocks, start_block, end_block, now_s)
         if found.end_block > start_block and self._rank_loss_ratio:
             reach = start_block + min(self._rank_hit() for _ in range(self._ranks))

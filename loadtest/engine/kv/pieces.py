@@ -12,7 +12,7 @@ Span = tuple[int, int]
 
 
 class Tier(IntEnum):
-    """Where a piece is."""
+    """Place of a piece."""
 
     ABSENT = 0
     MEMORY = 1

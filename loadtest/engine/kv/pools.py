@@ -40,5 +40,5 @@ class Pool:
 
     @property
     def used(self) -> int:
-        """What running requests lock or reserve."""
+        """Tokens that running requests lock or reserve."""
         return self.locked + self.reserved

@@ -25,7 +25,7 @@ from loadtest.engine.kv.pieces import Piece, Run, Span, Tier, append, clip, join
 from loadtest.engine.kv.tree import HASH_BYTES
 
 _Entry = tuple[float, int, int, Piece]
-"""Of a queue: last use, deepest block first, number of the entry, piece."""
+"""Entry of a queue: last use, deepest block first, number of the entry, piece."""
 
 
 @dataclass(frozen=True, slots=True)

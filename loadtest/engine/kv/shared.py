@@ -34,7 +34,7 @@ class SharedDevice(Device):
 
     @property
     def used_tokens(self) -> int:
-        """What running requests lock or reserve of it."""
+        """Tokens that running requests lock or reserve."""
         return self.full.used + self._groups * self.swa.used
 
     def fits(self, room: int, unlocked: int, committed: int) -> bool:

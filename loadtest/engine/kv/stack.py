@@ -29,7 +29,7 @@ def block_sizes(rules: CacheRules, token_bytes: int, window_token_bytes: int = 0
 
 
 def has_lower_tiers(rules: CacheRules) -> bool:
-    """Whether `HiCache` can hold such a cache: SGLang's pools, and no linear states."""
+    """True if `HiCache` can hold such a cache: SGLang's pools, and no linear states."""
     return not rules.state_slots and not (rules.match_rule == "vllm" and rules.window_tokens)
 
 

@@ -92,7 +92,7 @@ class HiCacheSettings:
             raise ValueError("a timeout cannot be negative")
 
     def timeout_s(self, tokens: int) -> float:
-        """How long a prefetch of so many tokens may keep its request waiting."""
+        """Longest wait of a request for a prefetch of so many tokens."""
         match self.prefetch_policy:
             case "best_effort":
                 return 0.0
@@ -311,7 +311,7 @@ class HiCache:
         self.host.clear()
 
     def _local(self, blocks: bytes, end: int) -> tuple[Node, int]:
-        """What L1 and L2 have of a sequence: the last run of it, and the boundary that can be used."""
+        """Part of a sequence in L1 and L2: its last run, and the usable boundary."""
         path, partial, matched = self._tree.walk(self._tree.root, blocks, end)
         if partial is not None:
             path.append(partial)

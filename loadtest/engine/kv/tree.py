@@ -99,7 +99,7 @@ class Node:
 
 
 class TreeObserver(Protocol):
-    """Who keeps things per node and must follow when nodes are cut or joined."""
+    """Keeper of data per node that must follow when nodes are cut or joined."""
 
     def split(self, upper: Node, lower: Node) -> None:
         """``lower`` was cut; ``upper`` is new and has its flags, stamps and counts."""

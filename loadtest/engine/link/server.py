@@ -35,7 +35,7 @@ class LinkServer:
 
     @property
     def url(self) -> str:
-        """What engines have as ``--kv-link``."""
+        """Value for the engines' ``--kv-link``."""
         return f"http://{self._side.host}:{self._side.port}"
 
     async def open(self, host: str = "127.0.0.1") -> None:
@@ -114,7 +114,7 @@ class LinkServer:
         self.link.restore()
 
     def stats(self) -> dict[str, Any]:
-        """What ``/_stats`` tells."""
+        """Body of ``/_stats``."""
         link = self.link
         link.advance()
         return {

@@ -24,7 +24,6 @@ from loadtest.engine.scheduler import Clock, Timer
 
 STEP_S = 0.004
 PULLED_MAX = 10_000
-"""So many are remembered."""
 
 DEAD = "the link is dead"
 _ROUNDING_BYTES = 0.5
@@ -50,7 +49,7 @@ class Transfer:
     sent_bytes: float = field(default=0.0, init=False)
 
     def produced_bytes(self, now_s: float) -> float:
-        """What could have left by now."""
+        """Bytes that could have left by now."""
         open_bytes = self.n_bytes - self.held_bytes
         if self.ready_bytes >= open_bytes:
             return open_bytes
@@ -131,7 +130,7 @@ class ShapedLink:
         transfer.ready_bytes, transfer.held_bytes = transfer.n_bytes, 0.0
 
     def cancel(self, transfer: Transfer) -> None:
-        """Nobody wants it any more; nobody is told."""
+        """Give it up without notice."""
         self.advance()
         if transfer in self._sending:
             self._sending.remove(transfer)

@@ -91,5 +91,5 @@ def named_event(payload: dict[str, Any]) -> bytes:
 
 
 def emitted_text(job: ServedJob) -> str:
-    """What a job has said so far."""
+    """Text of a job so far."""
     return job.output.piece(0, job.emitted_tokens)

@@ -44,7 +44,6 @@ from policies import (
 )
 
 TOLERANCE_RATIO = 0.03
-"""Of a checked figure."""
 
 BACK_SOLVED = "H20 times solved back"
 
@@ -80,7 +79,7 @@ class Figure:
 
     @property
     def off(self) -> bool:
-        """Whether it must come out and does not."""
+        """True if it must come out and does not."""
         difference = self.difference_ratio
         return self.checked and (difference is None or abs(difference) > TOLERANCE_RATIO)
 
@@ -107,7 +106,7 @@ class CaseStudy:
 
     @cached_property
     def published(self) -> Throughput:
-        """What the paper's threshold and split serve."""
+        """Service with the paper's threshold and split."""
         return self.model(LINK_GBPS).at(THRESHOLD_TOKENS, Split((PRFAAS.prefill,), (PRFAAS.decode,)))
 
     @cached_property
@@ -370,7 +369,7 @@ def _claims(study: CaseStudy) -> Part:
 
 
 def _links(study: CaseStudy) -> Part:
-    """What the paper says nothing of: when a link would matter."""
+    """Conditions under which a link would matter, which the paper does not discuss."""
     ours = study.best.throughput
     kv = float(kv_bytes(np.array([ours.long_tokens]))[0])
     minimax = TABLE_3["MiniMax-M2.5"][PHI_LENGTHS.index(32 * KI)]

@@ -31,7 +31,7 @@ from policies import Curve, UncachedLengths, decode_per_s
 Floats = NDArray[np.float64]
 
 BINS = 4000
-"""Of equal width in the logarithm of the length: 1.7 per mille each."""
+"""Number of bins of equal width in the logarithm of the length: 1.7 per mille each."""
 
 
 def between(points: Sequence[tuple[float, float]]) -> Curve:

@@ -39,7 +39,7 @@ class Contender:
 
     @property
     def remote(self) -> int:
-        """How many of its workers prefill in the other site; they have the first slots."""
+        """Number of its workers that prefill in the other site; they have the first slots."""
         return sum(group.count for group in self.groups if group.site == REMOTE)
 
 

@@ -47,7 +47,7 @@ class Case:
 
 
 def cases(requests: int, users: int) -> tuple[Case, ...]:
-    """What is compared: so many requests of independent prompts, and so many agents."""
+    """Cases to compare: so many requests of independent prompts, and so many agents."""
 
     def prompts(rate_per_s: float, *, bursts: bool = False) -> Callable[[int], Workload]:
         return lambda seed: lognormal_workload(requests, rate_per_s, seed=seed, bursts=bursts)
@@ -147,7 +147,7 @@ def difference_s(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple
 
 
 def verdict(low_s: float, high_s: float) -> str:
-    """What an interval of ours less the other's says."""
+    """Verdict on an interval of ours less the other's."""
     return "worse" if low_s > 0.0 else "better" if high_s < 0.0 else "as good"
 
 

@@ -70,7 +70,7 @@ def rates_chart(study: Study) -> Chart:
 
 
 def storm_chart(storm: Mapping[str, Result]) -> Chart:
-    """What is sent over the link while its capacity changes."""
+    """Chart of bytes over the link while its capacity changes."""
     figure, panels = canvas(0.8 + 1.15 * len(storm), rows=len(storm), share_x=True)
     for (name, result), axes in zip(storm.items(), panels, strict=True):
         end_s = float(result.records.arrival_s[-1])
@@ -97,7 +97,7 @@ def storm_chart(storm: Mapping[str, Result]) -> Chart:
 
 
 def queue_chart(storm: Mapping[str, Result]) -> Chart:
-    """How many requests have no first token, while the link's capacity changes."""
+    """Chart of requests without a first token while the link's capacity changes."""
     figure, (axes,) = canvas(lines_height_in(len(storm)))
     for name, result in storm.items():
         records = result.records

@@ -28,7 +28,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "static": (2.2, 3.0),
     "ours": (2.5, 3.1),
 }
-"""Where the highest rates are looked for: up to what the closed form gives with mean times."""
+"""Bounds of the search for the highest rates: up to the closed form with mean times."""
 
 BURST_RATIO = 0.7
 """With bursts they are looked for further down."""
@@ -114,7 +114,7 @@ class Progress:
     """Hears how far a study is; this one says nothing."""
 
     def begins(self, what: str, simulations: int) -> None:
-        """So many simulations come next."""
+        """Announce so many simulations."""
 
     def told(self, number: int, done: int, total: int) -> None:
         """A simulation has so many requests behind it."""
@@ -168,7 +168,7 @@ def _lognormal(size: Size, *, bursts: bool) -> Callable[[float, int], Workload]:
 
 
 def _shown(fleet: Contender, rate: float) -> bool:
-    """Whether a rate is not far beyond what a fleet sustains, where times only tell how long the run was."""
+    """True if a rate is not far beyond a fleet's, where times only show the length of the run."""
     return rate <= BOUNDS[fleet.name][1]
 
 

@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def sustained(self) -> bool:
-        """Whether the fleet sustains the rate."""
+        """True if the fleet sustains the rate."""
         figures = self.figures
         return figures.completed_share >= COMPLETED_SHARE_MIN and figures.ttft_p90_s <= TTFT_P90_S_MAX
 

@@ -23,7 +23,7 @@ from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest
 
 BURST_S = 60.0
 BURST_SHAPE = 15.0
-"""Of the gamma distribution: at 3 requests/s the index of dispersion is 1 + 180/15 = 13 over a minute."""
+"""Shape of the gamma distribution: at 3 requests/s dispersion is 1 + 180/15 = 13 over a minute."""
 
 
 def lognormal_workload(requests: int, rate_per_s: float, *, seed: int, bursts: bool = False) -> Workload:

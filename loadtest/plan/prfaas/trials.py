@@ -1,4 +1,4 @@
-"""One fleet on one traffic: what is simulated, and the figures that are taken of it."""
+"""One fleet on one traffic: its simulation and figures."""
 
 from dataclasses import asdict, dataclass, replace
 from math import inf, nan
@@ -20,7 +20,7 @@ RTT_S = 0.02
 """[guess] datacentres of one region."""
 
 CAP_RATIO = 0.9
-"""So much of the link may be used (``links``, ``cap_ratio``)."""
+"""Usable share of the link (``links``, ``cap_ratio``)."""
 
 QUEUE_TIMEOUT_S = Settings().queue.timeout_s
 """The gateway's default: who waits for longer is rejected."""
