@@ -131,6 +131,27 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
+class GatewayChild(Child):
+    """``cacheway serve``, or another module with its flags, on a port of 127.0.0.1."""
+
+    def __init__(
+        self,
+        name: str,
+        flags: Sequence[str],
+        directory: Path,
+        module: str = "router",
+        preferred_port: int = 0,
+    ) -> None:
+        self.port = free_port(preferred_port)
+        self.url = f"http://127.0.0.1:{self.port}"
+        listen = ("serve", "--host", "127.0.0.1", "--port", str(self.port))
+        super().__init__(name, (*listen, *flags), directory, module)
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it serves; `ChildFailed` as `wait_for_answer`."""
+        await self.wait_for_answer(f"{self.url}/readiness")
+
+
 def free_port(preferred: int = 0) -> int:
     """Return a free TCP port of the loopback interface, the preferred one if possible.
 

@@ -31,7 +31,7 @@ from loadtest.bench.costs import mean_us
 from loadtest.bench.tree import bodies
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from loadtest.report import milliseconds, percentile
 from policies import Worker
 from router.fleet import LocalWorker
@@ -129,16 +129,14 @@ class _Stage:
         prefill, decode = self.engines.values()
         assert prefill.handover is not None
         directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cw-legs-")))
-        port = free_port()
         labels = [f"handover={self._protocol}"]
-        arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
-        arguments += ["--prefill", prefill.url, str(prefill.handover.port), *labels]
-        arguments += ["--decode", decode.url, *labels, f"worker_class={SLOW_CLASS}"]
-        arguments += ["--disable-retries", "--disable-circuit-breaker", "--slow-start-secs", "0"]
-        arguments += ["--health-check-interval-secs", "0.2", "--prefill-tokens-per-s", "1000000"]
-        gateway = await self._stack.enter_async_context(Child("gateway", arguments, directory))
-        self.url = f"http://127.0.0.1:{port}"
-        await gateway.wait_for_answer(f"{self.url}/readiness")
+        flags = ["--prefill", prefill.url, str(prefill.handover.port), *labels]
+        flags += ["--decode", decode.url, *labels, f"worker_class={SLOW_CLASS}", "--log-level", "error"]
+        flags += ["--disable-retries", "--disable-circuit-breaker", "--slow-start-secs", "0"]
+        flags += ["--health-check-interval-secs", "0.2", "--prefill-tokens-per-s", "1000000"]
+        gateway = await self._stack.enter_async_context(GatewayChild("gateway", flags, directory))
+        self.url = gateway.url
+        await gateway.wait_until_ready()
 
     async def well(self, client: httpx.AsyncClient) -> None:
         async with asyncio.timeout(GIVE_UP_S):

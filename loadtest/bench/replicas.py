@@ -30,7 +30,7 @@ import uvloop
 from loadtest.bench.process_tree import cpu_s, rss_bytes
 from loadtest.client import LoadClient
 from loadtest.ideal import IdealCache
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import Child, ChildFailed, GatewayChild
 from loadtest.replay import Sample, replay
 from loadtest.scenario import AGENT_ENGINE, ENGINES, engine_flags
 from loadtest.workload import WorkloadShape, agent_sessions
@@ -104,7 +104,7 @@ async def _measure(options: argparse.Namespace, setups: Sequence[Setup]) -> dict
         engines = await stack.enter_async_context(Child("engines", arguments, directory))
         ready = await engines.wait_for_line("cacheway engine ready:")
         engine_urls = [word for word in ready.split() if word.startswith("http://")]
-        serve = ["serve", "--host", "127.0.0.1", "--redis-url", valkey.url, "--worker-urls", *engine_urls]
+        serve = ["--redis-url", valkey.url, "--worker-urls", *engine_urls]
         serve += ["--worker-capacity-tokens", str(AGENT_ENGINE.cache_tokens), "--log-level", "warning"]
         for seed in range(options.first_seed, options.first_seed + options.seeds):
             turn = seed % len(setups)
@@ -129,16 +129,15 @@ async def _run(
     """Replay the sessions of one seed through new gateways."""
     samples: list[Sample] = []
     async with AsyncExitStack() as stack:
-        ports = [free_port() for _ in range(setup.replicas)]
         children = [
-            await stack.enter_async_context(
-                Child(f"{seed}-{setup.name}-{number}", [*command, "--port", str(port)], directory)
-            )
-            for number, port in enumerate(ports)
+            GatewayChild(f"{seed}-{setup.name}-{number}", command, directory)
+            for number in range(setup.replicas)
         ]
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        for child, url in zip(children, urls, strict=True):
-            await child.wait_for_answer(f"{url}/readiness")
+        for child in children:
+            await stack.enter_async_context(child)
+        for child in children:
+            await child.wait_until_ready()
+        urls = [child.url for child in children]
         cpu_before_s = cpu_s([child.pid for child in children])
         client = await stack.enter_async_context(LoadClient())
         scripts = agent_sessions(shape, seed)

@@ -27,7 +27,7 @@ import httpx
 import msgspec
 
 from loadtest.bench.child import input_ended, say, started
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from policies import Finished, FleetState, Insert, WorkerPut
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
 
@@ -141,18 +141,17 @@ def _stalls(measured: Measured) -> str:
 
 async def _start_to_warm_s(redis_url: str) -> float:
     """Start a gateway; the time until it says that it is warm."""
-    port = free_port()
-    arguments = ("serve", "--host", "127.0.0.1", "--port", str(port), "--redis-url", redis_url)
+    flags = ("--redis-url", redis_url, "--namespace", NAMESPACE)
     with tempfile.TemporaryDirectory(prefix="cacheway-bench-") as folder:
         started_s = time.perf_counter()
         async with (
-            Child("gateway", (*arguments, "--namespace", NAMESPACE), Path(folder)),
+            GatewayChild("gateway", flags, Path(folder)) as gateway,
             httpx.AsyncClient(trust_env=False) as client,
             asyncio.timeout(60),
         ):
             while True:
                 with contextlib.suppress(httpx.HTTPError):
-                    answer = await client.get(f"http://127.0.0.1:{port}/readiness")
+                    answer = await client.get(f"{gateway.url}/readiness")
                     if answer.json()["shared"]["warm"]:
                         return time.perf_counter() - started_s
                 await asyncio.sleep(0.01)

@@ -20,7 +20,7 @@ from loadtest.bench.child import Running, started
 from loadtest.bench.http_load import LoadPlan, LoadReport
 from loadtest.bench.mock_engine import MODEL, EnginePlan
 from loadtest.bench.process_tree import clients_of, cpu_s, rss_bytes, tree_of
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import Child, ChildFailed, GatewayChild
 from router.shared import EmbeddedValkey
 
 ENGINES = 4
@@ -121,15 +121,13 @@ async def staged(
             if ports is None:
                 raise ChildFailed("the engines did not start")
             urls += [f"http://127.0.0.1:{port}" for port in ports]
-        port = free_port()
-        arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--workers", str(processes)]
-        arguments += ["--redis-url", valkey.url, "--shutdown-delay-secs", "0"]
+        arguments = ["--workers", str(processes), "--redis-url", valkey.url, "--shutdown-delay-secs", "0"]
         arguments += ["--worker-urls", *urls, *flags]
-        gateway = await stack.enter_async_context(Child("gateway", arguments, folder, module))
-        await gateway.wait_for_answer(f"http://127.0.0.1:{port}/readiness")
+        gateway = await stack.enter_async_context(GatewayChild("gateway", arguments, folder, module))
+        await gateway.wait_until_ready()
         while gateway.log.read_bytes().count(b'"gateway.started"') < processes:  # noqa: ASYNC110 - a file
             await asyncio.sleep(0.1)
-        yield Stage(port, _serving(gateway.pid, processes), gateway, valkey)
+        yield Stage(gateway.port, _serving(gateway.pid, processes), gateway, valkey)
 
 
 def _serving(pid: int, processes: int) -> tuple[int, ...]:

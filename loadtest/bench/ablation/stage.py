@@ -17,7 +17,7 @@ from loadtest.bench.ablation.results import Run, summed
 from loadtest.bench.process_tree import cpu_s
 from loadtest.client import LoadClient, Outcome
 from loadtest.ideal import IdealCache
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from loadtest.progress import shown
 from loadtest.replay import Sample, replay
 from loadtest.report import Tally
@@ -73,17 +73,15 @@ async def run_arm(
 
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-ablation-")))
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        command = ["serve", "--host", "127.0.0.1", "--port", str(port), *stage.gateway_flags(arm)]
-        gateway = await stack.enter_async_context(Child(arm.key, command, directory))
-        await gateway.wait_for_answer(f"{url}/readiness")
+        gateway = GatewayChild(arm.key, stage.gateway_flags(arm), directory)
+        await stack.enter_async_context(gateway)
+        await gateway.wait_until_ready()
         client = await stack.enter_async_context(LoadClient(REQUEST_TIMEOUT_S))
         hits_before = await hit_tokens(stage.engines)
         cpu_before_s, started_s = cpu_s([gateway.pid]), loop.time()
         title = f"{stage.kind}, round {round_number}, {arm.title}"
         async with shown(console, title, sum(script.turn_count for script in scripts), tally):
-            await replay(scripts, [url], client, IdealCache(BLOCK_TOKENS), observe)
+            await replay(scripts, [gateway.url], client, IdealCache(BLOCK_TOKENS), observe)
         duration_s = loop.time() - started_s
         gateway_cpu_s = cpu_s([gateway.pid]) - cpu_before_s
         hits = await hit_tokens(stage.engines)

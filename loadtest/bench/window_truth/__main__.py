@@ -37,7 +37,7 @@ from loadtest.bench.window_truth.judges import (
 from loadtest.bench.window_truth.records import Record, write
 from loadtest.bench.window_truth.script import Script
 from loadtest.bench.window_truth.table import lines, markdown
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from loadtest.vllm import EngineFailed, VllmServer, VllmSettings
 
 STEP_TOKENS = 256
@@ -109,13 +109,10 @@ async def gateway(engine_url: str, kind: str, folder: Path, *, events: bool) -> 
     }
     config = folder / "gateway.yaml"
     config.write_text(json.dumps(settings))
-    port = free_port()
-    arguments = ["serve", "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
-    arguments += ["--worker-urls", engine_url, "--log-level", "warning"]
-    async with Child("gateway", arguments, folder) as child:
-        url = f"http://127.0.0.1:{port}"
-        await child.wait_for_answer(f"{url}/readiness")
-        yield url
+    flags = ["--config", str(config), "--worker-urls", engine_url, "--log-level", "warning"]
+    async with GatewayChild("gateway", flags, folder) as child:
+        await child.wait_until_ready()
+        yield child.url
 
 
 def _told(line: str) -> None:
