@@ -13,10 +13,11 @@ from collections.abc import Callable
 import msgspec
 
 from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv_encoding import Change, Cleared, Content, Encoding, Removed, Stored
 
 
-class KvEvents:
+class KvEvents(KvListener):
     """The listener of one cache.
 
     ``defer`` calls back at the end of the loop's turn, as ``loop.call_soon`` does.

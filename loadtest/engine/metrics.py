@@ -7,14 +7,14 @@ from loadtest.engine.handover import Counters as HandoverCounters
 from loadtest.engine.histogram import Histogram, sample
 from loadtest.engine.job import Job
 from loadtest.engine.kv_metrics import sglang_lines, vllm_lines
-from loadtest.engine.scheduler import Scheduler
+from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.engine.settings import EngineSettings
 
 _ABORTED_MAX = 256
 """Ids of the jobs that were aborted last are kept, for tests."""
 
 
-class Counters:
+class Counters(Observer):
     """All counters; the scheduler's `Observer`."""
 
     def __init__(self, started_unix_s: float = 0.0) -> None:

@@ -51,8 +51,8 @@ class Clock(Protocol):
         """Call later."""
 
 
-class Observer(Protocol):
-    """Counter of jobs that leave: called once for each, before its sink."""
+class Observer:
+    """Hears once of each job that leaves, before its sink; this base class ignores it."""
 
     def left(self, job: Job, reason: str, now_s: float) -> None:
         """A job finished, was aborted or refused."""

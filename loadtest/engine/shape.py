@@ -87,14 +87,6 @@ class ModelShape:
         window = min(tokens, self.window_tokens) * self.window_token_bytes
         return tokens * self.token_bytes + window + self.state_bytes
 
-    def all_full(self) -> "ModelShape":
-        """The same number of layers, all like the full ones; what hybrid attention is compared with."""
-        return ModelShape(full_layers=self.layers, full_layer_bytes=self.full_layer_bytes)
-
-    def capacity_gain(self, tokens: int) -> float:
-        """Factor by which more sequences of ``tokens`` fit than if every layer had full attention."""
-        return self.all_full().kv_bytes(tokens) / self.kv_bytes(tokens)
-
     def pools(
         self,
         memory_bytes: float,

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from loadtest.engine.build import build_shared_pool, build_worker
-from loadtest.engine.job import Job, Role
+from loadtest.engine.job import Role
 from loadtest.engine.kv.cache import KvCache
 from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
-from loadtest.engine.scheduler import Scheduler
+from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
 from loadtest.simulator.site_links import LinkPlan, SiteLink
@@ -51,13 +51,6 @@ class WorkerGroup:
         if self.role == "decode":
             labels[RUNNING_MAX_LABEL] = str(self.profile.max_running + self.profile.preallocated)
         return labels
-
-
-class NoObserver:
-    """In a simulation requests keep their own books."""
-
-    def left(self, job: Job, reason: str, now_s: float) -> None:
-        """See `loadtest.engine.scheduler.Observer`."""
 
 
 def capacity_tokens(
@@ -104,7 +97,7 @@ class Fleet:
         groups: Sequence[WorkerGroup] = (),
         links: Mapping[str, LinkPlan] = {},
     ) -> None:
-        build = partial(build_worker, clock=clock, observer=NoObserver())
+        build = partial(build_worker, clock=clock, observer=Observer())
         self.profile = profile
         self.clock = clock
         self.pool = build_shared_pool(profile, l3) if l3 is not None else None

@@ -17,11 +17,11 @@
 from bisect import bisect_left
 from collections.abc import Callable
 
-from loadtest.engine.kv.boundaries import Boundaries, FullAttention
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.checkpoints import Checkpoints
 from loadtest.engine.kv.device import Device, TierPolicy
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import KvListener, NullListener
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.shared import SharedDevice
 from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
@@ -45,7 +45,7 @@ class KvCache:
         self.rules = rules
         self.tree = tree or RadixTree()
         self._tiers = tiers
-        self._listener = listener or NullListener()
+        self._listener = listener or KvListener()
         self._size = rules.block_tokens
         shared = rules.match_rule == "vllm" and rules.window_tokens > 0
         assert tiers is None or not (shared or rules.state_slots)
@@ -54,7 +54,7 @@ class KvCache:
             if shared
             else Device(rules, self.tree, self._listener, tiers)
         )
-        self._boundaries: Boundaries = FullAttention()
+        self._boundaries = Boundaries()
         if rules.window_tokens:
             self._boundaries = Windows(rules, self.tree, self.device, self._listener)
         elif rules.state_slots:
@@ -86,11 +86,6 @@ class KvCache:
     def swa_capacity_tokens(self) -> int:
         """Room of the window pool."""
         return self.device.swa.capacity
-
-    @property
-    def swa_held_tokens(self) -> int:
-        """Tokens of window KV on the device."""
-        return self.device.swa.held
 
     @property
     def swa_used_tokens(self) -> int:

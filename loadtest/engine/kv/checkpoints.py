@@ -19,6 +19,7 @@ a state in use needs no lock.
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.device import Device
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import KvListener
@@ -26,7 +27,7 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 
 
-class Checkpoints:
+class Checkpoints(Boundaries):
     """Boundaries by states; the listener hears of them by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
@@ -86,17 +87,11 @@ class Checkpoints:
                     walk = self._tree.split(walk, end)
                 self._save(lease, walk)
 
-    def decoded(self, lease: Lease, tokens: int) -> None:
-        """See `Boundaries`."""
-
     def closed(self, lease: Lease) -> None:
         """See `Boundaries`."""
         assert lease.node is not None
         if lease.node.parent is not None:
             self._save(lease, lease.node)
-
-    def ended(self, lease: Lease) -> None:
-        """See `Boundaries`."""
 
     def _save(self, lease: Lease, node: Node) -> None:
         if node.state is None:

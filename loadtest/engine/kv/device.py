@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import Group, KvListener, NullListener
+from loadtest.engine.kv.listener import Group, KvListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
 from loadtest.engine.kv.rules import CacheRules
@@ -281,7 +281,7 @@ class Device:
         tokens = node.blocks * self._size
         self.full.held -= tokens
         self.full.evicted += tokens
-        if type(self._listener) is not NullListener:
+        if type(self._listener) is not KvListener:
             self._listener.removed(deepest_first(node.key), "full", "GPU")
         assert node.parent is not None
         node.parent.used = max(node.parent.used, node.used)

@@ -11,7 +11,7 @@ host-only parents that nothing can go on from (SGLang ``mem_cache/hi_swa_radix_c
 """
 
 from loadtest.engine.kv.device import deepest_first
-from loadtest.engine.kv.listener import KvListener, NullListener
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
 from loadtest.engine.kv.tree import Node, RadixTree
@@ -39,7 +39,7 @@ class HostMemory:
         self.full = Pool(full_tokens)
         self.swa = Pool(swa_tokens)
         self._tree = tree
-        self._listener = None if type(listener) is NullListener else listener
+        self._listener = None if type(listener) is KvListener else listener
         self._size = block_tokens
         self._window_blocks = window_blocks
         self._operation = 0

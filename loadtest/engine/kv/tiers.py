@@ -38,7 +38,7 @@ from loadtest.engine.kv.host import HostMemory
 from loadtest.engine.kv.l3 import BlockSizes
 from loadtest.engine.kv.l3_client import Fetch, L3Client
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import Group, KvListener, NullListener
+from loadtest.engine.kv.listener import Group, KvListener
 from loadtest.engine.kv.matching import safe_blocks
 from loadtest.engine.kv.pieces import Span
 from loadtest.engine.kv.rules import CacheRules
@@ -163,7 +163,7 @@ class HiCache:
         full_tokens = settings.host_tokens or int(rules.full_tokens * settings.host_ratio)
         self.host = HostMemory(
             tree,
-            listener or NullListener(),
+            listener or KvListener(),
             block_tokens=rules.block_tokens,
             full_tokens=full_tokens,
             swa_tokens=int(rules.swa_tokens * settings.host_ratio),

@@ -28,6 +28,7 @@
 Tombstones that a request passes are computed anew, and so healed.
 """
 
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.device import Device
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import KvListener
@@ -36,7 +37,7 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tree import Node, RadixTree
 
 
-class Windows:
+class Windows(Boundaries):
     """Boundaries by sliding windows; the listener hears of stored ones by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
@@ -121,9 +122,6 @@ class Windows:
             while top.start > start and top.parent is not None and top.parent.device_children == 1:
                 top = top.parent
             self._retire(lease, node, max(start, top.start), lease.end, self._device.operation)
-
-    def closed(self, lease: Lease) -> None:
-        """See `Boundaries`."""
 
     def ended(self, lease: Lease) -> None:
         """See `Boundaries`."""
