@@ -114,15 +114,15 @@ class Engine:
         """The windows keep the last blocks of a session; before, the oldest of those it kept go."""
         if not blocks or not self.mix.windows:
             return
-        kept = self.windows.setdefault(number, [])
-        gone, kept[:] = (
-            (kept, []) if not self.mix.keeps_all else (kept[: max(0, len(kept) - 256)], kept[-256:])
+        held = self.windows.setdefault(number, [])
+        gone, held[:] = (
+            (held, []) if not self.mix.keeps_all else (held[: max(0, len(held) - 256)], held[-256:])
         )
         for handle in gone:
             for group in range(1, self.mix.windows + 1):
                 yield BlocksRemoved([handle], group, "GPU")
         hashes = session[-blocks:]
-        kept += hashes
+        held += hashes
         ids = [0] * (BLOCK_TOKENS * (blocks + (not self.mix.keeps_all)))
         for group in range(1, self.mix.windows + 1):
             yield BlocksStored(hashes, None, ids, BLOCK_TOKENS, group, "sliding_window", WINDOW_TOKENS, "GPU")

@@ -77,14 +77,14 @@ class PublishPlan(msgspec.Struct, frozen=True):
 
 def batches(engine: Engine, events: float) -> list[tuple[int, bytes]]:
     """Encode an engine's steps until they have so many events, each with the number of events so far."""
-    told, encoded = 0, []
+    count, encoded = 0, []
     step: list[dict[str, Any]] = []
-    while told < events:
+    while count < events:
         for event in engine.turn():
             step.append(_as_vllm(event))
             if isinstance(event, BlocksStored) and not event.group:
-                told += len(step)
-                encoded.append((told, msgspec.msgpack.encode((time.time(), step, 0))))
+                count += len(step)
+                encoded.append((count, msgspec.msgpack.encode((time.time(), step, 0))))
                 step = []
     return encoded
 
@@ -174,12 +174,12 @@ class Workers:
 async def measure(folder: str, workers: int, replicas: int, seconds: float) -> dict[str, float]:
     """Follow one replica's share of the workers, and say what it cost."""
     fleet = FleetState(FleetRules(block_tokens=TREE_BLOCK))
-    said: list[Op] = []
+    published: list[Op] = []
 
     def tell(op: Op, *more: Op) -> None:
         for each in (op, *more):
             fleet.apply(each)
-            said.append(each)
+            published.append(each)
             encode_op(each)
 
     hasher, destinations = PromptHasher("bench", block_tokens=TREE_BLOCK), Destinations()
@@ -213,7 +213,7 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
         )
         task = asyncio.create_task(kv_events.run())
         await asyncio.sleep(JOINED_S + WARM_S)
-        before, began_ops = kv_events.counts(), len(said)
+        before, began_ops = kv_events.counts(), len(published)
         cpu_s, wall_s, late = time.process_time(), time.monotonic(), []
         while time.monotonic() - wall_s < seconds:
             asked_s = time.monotonic()
@@ -222,13 +222,13 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
         cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
         counts = kv_events.counts()
         counts.subtract(before)
-        ops = said[began_ops:]
+        ops = published[began_ops:]
         followed = len(kv_events.followers)
         live = sum(follower.state is State.LIVE for follower in kv_events.followers.values())
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     other = FleetState(FleetRules(block_tokens=TREE_BLOCK))
-    for op in said[:began_ops]:
+    for op in published[:began_ops]:
         other.apply(op)
     entries = [encode_ops(ops[at : at + 100]) for at in range(0, len(ops), 100)]
     fold_s = time.process_time()
@@ -269,13 +269,13 @@ def _measured(mix: Mix, count: int, blocks: int) -> tuple[float, float, float, f
         began_ns = time.process_time_ns()
         residency.apply(0, some)
         applied_ns = time.process_time_ns()
-        told = residency.changes("w", at + 2)
+        changes = residency.changes("w", at + 2)
         told_ns = time.process_time_ns()
         apply_ns += applied_ns - began_ns
         changes_ns += told_ns - applied_ns
-        ops += len(told)
-        op_bytes += len(msgspec.msgpack.encode(told))
-        for op in told:
+        ops += len(changes)
+        op_bytes += len(msgspec.msgpack.encode(changes))
+        for op in changes:
             apply(tree, op, 0)
         if at // TOLD_EVERY % 20 == 0:
             began_ns = time.process_time_ns()

@@ -232,11 +232,11 @@ async def _soak(options: argparse.Namespace) -> Soak:
     """Run all processes for as long as asked, telling how it goes."""
     async with EmbeddedValkey() as valkey, Redis.from_url(valkey.url) as redis:
         plans = list(_plans(options, valkey.url))
-        told: list[Reports] = [[] for _ in plans]
-        *replicas, observer, idle = told
+        reports: list[Reports] = [[] for _ in plans]
+        *replicas, observer, idle = reports
         began_s = time.monotonic()
         soak = Soak(began_s, began_s + options.warm_up_s, replicas, observer, idle)
-        tasks = [asyncio.create_task(_child(*both)) for both in zip(plans, told, strict=True)]
+        tasks = [asyncio.create_task(_child(*both)) for both in zip(plans, reports, strict=True)]
         tasks.append(asyncio.create_task(_watch(redis, soak, options.report_every_s)))
         ended, _ = await asyncio.wait(tasks, timeout=options.duration_s, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

@@ -169,14 +169,14 @@ async def write(plan: FillPlan) -> None:
     FleetState().restore(pieces)
     restore_s = time.thread_time() - began_s
     gc.collect()  # the second fleet
-    heard, stalls = _Heard(), Stalls()
+    listener, stalls = _Heard(), Stalls()
     config = SharedConfig(plan.url, NAMESPACE, "writer", snapshot_interval_s=1.0)
-    shared = SharedState(config, fleet, clock, heard)
+    shared = SharedState(config, fleet, clock, listener)
     async with _tasks(shared.run(), _publish(shared, clock)):
         await shared.wait_ready()
-        await heard.written.get()  # the first comes with the connection
+        await listener.written.get()  # the first comes with the connection
         async with _tasks(stalls.watch()):
-            written = [await heard.written.get() for _ in range(SNAPSHOTS)]
+            written = [await listener.written.get() for _ in range(SNAPSHOTS)]
             size_bytes, took_s = written[-1]
             say(Measured(stalls, took_s, size_bytes, len(pieces), dump_s, restore_s))
             await input_ended()
@@ -185,14 +185,14 @@ async def write(plan: FillPlan) -> None:
 async def warm_up(plan: FillPlan) -> None:
     """Be the newcomer."""
     _freeze()
-    heard, stalls, clock = _Heard(), Stalls(), LogClock()
+    listener, stalls, clock = _Heard(), Stalls(), LogClock()
     config = SharedConfig(plan.url, NAMESPACE, "newcomer", snapshot_interval_s=3600.0)
-    shared = SharedState(config, FleetState(), clock, heard)
+    shared = SharedState(config, FleetState(), clock, listener)
     async with _tasks(stalls.watch()):
         began_s = time.perf_counter()
         async with _tasks(shared.run(), _publish(shared, clock)):
             await shared.wait_ready()
-            say(Measured(stalls, time.perf_counter() - began_s, heard.read_bytes))
+            say(Measured(stalls, time.perf_counter() - began_s, listener.read_bytes))
             await input_ended()
 
 

@@ -135,12 +135,12 @@ async def table(local: LocalTokenizer, repeats: int) -> None:
         for _ in range(repeats):
             messages = chat(size, rng)
             more = [{"role": role, "content": chat(400, rng)[0]["content"]} for role in ("assistant", "user")]
-            for case, said in (
+            for case, conversation in (
                 ("cold", messages),
                 ("next turn", messages + more),
                 ("repeat", messages + more),
             ):
-                *took, parsed = await bench.one(said)
+                *took, parsed = await bench.one(conversation)
                 found[case].append((took[0], took[1], took[2]))
                 (how[case],), tokens = bench.how[-1], parsed.prompt_token_ids
         for case, rows in found.items():

@@ -128,8 +128,8 @@ def _shared_tree(path: bytes, workers: int, *, staggered: bool) -> PrefixTree:
 
 def _leave(path: bytes, number: int) -> bytes:
     """The first three quarters of a path, then blocks of its own."""
-    kept = len(path) // 8 * 3 // 4 * 8
-    return path[:kept] + chain_bytes(bytes(len(path) - kept), root_hash(number), 8)
+    common_bytes = len(path) // 8 * 3 // 4 * 8
+    return path[:common_bytes] + chain_bytes(bytes(len(path) - common_bytes), root_hash(number), 8)
 
 
 def bytes_per_block(run_blocks: int) -> float:

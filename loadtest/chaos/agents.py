@@ -149,8 +149,8 @@ def read(body: bytes, *, streamed: bool, broken: bool = False) -> Read:
                 break
             raise
         for choice in piece.choices:
-            said = choice.delta or choice.message
-            text += (said and said.content) or ""
+            message = choice.delta or choice.message
+            text += (message and message.content) or ""
         if piece.usage is not None:
             prompt_tokens = piece.usage.prompt_tokens
             details = piece.usage.prompt_tokens_details
@@ -171,15 +171,15 @@ def fault_of(question: Question, seen: Visit) -> tuple[str, Read | None]:
     if seen.end is not End.ANSWERED and not question.streamed:
         return "", None
     try:
-        told = read(seen.body, streamed=question.streamed, broken=seen.end is not End.ANSWERED)
+        parsed = read(seen.body, streamed=question.streamed, broken=seen.end is not End.ANSWERED)
     except msgspec.DecodeError as error:
         return f"not an answer: {error}: {seen.body[:200]!r}", None
     expected = question.expected()
-    if seen.end is End.ANSWERED and told.text != expected:
-        return f"{_difference(told.text, expected)}", None
-    if not expected.startswith(told.text):
-        return f"broken off, and not as it begins: {_difference(told.text, expected)}", None
-    return "", told
+    if seen.end is End.ANSWERED and parsed.text != expected:
+        return f"{_difference(parsed.text, expected)}", None
+    if not expected.startswith(parsed.text):
+        return f"broken off, and not as it begins: {_difference(parsed.text, expected)}", None
+    return "", parsed
 
 
 def _difference(text: str, expected: str) -> str:
@@ -288,12 +288,12 @@ class Agents:
                 messages.append(
                     {"role": "user", "content": new_words(chance, chance.randint(*MESSAGE_TOKENS))}
                 )
-                told = await self._ask(chance, "turn", messages, reusable_tokens)
-                if told is None:
+                answer = await self._ask(chance, "turn", messages, reusable_tokens)
+                if answer is None:
                     break  # an agent that got no answer starts over
-                messages.append({"role": "assistant", "content": told.text})
+                messages.append({"role": "assistant", "content": answer.text})
                 # The answer's own tokens and the one that ends the prompt are not counted on.
-                reusable_tokens = max(0, told.prompt_tokens // BLOCK_TOKENS - 1) * BLOCK_TOKENS
+                reusable_tokens = max(0, answer.prompt_tokens // BLOCK_TOKENS - 1) * BLOCK_TOKENS
 
     async def _single(self, number: int) -> None:
         chance = random.Random(f"{self._seed}/single/{number}")
@@ -356,7 +356,7 @@ class Agents:
             if this is not None and this.cancelling():
                 raise
             seen = Visit(End.LEFT, began_s, began_s, loop.time(), None, 0, "", None, "")
-        wrong, told = fault_of(question, seen)
+        wrong, parsed = fault_of(question, seen)
         self.ends[seen.end.value] += 1
         self.asked.append(
             Asked(
@@ -365,12 +365,12 @@ class Agents:
                 replica,
                 streamed,
                 reusable_tokens,
-                None if told is None or seen.end is not End.ANSWERED else told.cached_tokens,
+                None if parsed is None or seen.end is not End.ANSWERED else parsed.cached_tokens,
                 replace(seen, body=b""),
                 wrong,
             )
         )
-        return told if seen.end is End.ANSWERED and not wrong else None
+        return parsed if seen.end is End.ANSWERED and not wrong else None
 
     async def _late(self) -> None:
         loop = asyncio.get_running_loop()

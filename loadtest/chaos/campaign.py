@@ -240,8 +240,8 @@ async def disagreeing(replicas: Sequence[Replica]) -> list[str]:
         for replica in replicas:
             settings = (await replica.client.get("/settings/history", params={"limit": 1})).json()
             workers = (await replica.client.get("/workers")).json()["workers"]
-            told = sorted((each["id"], each["role"], each["state"]) for each in workers)
-            views[replica.url] = (settings["revision"], settings["refused"], told)
+            states = sorted((each["id"], each["role"], each["state"]) for each in workers)
+            views[replica.url] = (settings["revision"], settings["refused"], states)
         first = next(iter(views.values()))
         healthy = {state for *_, state in first[2]} == {"healthy"} and not first[1]
         if healthy and all(view == first for view in views.values()):

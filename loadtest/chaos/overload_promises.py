@@ -109,8 +109,8 @@ def _cut(run: Seen) -> Promise:
 def _retry_after(run: Seen) -> Promise:
     """RFC 9110 section 10.2.3 allows a date, too; clients of the peers read whole seconds."""
     rejected = [one.visit.retry_after for one in run.served if one.visit.end is End.REJECTED]
-    wrong = [said for said in rejected if said is None or not said.isdecimal() or int(said) < 1]
-    times = sorted(int(said) for said in rejected if said is not None and said.isdecimal())
+    wrong = [header for header in rejected if header is None or not header.isdecimal() or int(header) < 1]
+    times = sorted(int(header) for header in rejected if header is not None and header.isdecimal())
     seen = f"{times[0]} to {times[-1]} s in {len(rejected)} answers" if times else "nobody was rejected"
     return Promise("every 429 says in whole seconds when to come back", not wrong, seen)
 

@@ -168,9 +168,9 @@ def _row(act: ActSeen, record: Record) -> str:
         for each in act.struck
     )
     back = "not in time" if act.recovery_s is None else f"{act.recovery_s:.1f} s"
-    kept = ' class="broken"' if act.broken else ""
+    mark = ' class="broken"' if act.broken else ""
     return (
-        f"<tr><td{kept}>{act.act.number}<td>{_since(act.began_s, record):.0f} s<td>{struck}"
+        f"<tr><td{mark}>{act.act.number}<td>{_since(act.began_s, record):.0f} s<td>{struck}"
         f"<td>{_safe(_listed(act.ends))}<td>{back}"
     )
 

@@ -486,8 +486,8 @@ class ChaosStage:
                 continue
             for line in log.read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
-                    said = json.loads(line)
-                    if said["level"] not in ("error", "critical") or said["event"] in ERRORS_EXPECTED:
+                    fields = json.loads(line)
+                    if fields["level"] not in ("error", "critical") or fields["event"] in ERRORS_EXPECTED:
                         continue
                 lines.append(f"{log.stem}: {line}")
         return lines

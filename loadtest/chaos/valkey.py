@@ -282,13 +282,13 @@ class SentinelGroup:
         found: list[ValkeyServer] = []
 
         async def agreed() -> bool:
-            told = [
+            addresses = [
                 await sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.SERVICE)
                 for sentinel in self.sentinels
                 if sentinel.running
             ]
             for server in self.servers:
-                if server.running and sum(int(address[1]) == server.port for address in told) >= 2:
+                if server.running and sum(int(address[1]) == server.port for address in addresses) >= 2:
                     with contextlib.suppress(RedisError, OSError):
                         if (await server.command("ROLE"))[0] == b"master":
                             found.append(server)

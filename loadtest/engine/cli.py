@@ -217,8 +217,8 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     flag("kv_events_legacy", "vLLM: events as arrays, as before 2026", action=argparse.BooleanOptionalAction)
     _add_hand_over(parser)
-    known = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
-    assert {field.name for field in fields(EngineSettings)} <= known
+    flags = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
+    assert {field.name for field in fields(EngineSettings)} <= flags
     return parser
 
 

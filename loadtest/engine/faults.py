@@ -69,16 +69,16 @@ class Fault:
         """Make a fault from decoded JSON; `ValueError` says what is wrong with it."""
         if not isinstance(fields, Mapping) or fields.get("kind") not in get_args(FaultKind):
             raise ValueError(f"kind must be one of {', '.join(get_args(FaultKind))}")
-        known = {name: type(default) for name, default in _DEFAULTS.items()}
+        kinds = {name: type(default) for name, default in _DEFAULTS.items()}
         for name, value in fields.items():
             if name == "kind":
                 continue
-            if name not in known:
+            if name not in kinds:
                 raise ValueError(f"unknown field {name!r}")
-            if known[name] is bool:
+            if kinds[name] is bool:
                 if not isinstance(value, bool):
                     raise ValueError(f"{name} must be true or false")
-            elif isinstance(value, bool) or not isinstance(value, int | known[name]) or value < 0:
+            elif isinstance(value, bool) or not isinstance(value, int | kinds[name]) or value < 0:
                 raise ValueError(f"{name} must be a number, at least 0")
         if not 400 <= fields.get("status", 500) <= 599:
             raise ValueError("status must be from 400 to 599")

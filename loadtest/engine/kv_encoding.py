@@ -168,13 +168,13 @@ class VllmEncoding:
 
         ``ids`` has token ids of spans that another group has reported; ``events`` takes the events.
         """
-        told = change.spans.get("full", [])
-        kept = change.spans.get(group.name, [])
+        reported = change.spans.get("full", [])
+        stored = change.spans.get(group.name, [])
         if group.name != "full":
-            told = told + _outside(kept, told)
-        for span in told:
+            reported = reported + _outside(stored, reported)
+        for span in reported:
             start, end = span
-            places = sorted({at for first, last in kept for at in range(max(first, start), min(last, end))})
+            places = sorted({at for first, last in stored for at in range(max(first, start), min(last, end))})
             if span not in ids:
                 ids[span] = unpack_ids(_tokens(change.content, start, end, self._block_tokens))
             event = self._event(change.content, start, places, ids[span])

@@ -110,11 +110,11 @@ def choose_output(
 def _tool_call(sampling: Sampling, name: str, seed: int, limit: int) -> Output:
     text = json.dumps(_example(sampling.parameters or {}, seed, 0), separators=(",", ":"))
     head = pack_tool_head(name)
-    kept = head + pad(text.encode())
-    if count(kept) <= limit:
-        return Output(count(kept), text, kept, "tool_calls", tool=name)
+    packed = head + pad(text.encode())
+    if count(packed) <= limit:
+        return Output(count(packed), text, packed, "tool_calls", tool=name)
     text = text[: max(0, limit * TOKEN_BYTES - len(head))]
-    return Output(limit, text, kept[: limit * TOKEN_BYTES], "length", tool=name)
+    return Output(limit, text, packed[: limit * TOKEN_BYTES], "length", tool=name)
 
 
 def _example(schema: Mapping[str, Any], seed: int, depth: int) -> Any:

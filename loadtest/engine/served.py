@@ -40,10 +40,10 @@ class KnownBlocks(bytes):
     @classmethod
     def of(cls, blocks: bytes, tokens: bytes, extra: Extra) -> "KnownBlocks":
         """Attach what hashes stand for."""
-        known = cls(blocks)
-        known.tokens = tokens
-        known.extra = extra
-        return known
+        blocks_known = cls(blocks)
+        blocks_known.tokens = tokens
+        blocks_known.extra = extra
+        return blocks_known
 
     @property
     def content(self) -> Content:

@@ -135,8 +135,8 @@ def judge_line(line: bytes) -> str:
         return f"one read of a connection began {begun} requests" if begun > BEGUN_MAX else ""
     if fields.get("level") in ("error", "critical"):
         where = failure_in(str(fields.get("exception", "")))
-        said = " ".join(str(fields.get(name, "")) for name in ("event", "message", "task", "reason"))
-        return f"an error in the log: {said[:300]} {where}".rstrip()
+        summary = " ".join(str(fields.get(name, "")) for name in ("event", "message", "task", "reason"))
+        return f"an error in the log: {summary[:300]} {where}".rstrip()
     return ""
 
 

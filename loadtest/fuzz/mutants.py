@@ -52,8 +52,8 @@ def verdict(name: str, report: Report) -> str:
     if not found:
         return f"{start} NOT FOUND in {report.cases} cases, {report.seconds:.0f} s"
     first = found[0]
-    told = f"{start} found within {report.cases} cases, {report.seconds:.0f} s: {first.what[:300]}"
-    return "\n".join((told, *(f"    likeliest: {each}; {each.replay}" for each in first.suspects[:1])))
+    headline = f"{start} found within {report.cases} cases, {report.seconds:.0f} s: {first.what[:300]}"
+    return "\n".join((headline, *(f"    likeliest: {each}; {each.replay}" for each in first.suspects[:1])))
 
 
 if __name__ == "__main__":

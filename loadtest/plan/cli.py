@@ -153,12 +153,12 @@ def _show(console: Console, outcome: Outcome) -> None:
     if outcome.found:
         console.print(_table("fleets that hold it", "fleet", outcome.fleet_rows()))
         console.print(_table("one step from the plan", "change", outcome.step_rows()))
-    told = {
+    sections = {
         "Length buckets": outcome.buckets(),
         "How sure": outcome.certainty(),
         "Assumed": outcome.assumptions(),
     }
-    for title, sentences in told.items():
+    for title, sentences in sections.items():
         if not sentences:
             continue
         console.print(title, style="bold")
@@ -332,5 +332,5 @@ def _flag(
 ) -> None:
     """Add a flag whose help ends with its default, if it has one."""
     shown = f"{default:g}" if isinstance(default, float) else default
-    told = "" if default is None else f" [default {shown}]"
-    group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + told)
+    suffix = "" if default is None else f" [default {shown}]"
+    group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + suffix)

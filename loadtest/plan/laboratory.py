@@ -69,9 +69,9 @@ class Laboratory:
                 trials[number] = trial = Trial.of(result)
                 holds = self._slo.margin(trial.figures) >= 0
                 ttft_s = trial.figures["ttft_p90_s"]
-                told = "-" if ttft_s is None else seconds(float(ttft_s))
+                ttft = "-" if ttft_s is None else seconds(float(ttft_s))
                 self._console.print(
-                    f"{labels[number]}: TTFT P90 {told}, {'holds' if holds else 'does not hold'}",
+                    f"{labels[number]}: TTFT P90 {ttft}, {'holds' if holds else 'does not hold'}",
                     markup=False,
                     highlight=False,
                     style="" if holds else "dim",

@@ -92,24 +92,24 @@ class Outcome:
     def certainty(self) -> list[str]:
         """Certainty of the plan, in sentences."""
         requests = self.workload.request_count
-        told = [f"{self.simulations} simulations of {requests:,} requests each."]
+        sentences = [f"{self.simulations} simulations of {requests:,} requests each."]
         if self.plan is None:
-            return told
+            return sentences
         trials = self.trials_of(self.plan)
         p90s_s = [float(trial.figures["ttft_p90_s"] or np.nan) for trial in trials]
-        told.append(
+        sentences.append(
             f"The plan holds with all of {len(trials)} seeds: TTFT P90 from {seconds(min(p90s_s))} to "
             f"{seconds(max(p90s_s))}. The limit is {seconds(self.slo.ttft_p90_s)}."
         )
         low_s, high_s = trials[0].interval_s
-        told.append(
+        sentences.append(
             f"95 % interval of the P90 of one run: {seconds(low_s)} to {seconds(high_s)}, as if requests "
             "were independent; bursts make it wider."
         )
         if high_s > self.slo.ttft_p90_s:
-            told.append("The limit is within that interval: one worker more is the safer choice.")
+            sentences.append("The limit is within that interval: one worker more is the safer choice.")
         worst_s = float(np.nanmax([trial.quarters_s for trial in trials]))
-        told.append(
+        sentences.append(
             f"Worst quarter of the time: TTFT P90 {seconds(worst_s)}"
             + (
                 ", within the limit."
@@ -117,7 +117,7 @@ class Outcome:
                 else ": above the limit, which holds over the whole time only."
             )
         )
-        return told
+        return sentences
 
     def buckets(self) -> list[str]:
         """Advice on length buckets, in sentences; none if it was not asked for.
@@ -196,7 +196,7 @@ class Outcome:
 
     def assumptions(self) -> list[str]:
         """Assumptions of the plan, in sentences."""
-        told = [
+        sentences = [
             f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
             f"Requests come as in {self.workload.name}: {self.workload.notes}.",
             f"Prices: {self.prices}.",
@@ -204,11 +204,11 @@ class Outcome:
             *self.assumed,
         ]
         if self.workers_min > 1:
-            told.append(
+            sentences.append(
                 f"Fewer than {self.workers_min} workers were not simulated: they would have more prefill to "
                 "do than time for it, even if all their memory were one cache."
             )
-        return told
+        return sentences
 
     def _cost(self, candidate: Candidate) -> float:
         return candidate.cost_per_hour(self.prices)

@@ -103,9 +103,9 @@ def make_plan(
             plan = search.settle(divided[0], question.neighbours)
         around = question.steps_around(plan)
         steps = lab.steps(around, search)
-        known = {plan, *(step.candidate for step in around)}
+        tried = {plan, *(step.candidate for step in around)}
         others = search.ranked(dict.fromkeys([whole, *divided, *found]))
-        found = [plan, *(fleet for fleet in others if fleet not in known)]
+        found = [plan, *(fleet for fleet in others if fleet not in tried)]
         capacity_tokens = plan.family.memory(engine).capacity_tokens(engine, plan.workers)
     return Outcome(
         workload=workloads[0],

@@ -305,6 +305,6 @@ class _List(argparse.Action):
         print("Policies")
         for name, rule in POLICIES.items():
             options = () if rule.options is None else fields(rule.options)
-            told = ", ".join(f"{option.name}={option.default:g}" for option in options)
-            print(f"  {name}{': ' if told else ''}{told}")
+            defaults = ", ".join(f"{option.name}={option.default:g}" for option in options)
+            print(f"  {name}{': ' if defaults else ''}{defaults}")
         parser.exit()

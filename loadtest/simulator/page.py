@@ -58,9 +58,9 @@ def report_page(
     lead = f"<p class=faint>{escape(runs[0].result.workload_name)}</p>"
     charts = f'<div class="charts">\n{"".join(chart_figure(chart) for chart in draw_all(runs))}</div>'
     figures = f'<h2>All figures</h2>\n<div class="scroll">\n{_table(runs)}</div>'
-    told = "".join(f"<p class=faint>{escape(note)}</p>\n" for note in notes)
+    remarks = "".join(f"<p class=faint>{escape(note)}</p>\n" for note in notes)
     made = described("What was simulated", facts, command)
-    return document(title, "\n".join((lead, charts, figures, told, made)))
+    return document(title, "\n".join((lead, charts, figures, remarks, made)))
 
 
 def document(title: str, body: str) -> str:

@@ -92,16 +92,16 @@ def _start(cell: Cell) -> tuple[Connection, BaseProcess]:
 def _child(cell: Cell, connection: Connection) -> None:
     # Ctrl-C reaches the whole group; the parent answers it for all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    said: object
+    message: object
     try:
-        said = _run(cell, _paced(lambda *done: connection.send(done)))
+        message = _run(cell, _paced(lambda *done: connection.send(done)))
     except BrokenPipeError:
         return  # nobody is left who would want to know
     except SimulationFailed as error:
-        said = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - the top of this process: what happened is told by the parent
-        said = traceback.format_exc()
-    connection.send(said)
+        message = traceback.format_exc()
+    connection.send(message)
 
 
 def _run(cell: Cell, told: Callable[[int, int], None]) -> Result:

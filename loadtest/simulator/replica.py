@@ -287,13 +287,13 @@ class Replica:
             self._revision = fleet.revision
             self._fitting.clear()
         _, bucket = model_and_bucket(lane)
-        known = self._fitting.get(bucket)
-        if known is None:
+        cached = self._fitting.get(bucket)
+        if cached is None:
             slots = fleet.buckets.fitting(
                 self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens
             )
-            known = self._fitting[bucket] = slots, self._pairing(slots)
-        return known
+            cached = self._fitting[bucket] = slots, self._pairing(slots)
+        return cached
 
     def _pairing(self, slots: NDArray[np.intp]) -> Pairing | None:
         """Pair the prefill workers among these with the decode workers of their protocol."""

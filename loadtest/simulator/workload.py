@@ -96,14 +96,14 @@ class Workload:
 
     def cut(self, requests_max: int) -> "Workload":
         """The first so many requests, session by session; the last session may lose its end."""
-        kept: list[Session] = []
+        sessions: list[Session] = []
         room = requests_max
         for session in self.sessions:
             if room <= 0:
                 break
-            kept.append(replace(session, requests=session.requests[:room]))
+            sessions.append(replace(session, requests=session.requests[:room]))
             room -= len(session.requests)
-        return replace(self, sessions=tuple(kept))
+        return replace(self, sessions=tuple(sessions))
 
     def in_order(self) -> list[SimRequest]:
         """All requests in the order in which they would arrive if every answer came at once.

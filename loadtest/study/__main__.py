@@ -76,17 +76,17 @@ def _simulate(
 
 
 def _dynamo(options: argparse.Namespace, console: Console) -> list[cross_check.Row]:
-    kept = options.results.with_name("dynamo.json")
+    cached = options.results.with_name("dynamo.json")
     if options.dynamo_python is not None:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
             plain.write(gzip.decompress((options.traces / CONVERSATION_FILE).read_bytes()))
             plain.flush()
             try:
                 rows = cross_check.replay(options.dynamo_python, Path(plain.name))
-                kept.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+                cached.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
             except cross_check.DynamoFailed as exc:
                 console.print(f"Dynamo left out: {exc}", style="yellow", markup=False)
-    return msgspec.json.decode(kept.read_bytes(), type=list[cross_check.Row]) if kept.exists() else []
+    return msgspec.json.decode(cached.read_bytes(), type=list[cross_check.Row]) if cached.exists() else []
 
 
 def _parser() -> argparse.ArgumentParser:

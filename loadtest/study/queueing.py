@@ -143,14 +143,14 @@ def figures_of(result: Result, long_tokens: int, last_s: float) -> Figures:
     done = records.outcome == Outcome.COMPLETED
     ttft_s = records.ttft_s
     promised_s = np.array([LEVEL.ttft_s_of(tokens) for tokens in records.prompt_tokens.tolist()])
-    kept = done & (ttft_s <= promised_s)
+    in_time = done & (ttft_s <= promised_s)
     long = records.prompt_tokens > long_tokens
     waits_s = (records.dispatched_s - records.arrival_s)[done]
     return Figures(
         requests=len(records),
         completed_share=float(done.mean()),
-        goodput_per_s=float(kept.sum()) / (last_s - start_s),
-        kept_share=float(kept.mean()),
+        goodput_per_s=float(in_time.sum()) / (last_s - start_s),
+        kept_share=float(in_time.mean()),
         long_ttft_s=_percentiles(ttft_s[done & long]),
         short_ttft_s=_percentiles(ttft_s[done & ~long]),
         wait_s_max=float(waits_s.max()) if len(waits_s) else 0.0,

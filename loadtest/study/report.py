@@ -42,11 +42,11 @@ def summary(found: Mapping[str, Sequence[Verdict]]) -> str:
     """Number of scenarios with each verdict, for the default as it ships and without its queue."""
     lines = []
     for label, verdicts_of in found.items():
-        for figure, told in (
+        for figure, verdict_kinds in (
             ("mean", [one.mean.told for one in verdicts_of]),
             ("P90", [one.p90.told for one in verdicts_of]),
         ):
-            lines.append([f"{label}: {figure} TTFT", *(str(told.count(kind)) for kind in Told)])
+            lines.append([f"{label}: {figure} TTFT", *(str(verdict_kinds.count(kind)) for kind in Told)])
     return tables.table(["of the scenarios", *(kind.value for kind in Told)], lines)
 
 

@@ -56,9 +56,9 @@ def arrivals_s(
 def _until(session: Session, times_s: list[float], end_s: float) -> Session:
     """The session without what comes after a time; nobody waits for what is left out."""
     number: dict[int, int] = {}
-    kept: list[SimRequest] = []
+    requests: list[SimRequest] = []
     for index, (request, at_s) in enumerate(zip(session.requests, times_s, strict=True)):
         if at_s <= end_s:
-            number[index] = len(kept)
-            kept.append(replace(request, after=tuple(number[other] for other in request.after)))
-    return Session(session.start_s, tuple(kept))
+            number[index] = len(requests)
+            requests.append(replace(request, after=tuple(number[other] for other in request.after)))
+    return Session(session.start_s, tuple(requests))

@@ -125,11 +125,13 @@ def _compare(ours: Seeds, rivals: dict[str, Seeds], figure: str) -> Comparison:
     best = min(rivals, key=lambda rival: average(rivals[rival], figure))
     faster = tuple(rival for rival, ratio in ratios.items() if ratio.low > 1.0)
     if average(ours, "completed_share") < ANSWERED_SHARE_MIN:
-        told = Told.UNCOMPARED
+        outcome = Told.UNCOMPARED
     elif faster:
-        told = Told.SLOWER
+        outcome = Told.SLOWER
     elif all(ratio.high < 1.0 for ratio in ratios.values()):
-        told = Told.FASTER
+        outcome = Told.FASTER
     else:
-        told = Told.OPEN
-    return Comparison(average(ours, figure), best, average(rivals[best], figure), ratios[best], faster, told)
+        outcome = Told.OPEN
+    return Comparison(
+        average(ours, figure), best, average(rivals[best], figure), ratios[best], faster, outcome
+    )

@@ -94,13 +94,13 @@ def _simulated(options: argparse.Namespace, console: Console) -> Facts:
         console.print(f"{len(wanted) - len(there)} cells left out: no recorded traffic in {options.traces}")
     options.kept.mkdir(parents=True, exist_ok=True)
     path = options.kept / f"{_key(present())}.txt"
-    known = read(path)
-    for number, (name, value) in enumerate(cells.decided(there, known, options.traces), 1):
+    facts = read(path)
+    for number, (name, value) in enumerate(cells.decided(there, facts, options.traces), 1):
         append(path, name, value)
-        known[name] = value
+        facts[name] = value
         if number % 60 == 0:
             console.print(f"{number} simulated, {len(there)} in all")
-    return {cell.name: known[cell.name] for cell in there}
+    return {cell.name: facts[cell.name] for cell in there}
 
 
 def _key(code: Revision) -> str:

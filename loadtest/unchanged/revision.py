@@ -57,8 +57,8 @@ def present(root: Path = ROOT) -> Revision:
 
 def same_decisions(one: str, other: str, listed: Collection[Revision] | None = None) -> bool:
     """True if two fingerprints of `DECIDING` decide the same, by ``listed`` code or that of `SAME`."""
-    known = {revision.decisions for revision in (confirmed() if listed is None else listed)}
-    return one == other or {one, other} <= known
+    equal = {revision.decisions for revision in (confirmed() if listed is None else listed)}
+    return one == other or {one, other} <= equal
 
 
 def confirmed(path: Path = SAME) -> list[Revision]:

@@ -108,7 +108,7 @@ async def _measure(options: argparse.Namespace, path: Path, console: Console) ->
     for kind in options.kinds:
         tokenizer = await asyncio.to_thread(tiny_model, home.models, kind)
         per_word = tokens_per_word(Tokenizer.from_file(str(tokenizer / "tokenizer.json")))
-        kept = [run for run in read(path).runs if run.model != kind]
+        runs = [run for run in read(path).runs if run.model != kind]
         machine = Machine.here()
         versions = {
             **home.installed(),
@@ -127,8 +127,8 @@ async def _measure(options: argparse.Namespace, path: Path, console: Console) ->
                 turn = number % len(arms)
                 for arm in (*arms[turn:], *arms[:turn]):
                     run = await run_arm(stage, arm, scripts, number, console)
-                    kept.append(run)
-                    write(path, Results(versions, kept))
+                    runs.append(run)
+                    write(path, Results(versions, runs))
                     console.print(f"{kind}, round {number}, {arm.title}: {report.line(run)}", highlight=False)
 
 

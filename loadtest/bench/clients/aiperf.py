@@ -55,19 +55,19 @@ class Aiperf:
 
     def read(self, folder: Path) -> Report:
         """Read the exported profile."""
-        told = Document(folder / FOLDER / REPORT)
-        completed = told.count("completed_request_count", "avg")
+        document = Document(folder / FOLDER / REPORT)
+        completed = document.count("completed_request_count", "avg")
         ttft = "time_to_first_token"
-        failed = round(told.count("request_count", "avg")) - completed
+        failed = round(document.count("request_count", "avg")) - completed
         return Report(
             completed=completed,
             failed=max(failed, 0),
-            ttft_s=told.seconds(ttft, "avg", unit_s=1e-3),
-            ttft_p50_s=told.seconds(ttft, "p50", unit_s=1e-3),
-            ttft_p90_s=told.seconds(ttft, "p90", unit_s=1e-3),
-            prompt_tokens=told.count("total_usage_prompt_tokens", "avg"),
-            cached_tokens=told.count("total_usage_prompt_cache_read_tokens", "avg"),
-            output_tokens=told.count("total_usage_completion_tokens", "avg"),
+            ttft_s=document.seconds(ttft, "avg", unit_s=1e-3),
+            ttft_p50_s=document.seconds(ttft, "p50", unit_s=1e-3),
+            ttft_p90_s=document.seconds(ttft, "p90", unit_s=1e-3),
+            prompt_tokens=document.count("total_usage_prompt_tokens", "avg"),
+            cached_tokens=document.count("total_usage_prompt_cache_read_tokens", "avg"),
+            output_tokens=document.count("total_usage_completion_tokens", "avg"),
         )
 
 

@@ -101,5 +101,7 @@ def _times(theirs_s: float | None, ours_s: float | None) -> str:
 
 
 def _counts(*counts: int | None) -> str:
-    said = [count for count in counts if count is not None]
-    return str(said[0]) if len(set(said)) == 1 else " / ".join("-" if n is None else str(n) for n in counts)
+    reported = [count for count in counts if count is not None]
+    if len(set(reported)) == 1:
+        return str(reported[0])
+    return " / ".join("-" if n is None else str(n) for n in counts)

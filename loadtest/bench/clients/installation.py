@@ -100,5 +100,5 @@ def _runs(python: str) -> bool:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()[-8:]
-        raise InstallFailed("\n".join((f"failed: {' '.join(command)}", *said)))
+        output = (done.stderr or done.stdout).strip().splitlines()[-8:]
+        raise InstallFailed("\n".join((f"failed: {' '.join(command)}", *output)))

@@ -131,11 +131,11 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="a file [standard output]")
     options = parser.parse_args()
     seen = asyncio.run(run(options))
-    told = json.dumps(seen.told(), indent=1)
+    report = json.dumps(seen.told(), indent=1)
     if options.report:
-        options.report.write_text(told)
+        options.report.write_text(report)
     else:
-        print(told)
+        print(report)
     return 1 if seen.errors else 0
 
 

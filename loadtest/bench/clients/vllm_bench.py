@@ -37,13 +37,13 @@ class VllmBench:
 
     def read(self, folder: Path) -> Report:
         """Read the saved result."""
-        told = Document(folder / REPORT)
+        document = Document(folder / REPORT)
         return Report(
-            completed=told.count("completed"),
-            failed=told.count("failed"),
-            ttft_s=told.seconds("mean_ttft_ms", unit_s=1e-3),
-            ttft_p50_s=told.seconds("p50_ttft_ms", unit_s=1e-3),
-            ttft_p90_s=told.seconds("p90_ttft_ms", unit_s=1e-3),
-            prompt_tokens=told.count("total_input_tokens"),
-            output_tokens=told.count("total_output_tokens"),
+            completed=document.count("completed"),
+            failed=document.count("failed"),
+            ttft_s=document.seconds("mean_ttft_ms", unit_s=1e-3),
+            ttft_p50_s=document.seconds("p50_ttft_ms", unit_s=1e-3),
+            ttft_p90_s=document.seconds("p90_ttft_ms", unit_s=1e-3),
+            prompt_tokens=document.count("total_input_tokens"),
+            output_tokens=document.count("total_output_tokens"),
         )

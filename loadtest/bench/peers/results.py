@@ -69,8 +69,8 @@ class Spread:
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Self | None:
         """Summarise what is there; None if nothing is."""
-        known = [value for value in values if value is not None]
-        return cls(statistics.median(known), min(known), max(known)) if known else None
+        present = [value for value in values if value is not None]
+        return cls(statistics.median(present), min(present), max(present)) if present else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,11 @@ async def truths(
             timeout=TIMEOUT_S,
         )
         answer.raise_for_status()
-        said = answer.json()
-        token_ids = tuple(said["choices"][0]["token_ids"])
+        body = answer.json()
+        token_ids = tuple(body["choices"][0]["token_ids"])
         simulated.answered(asked.prompt, token_ids)
         script.answered(token_ids)
-        details = said["usage"]["prompt_tokens_details"] or {}
+        details = body["usage"]["prompt_tokens_details"] or {}
         found.append((answer.headers["x-request-id"], asked, predicted, details.get("cached_tokens") or 0))
     foretold = await _foretold(client, requests)
     return [Truth(asked, foretold[key], predicted, cached) for key, asked, predicted, cached in found]
@@ -62,8 +62,8 @@ async def truths(
 
 async def _foretold(client: httpx.AsyncClient, requests: int) -> dict[str, Predicted]:
     """Predictions of the gateway for its latest requests, by request id."""
-    said = (await client.get("/decisions", params={"limit": requests})).raise_for_status().json()
+    body = (await client.get("/decisions", params={"limit": requests})).raise_for_status().json()
     return {
         decision["request_id"]: Predicted(decision["matched_tokens"], decision["predicted_cached_tokens"])
-        for decision in said["decisions"]
+        for decision in body["decisions"]
     }

@@ -76,10 +76,10 @@ class KeptKv:
 
     def renew(self, name: str) -> None:
         """Extend the lease."""
-        kept = self._kept.get(name)
-        if kept is not None and not kept.lease.cancelled():
-            kept.lease.cancel()
-            kept.lease = self._lease(name)
+        entry = self._kept.get(name)
+        if entry is not None and not entry.lease.cancelled():
+            entry.lease.cancel()
+            entry.lease = self._lease(name)
 
     def ask(self, name: str, tokens: int, kept_tokens: int, answer: Answer) -> None:
         """Answer when the KV of ``tokens`` is where it is wanted, but for ``kept_tokens`` that are there."""
@@ -90,15 +90,15 @@ class KeptKv:
 
     def let_go(self, name: str) -> None:
         """Release it; harmless if it is not kept."""
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            kept.lease.cancel()
-            self._release(kept.job)
+        entry = self._kept.pop(name, None)
+        if entry is not None:
+            entry.lease.cancel()
+            self._release(entry.job)
 
     def close(self) -> None:
         """Forget everything; nobody is told."""
-        for kept in self._kept.values():
-            kept.lease.cancel()
+        for entry in self._kept.values():
+            entry.lease.cancel()
         for asked in self._asked.values():
             if asked.shipment is not None:
                 asked.shipment.cancel()
@@ -118,10 +118,10 @@ class KeptKv:
         self.let_go(name)
 
     def _send(self, name: str, asked: _Asked) -> None:
-        kept = self._kept.get(name)
-        if kept is not None:
+        entry = self._kept.get(name)
+        if entry is not None:
             # Once its bytes are on their way, it is their end that lets it go.
-            kept.lease.cancel()
+            entry.lease.cancel()
         asked.shipment = self._transfers.pull(
             asked.tokens, asked.kept_tokens, lambda problem: self._sent(name, asked, problem)
         )
@@ -132,9 +132,9 @@ class KeptKv:
             self.let_go(name)
             asked.call.answer.send(200, b"{}")
             return
-        kept = self._kept.get(name)
-        if kept is not None:
-            kept.lease = self._lease(name)
+        entry = self._kept.get(name)
+        if entry is not None:
+            entry.lease = self._lease(name)
         asked.call.answer.send(500, problem.encode())
 
     def _given_up(self, name: str, asked: _Asked) -> None:

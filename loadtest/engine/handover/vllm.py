@@ -315,16 +315,16 @@ class KvTransfers:
 
     async def _shake_hands(self, plan: Fetch) -> tuple[str, int]:
         """Address of an engine: once it is known by its id, the address in the request does not matter."""
-        known = self._known.get(plan.engine_id)
-        if known is None:
+        address = self._known.get(plan.engine_id)
+        if address is None:
             try:
                 answer = await call(plan.host, plan.port, "/handshake", {})
             except (PeerLost, PeerRefused) as error:
                 raise TransferFailed(_FAILED) from error
             if answer["engine_id"] != plan.engine_id:
                 raise TransferFailed(_FAILED)
-            known = self._known[plan.engine_id] = plan.host, plan.port
-        return known
+            address = self._known[plan.engine_id] = plan.host, plan.port
+        return address
 
     async def _look_up(self, plan: Fetch) -> tuple[str, int]:
         """Ask Mooncake's bootstrap server for the engine's worker."""

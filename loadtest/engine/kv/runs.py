@@ -398,10 +398,10 @@ class RunStore:
         while run is not None and not run.children:
             while run.pieces and run.pieces[-1].tier is Tier.ABSENT:
                 run.pieces.pop()
-            kept = (run.pieces[-1].end - run.start) * HASH_BYTES if run.pieces else 0
+            left_bytes = (run.pieces[-1].end - run.start) * HASH_BYTES if run.pieces else 0
             first = run.blocks[:HASH_BYTES]
-            run.blocks = run.blocks[:kept]
-            if kept:
+            run.blocks = run.blocks[:left_bytes]
+            if left_bytes:
                 return
             parent = run.parent
             if parent is None:

@@ -191,12 +191,12 @@ class Windows(Boundaries):
         """Release the window KV before a block that a request has put on the path to a node."""
         # vLLM has hidden it from others all the time.
         since = self._device.operation if self._vllm else lease.operation
-        kept: list[tuple[int, int]] = []
+        live: list[tuple[int, int]] = []
         for start, end in lease.live:
             if end > before:
-                kept.append((max(start, before), end))
+                live.append((max(start, before), end))
             self._retire(lease, node, start, min(end, before), since)
-        lease.live = kept
+        lease.live = live
 
     def _retire(self, lease: Lease, node: Node, start: int, end: int, since: int) -> None:
         """Free the window KV of blocks on the path to a node, but for windows that stay."""

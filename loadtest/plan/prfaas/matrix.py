@@ -85,8 +85,8 @@ def run_matrix(
     The first ``warmup_s`` are in no figure; ``told`` hears of the progress.
     """
     lines = [] if kept is None else whole_lines(kept)
-    known = [msgspec.json.decode(line, type=Trial) for line in lines]
-    have = {(trial.case, trial.fleet, trial.seed) for trial in known}
+    trials = [msgspec.json.decode(line, type=Trial) for line in lines]
+    have = {(trial.case, trial.fleet, trial.seed) for trial in trials}
     missing = [
         (case, fleet, seed)
         for case in asked
@@ -112,11 +112,11 @@ def run_matrix(
         figures = Figures.of(result)
         done = figures.completed_share
         cost_s = (done * figures.ttft_mean_s if done else 0.0) + (1.0 - done) * QUEUE_TIMEOUT_S
-        known.append(Trial(case.name, fleet.name, seed, cost_s, figures))
+        trials.append(Trial(case.name, fleet.name, seed, cost_s, figures))
         if kept is not None:
             with kept.open("ab") as file:
-                file.write(msgspec.json.encode(known[-1]) + b"\n")
-    return known
+                file.write(msgspec.json.encode(trials[-1]) + b"\n")
+    return trials
 
 
 def matrix_table(trials: Sequence[Trial]) -> Table:

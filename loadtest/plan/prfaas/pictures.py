@@ -87,10 +87,10 @@ def storm_chart(storm: Mapping[str, Result]) -> Chart:
     panels[-1].set_xlabel("seconds")
     figure.supylabel("egress, Gbit/s", fontsize=8.5)
     lost = {name: int((result.records.outcome != 0).sum()) for name, result in storm.items()}
-    told = ", ".join(f"{name} {count or 'none'}" for name, count in lost.items())
+    counts = ", ".join(f"{name} {count or 'none'}" for name, count in lost.items())
     return Chart(
         "egress",
-        f"Egress while the link has a tenth of its capacity, none, and loses 30 %; not answered: {told}",
+        f"Egress while the link has a tenth of its capacity, none, and loses 30 %; not answered: {counts}",
         "The line is the link's capacity; at other times it is 100 Gbit/s, far above.",
         figure,
     )

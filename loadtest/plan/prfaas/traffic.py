@@ -59,13 +59,13 @@ def lognormal_workload(requests: int, rate_per_s: float, *, seed: int, bursts: b
 
 def prompt_lengths(count: int, chance: np.random.Generator) -> NDArray[np.int64]:
     """Draw lengths of prompts, tokens."""
-    kept: list[Floats] = []
+    accepted: list[Floats] = []
     missing = count
     while missing > 0:
         drawn = np.exp(MU + SIGMA * chance.standard_normal(missing))
-        kept.append(drawn[(drawn >= TOKENS_MIN) & (drawn <= TOKENS_MAX)])
-        missing -= len(kept[-1])
-    return np.concatenate(kept).astype(np.int64)
+        accepted.append(drawn[(drawn >= TOKENS_MIN) & (drawn <= TOKENS_MAX)])
+        missing -= len(accepted[-1])
+    return np.concatenate(accepted).astype(np.int64)
 
 
 def _bursty(times_s: Floats, chance: np.random.Generator) -> Floats:
