@@ -1,8 +1,8 @@
-"""One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
+"""One replica of the gateway without its sockets, which hears of the others late.
 
-It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `PairDecider`,
-`DecodeSelector`, `Offloading`, `RequestQueue`, `Feedback` and `LogClock` are the production ones, on virtual
-time. Left out is what moves bytes.
+It handles a request as `router.gateway.exchange` does, with the production parts on virtual time:
+`FleetState`, `PairDecider`, `DecodeSelector`, `Offloading`, `RequestQueue`, `Feedback` and `LogClock`. The
+movement of bytes is left out.
 
     take ──┬── Placed ────> own FleetState at once     (twice, for a prefill and a decode worker, and
            │      └───────> SharedLog ──late──> the others' FleetStates    Shipping if KV crosses a link)
@@ -11,8 +11,8 @@ time. Left out is what moves bytes.
     completed ─── Finished, then what Feedback learned: Trim, Forget, Fitted
     aborted ───── Finished, and Trim of what was inserted on trust
 
-A prompt is text of `BYTES_PER_TOKEN` bytes a token, so that a block of the gateway is whole blocks of the
-engine; its path is every k-th of the engine's chained hashes.
+A prompt is text of `BYTES_PER_TOKEN` bytes a token, so that a gateway block is whole engine blocks; its path
+is every k-th of the engine's chained hashes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -90,29 +90,27 @@ START_NS = 10**18
 """Log time at the start of a simulation; any time will do that is later than 0."""
 
 BLOCK_BYTES = 8
-"""Of a block hash in a path."""
 
 MODEL = "simulated"
-"""What all requests ask for."""
+"""Model of all requests."""
 
 NO_SLOTS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-"""Nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRules:
-    """What a replica's settings would say.
+    """A replica's settings.
 
     Attributes:
         policy: Chooses the worker of a request (its prefill worker, if there are decode workers).
         decode_policy: Chooses its decode worker; None: `policies.DECODE_COST`.
-        profile: What of a prefix match the model can reuse.
+        profile: Reusable part of a prefix match for this model.
         fleet: Rules of the fold.
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
-        queue: How requests wait; None: they never do.
-        step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
-        offload: How the site of a prefill is chosen.
+        queue: None: requests never wait.
+        step_tokens: Longest prefill step of an engine, if others find it only when it is over.
+        offload: Choice of the site of a prefill.
     """
 
     policy: Policy
@@ -127,7 +125,7 @@ class ReplicaRules:
 
 
 class Caller(Protocol):
-    """Who sent a request."""
+    """Sender of a request."""
 
     def dispatched(self, dispatch: "Dispatch") -> None:
         """It goes to its worker."""
@@ -141,10 +139,8 @@ class Dispatch:
     """A request on its way, as its replica remembers it.
 
     Attributes:
-        parsed: The request.
-        attempt: How it was placed.
-        decode_attempt: How it was placed on a decode worker; None without one.
-        ships: Whether the log was told of a link that its KV crosses.
+        decode_attempt: Placement on a decode worker; None without one.
+        ships: The log knows of a link that its KV crosses.
     """
 
     parsed: RequestFacts
@@ -154,14 +150,7 @@ class Dispatch:
 
 
 class Replica:
-    """One replica.
-
-    Args:
-        name: Unique among the replicas.
-        clock: Virtual time.
-        rules: Its settings.
-        log: Where it says what it does.
-    """
+    """One replica with a unique name."""
 
     def __init__(self, name: str, clock: VirtualClock, rules: ReplicaRules, log: SharedLog) -> None:
         self.name = name
@@ -234,13 +223,9 @@ class Replica:
         )
 
     def take(self, blocks: bytes, tokens: int, caller: Caller, flow: str = DEFAULT_FLOW) -> None:
-        """Let a request go, wait, or neither.
+        """Let a request go, wait, or neither; ``caller`` hears the result, now or later.
 
-        Args:
-            blocks: The prompt's packed chained hashes of the engine's blocks.
-            tokens: Its length.
-            caller: Told what becomes of it, now or later.
-            flow: Its class and tenant.
+        ``blocks`` are the prompt's packed chained hashes of the engine's blocks, ``tokens`` its length.
         """
         request = _Request(self, self._parsed(blocks, tokens), flow, caller)
         match request.decide("", -1):
@@ -292,11 +277,10 @@ class Replica:
         return self._log_clock.now_us()
 
     def _slots_of(self, lane: str) -> NDArray[np.intp]:
-        """Who may take the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
+        """Workers for the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
         return self._fitting_to(lane)[0]
 
     def _pairing_of(self, lane: str) -> Pairing | None:
-        """Who of them needs a partner."""
         return self._fitting_to(lane)[1]
 
     def _fitting_to(self, lane: str) -> tuple[NDArray[np.intp], Pairing | None]:
@@ -305,13 +289,13 @@ class Replica:
             self._revision = fleet.revision
             self._fitting.clear()
         _, length = model_and_length(lane)
-        known = self._fitting.get(length)
-        if known is None:
+        cached = self._fitting.get(length)
+        if cached is None:
             slots = fleet.buckets.fitting(
                 self._slots, length, lambda slot: fleet.at_slot(slot).capacity_tokens
             )
-            known = self._fitting[length] = slots, self._pairing(slots)
-        return known
+            cached = self._fitting[length] = slots, self._pairing(slots)
+        return cached
 
     def _pairing(self, slots: NDArray[np.intp]) -> Pairing | None:
         """Pair the prefill workers among these with the decode workers of their protocol."""
@@ -343,14 +327,11 @@ class Replica:
     def completed(
         self, dispatch: Dispatch, usage: Usage, prefill_s: float, decode_s: float, *, told: bool
     ) -> None:
-        """The answer is complete: release, and learn from it.
+        """Release a complete answer, and learn from its usage and times.
 
-        Args:
-            dispatch: Of the request.
-            usage: What the engine reports.
-            prefill_s: From dispatch to the first token, or until its KV was where it is decoded.
-            decode_s: From the first token to the last.
-            told: Whether `first_token` was called; only a plain worker may end without it.
+        ``prefill_s`` goes from dispatch to the first token, or until its KV was where it is decoded,
+        ``decode_s`` to the last token. ``told`` means `first_token` was called; only a plain worker may end
+        without it.
         """
         assert told or dispatch.decode_attempt is None
         now_us = self._log_clock.now_us()
@@ -372,12 +353,7 @@ class Replica:
         self.room.changed()
 
     def aborted(self, dispatch: Dispatch, *, told: bool) -> None:
-        """A worker failed, or the client left.
-
-        Args:
-            dispatch: Of the request.
-            told: Whether `first_token` was called.
-        """
+        """Release after a worker failed, or the client left; ``told`` means `first_token` was called."""
         now_us = self._log_clock.now_us()
         if not told or dispatch.decode_attempt is None:
             self.publish(Finished(dispatch.attempt.request_id, now_us))
@@ -389,10 +365,9 @@ class Replica:
         self.room.changed()
 
     def collect(self) -> int:
-        """Forget what is too old to matter, as the gateway does every second.
+        """Forget what is too old, as the gateway does every second.
 
-        Returns:
-            Reservations that nobody ever released: each one is a bug somewhere.
+        Return leaked reservations, each of them a bug.
         """
         return self.fleet.collect(self._log_clock.now_us())
 
@@ -422,7 +397,6 @@ class Replica:
         self.room.changed()
 
     def _parsed(self, blocks: bytes, tokens: int) -> RequestFacts:
-        """What the gateway would make of the prompt."""
         path = np.frombuffer(blocks, dtype="<u8")[self._step - 1 :: self._step].tobytes()
         key = xxhash.xxh3_64_intdigest(blocks[-BLOCK_BYTES:] + tokens.to_bytes(8, "little"))
         return BareRequest(
@@ -435,7 +409,7 @@ class Replica:
 
 
 def _protocol(worker: Worker) -> str:
-    """How it hands over; as SGLang does, if nobody says."""
+    """Its hand-over protocol, by default SGLang's."""
     return worker.labels.get(HANDOVER_LABEL, "sglang")
 
 

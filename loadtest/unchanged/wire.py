@@ -38,13 +38,7 @@ def _sample(kind: type[Op]) -> Op:
 
 
 def _value(kind: inspect.Type, name: str, place: int) -> object:
-    """Make a value of a type, within its bounds.
-
-    Args:
-        kind: The type.
-        name: Of the field: text is its name.
-        place: Of the field, from 1: numbers are made of it.
-    """
+    """Make a value of a type within its bounds: text is the field's name, numbers follow from its place."""
     match kind:
         case inspect.BoolType():
             return True
