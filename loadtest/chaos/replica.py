@@ -105,12 +105,12 @@ async def settled(replicas: Sequence[Replica], within_s: float = SETTLE_TIMEOUT_
 
 
 async def _view(replica: Replica) -> tuple[object, ...]:
-    return (
-        await replica.degraded(),
-        sum((await replica.loads()).values()),
-        await replica.metric("cacheway_log_buffered_ops"),
-        tuple((await replica.held()).items()),
-    )
+    """Return what it says of itself; the first two only while these show that it is not at rest."""
+    at_rest = await replica.degraded(), sum((await replica.loads()).values())
+    if at_rest != (None, 0):
+        return at_rest
+    buffered_ops = await replica.metric("cacheway_log_buffered_ops")
+    return (*at_rest, buffered_ops, tuple((await replica.held()).items()))
 
 
 async def disagreements(replicas: Sequence[Replica], prompts: Iterable[str]) -> list[str]:
