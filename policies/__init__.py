@@ -108,6 +108,7 @@ from policies.state.links import LinkRules, Links, Quote, link_name, site_after
 from policies.state.newest import Newest
 from policies.state.op_log import OpLog
 from policies.state.ops import (
+    KIND_NAMES,
     OP_KINDS,
     Audited,
     BytesPerToken,
@@ -167,6 +168,7 @@ __all__ = [
     "GRACE_S",
     "HANDOVER_LABEL",
     "HAND_OVERS",
+    "KIND_NAMES",
     "LINK_LOOK_S",
     "NEVER_TOKENS",
     "NO_WORKER_RETRY_AFTER_S",

@@ -286,6 +286,18 @@ LOG_BUFFER = Family("log_buffered_ops", "gauge", "Operations waiting to be sent 
 OPS_PUBLISHED = Family("ops_published", "counter", "Operations of this gateway sent to the shared log.")
 OPS_APPLIED = Family("ops_applied", "counter", "Operations of other replicas applied.")
 OPS_DROPPED = Family("ops_dropped", "counter", "Own operations dropped because the buffer was full.")
+REGISTERS_DIFFER = Family(
+    "registers_differ",
+    "gauge",
+    "Living replicas that have known other words of a kind of register than this one for ten seconds.",
+    ("register",),
+)
+REGISTERS_PUBLISHED_AGAIN = Family(
+    "registers_published_again",
+    "counter",
+    "Times this replica published all registers of a kind again, since another replica knew other words.",
+    ("register",),
+)
 OPS_SKIPPED = Family(
     "ops_skipped",
     "counter",

@@ -22,7 +22,7 @@ snapshot name workers by id. What follows from all this and policies ask for is 
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from policies.pricing.views import Candidates, Ships, Slots
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.state.circuits import Circuits
+from policies.state.digests import Digest, Word, digest_of
 from policies.state.evidence import Evidence
 from policies.state.fairness import Fairness, equal_weights
 from policies.state.links import LinkRules, Links
@@ -69,8 +70,9 @@ from policies.state.ops import (
     Waiting,
     WorkerGone,
     WorkerPut,
+    tag_of,
 )
-from policies.state.overrides import Overrides
+from policies.state.overrides import Overrides, version_of
 from policies.state.queue_view import QueueView
 from policies.state.registers import AllRegisters
 from policies.state.reports import Reports
@@ -240,6 +242,10 @@ class FleetState:
         """The newest of them."""
         self.left_out_ops = 0
         """Operations that snapshots left out, since they could not be encoded."""
+        self._digest = Digest()
+        """Of the workers that exist."""
+        self._seldom: dict[int, tuple[int, int]] = {}
+        """Revision and digest of what changes seldom, by tag."""
         self._workers: dict[str, Worker] = {}
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
@@ -527,6 +533,18 @@ class FleetState:
 
     def _register_ops(self) -> Iterator[Op]:
         """Workers and all other registers as operations; they may change while this goes on."""
+        yield from self._worker_ops()
+        for words in self.registers.apart:
+            yield from words
+        yield from self.audit
+        yield from self.expires
+        yield from [self._gone[key] for key in sorted(self._gone)]
+        for words in self.registers.plain:
+            yield from words
+        yield from self.overrides.dump()
+
+    def _worker_ops(self) -> Iterator[Op]:
+        """Workers, and removals whose row is still there, as operations."""
         for worker_id in sorted(self._workers):
             worker = self._workers.get(worker_id)
             if worker is None:
@@ -550,14 +568,61 @@ class FleetState:
                     worker.leaving,
                     worker.knows,
                 )
-        for words in self.registers.apart:
-            yield from words
-        yield from self.audit
-        yield from self.expires
-        yield from [self._gone[key] for key in sorted(self._gone)]
-        for words in self.registers.plain:
-            yield from words
-        yield from self.overrides.dump()
+
+    # What replicas compare (`router.shared.agreement`).
+
+    def digests(self) -> dict[int, list[int]]:
+        """Return a digest of each kind of register, by tag: its values since this was last asked.
+
+        The present value comes last. Replicas that know the same words have the same values.
+        """
+        found = {tag_of(each.kind): each.digest.passed() for each in self.registers if each.kind.compared}
+        found[tag_of(WorkerPut)] = self._digest.passed()
+        changes = self.overrides
+        found[tag_of(SettingsChanged)] = [
+            self._digest_of(
+                SettingsChanged,
+                changes.revision,
+                ((change.change_id, *version_of(change)[:2]) for change in changes.dump()),
+            )
+        ]
+        found[tag_of(Audited)] = [
+            self._digest_of(
+                Audited, self.audit.revision, ((op.request_id, op.at_us, op.replica) for op in self.audit)
+            )
+        ]
+        return found
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        """Return all that this replica knows of some kinds of register, as operations.
+
+        Args:
+            tags: Of those that `digests` names; the removals of workers come with the workers.
+        """
+        if tag_of(WorkerPut) in tags:
+            yield from self._worker_ops()
+            yield from [self._gone[key] for key in sorted(self._gone)]
+        for words in self.registers:
+            if tag_of(words.kind) in tags:
+                yield from words
+        if tag_of(SettingsChanged) in tags:
+            yield from self.overrides.dump()
+        if tag_of(Audited) in tags:
+            yield from self.audit
+
+    def _digest_of(self, kind: type[Op], revision: int, words: Iterable[Word]) -> int:
+        """Return the digest of words that change seldom, and count what is known of them by a revision."""
+        tag = tag_of(kind)
+        known = self._seldom.get(tag)
+        if known is None or known[0] != revision:
+            known = self._seldom[tag] = revision, digest_of(words)
+        return known[1]
+
+    def _word(self, worker: Worker | None) -> Word | None:
+        """Return what identifies the newest change of a worker; None if there is no such worker."""
+        if worker is None or not self._exists(worker):
+            return None
+        return worker.worker_id, worker.version[0], worker.version[1]
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -632,6 +697,7 @@ class FleetState:
 
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
+        self._digest.replace(self._word(self._workers.get(worker.worker_id)), self._word(worker))
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
         self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))

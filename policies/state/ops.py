@@ -20,9 +20,9 @@ without being counted, and never given to another kind (`RETIRED_TAGS`).
 A register is declared here and nowhere else: the log, the fold and the snapshot find it in `REGISTERS`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from types import GenericAlias
+from types import GenericAlias, MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
 
 import msgspec
@@ -82,10 +82,13 @@ class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         by: Name of the field with the subject; empty if there is only one subject.
         ends_with_worker: Whether the removal of the worker that is its subject ends what was said before.
+        compared: Whether replicas compare what they know of it (`policies.state.digests`). False for a word
+            that is said again and again anyway.
     """
 
     by: ClassVar[str] = ""
     ends_with_worker: ClassVar[bool] = False
+    compared: ClassVar[bool] = True
 
     @property
     def at_us(self) -> int:
@@ -351,6 +354,7 @@ class Reported(Register, frozen=True, tag=24):
 
     by = "worker"
     ends_with_worker = True
+    compared = False
 
     worker: WorkerId
     at_us: LogTime
@@ -731,9 +735,19 @@ def decode_ops(data: bytes) -> Decoded:
     return Decoded(ops, unknown, invalid)
 
 
-_TAGS = frozenset(kind.__struct_config__.tag for kind in OP_KINDS)
+def tag_of(kind: type[Op]) -> int:
+    """Return the tag that stands for a kind of operation in the log."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int)
+    return tag
+
+
+_TAGS = frozenset(map(tag_of, OP_KINDS))
 RETIRED_TAGS = frozenset((25,))
 """Kinds that older versions wrote: 25 was the plan of automatic length buckets (decision 0046)."""
+
+KIND_NAMES: Mapping[int, str] = MappingProxyType({tag_of(kind): kind.__name__ for kind in OP_KINDS})
+"""The name of each kind by its tag."""
 
 _tag_decoder = msgspec.msgpack.Decoder(Count)
 

@@ -32,6 +32,8 @@ from router.metric_families import (
     LOG_LINES_DROPPED,
     OFFLOAD_DECISIONS,
     PROBES_REBUILT,
+    REGISTERS_DIFFER,
+    REGISTERS_PUBLISHED_AGAIN,
     SETTINGS_OVERRIDDEN,
     TRACE_LINES_DROPPED,
     TREE_BLOCKS,
@@ -105,6 +107,7 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
 
 def report_log(core: Core, ops: LogListener) -> Report:
     """Return what tells of the shared log."""
+    told: set[str] = set()
 
     def report(metrics: Metrics) -> None:
         status = core.log.status()
@@ -119,6 +122,11 @@ def report_log(core: Core, ops: LogListener) -> Report:
             skipped_ops=status.skipped_ops,
             snapshots_refused=ops.snapshots_refused,
         )
+        told.update(status.differing)
+        for register in told:
+            metrics.set(REGISTERS_DIFFER, len(status.differing.get(register, ())), register)
+        for register, total in status.published_again.items():
+            metrics.follow(REGISTERS_PUBLISHED_AGAIN, total, register)
 
     return report
 

@@ -4,7 +4,7 @@ The payload is opaque here. `policies.FleetState` is the fold; the listener turn
 metrics. All calls are synchronous, on the event loop, and must be quick.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from policies import Op
@@ -34,6 +34,15 @@ class Fold(Protocol):
         Operations may be applied between two steps, each of which takes microseconds. Whatever was
         applied before the first is in it.
         """
+
+    def digests(self) -> Mapping[int, list[int]]:
+        """Digest of each kind of register by tag: all values since this was last asked, the present one last.
+
+        Equal where the same words are known (`policies.state.digests`).
+        """
+
+    def words(self, tags: Collection[int], /) -> Iterator[Op]:
+        """All that is known of some kinds of register, as operations."""
 
     @property
     def left_out_ops(self) -> int:

@@ -83,6 +83,9 @@ class Reader:
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
         skipped_ops: Operations of others that were not understood or not applied, by reason.
         entries: Entries read.
+        gaps: How often our place in the log was lost.
+        marks: Entries of others read that ask to merge the snapshot.
+        marked: Id of the newest of them.
 
     Args:
         rules: What it reads, and how.
@@ -133,6 +136,7 @@ class Reader:
         self.entries = 0
         self.gaps = 0
         self.marks = 0
+        self.marked = START
 
     async def locate(self, commands: RedisLink, bulk: RedisLink) -> bool:
         """Find our place in the log; merge the snapshot if it is no longer there.
@@ -227,6 +231,7 @@ class Reader:
                 if b"s" in fields:
                     await self._reload(bulk, position, missed=False)
                     self.marks += 1
+                    self.marked = position
                 else:
                     self._apply(position, fields)
             self.position = max(self.position, position)

@@ -17,7 +17,8 @@ What Redis may lose although it acknowledged it, comes back: if another server p
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
 a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
-has in flight.
+has in flight. And heartbeats carry digests of all registers, so that what one replica alone knows is found
+whatever took it from the others (`router.shared.agreement`).
 """
 
 import asyncio
@@ -30,8 +31,9 @@ from collections.abc import Callable, Coroutine
 
 import msgspec
 
-from policies import Left, Op, TimeSample, encode_op
+from policies import Left, Op, OpRefused, TimeSample, encode_op
 from router.errors import StateError
+from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharedConfig
 from router.shared.degraded_reasons import DegradedReasons
@@ -67,6 +69,8 @@ CLOCK_SAMPLES = 5
 CLOCK_SAMPLES_SLOW = 3
 CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
+# Some 10 us each: registers that are published again hold the loop for a millisecond at a time.
+OPS_AT_ONCE = 100
 
 
 class SharedState:
@@ -113,7 +117,9 @@ class SharedState:
             self._declare_left,
             ttl_s=config.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
+            digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
         )
+        self._agreement = Agreement(config.replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
             self._writer,
@@ -169,6 +175,8 @@ class SharedState:
             replicas=self._heartbeat.replicas,
             ready=self._reader.ready.is_set(),
             warming=self._reader.warming,
+            differing=self._agreement.differing,
+            published_again=self._agreement.published_again,
         )
 
     @property
@@ -285,14 +293,14 @@ class SharedState:
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
-        server, gaps, marks = await _server_process(commands), self._reader.gaps, self._reader.marks
+        server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.
             self._publisher.resend()
             self._must_disown = self._must_disown or self._server is not None
             self._server = server
         if not await self._located(commands, bulk):
-            self._keeper.refill(marks)
+            self._keeper.refill(known)
         if self._reader.gaps > gaps:
             self._publisher.resend()
             self._must_disown = True
@@ -374,6 +382,7 @@ class SharedState:
         while True:
             await asyncio.sleep(self._heartbeat.interval_s)
             await self._beat(link)
+            await self._agree()
 
     async def _beat(self, link: RedisLink) -> None:
         try:
@@ -384,6 +393,22 @@ class SharedState:
         if any(map(self._degraded_reasons.has, ("heartbeat", "flush", "read"))):
             with contextlib.suppress(RedisRefused):
                 await self._heartbeat.remove_foreign(link)
+
+    async def _agree(self) -> None:
+        """Compare registers with those of the siblings, and publish again what differs for long."""
+        if not self._reader.ready.is_set():
+            return
+        tags = self._agreement.compare(self._heartbeat.shown, self._reader.lag_s)
+        for number, op in enumerate(self._fold.words(tags) if tags else ()):
+            with contextlib.suppress(OpRefused):  # another version said it, with bounds of its own
+                self._publisher.put(encode_op(op))
+            if number % OPS_AT_ONCE == OPS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        reason = self._agreement.reason
+        if reason is None:
+            self._degraded_reasons.clear("registers")
+        else:
+            self._degraded_reasons.set("registers", reason)
 
     def _on_left(self, op: Left) -> None:
         self._heartbeat.left(op)
