@@ -287,13 +287,19 @@ class EarlyEnds:
 
     Attributes:
         ratio: Mean so far, `RATIO_MIN` to 1; 1 before the first observation.
+        weight: How many requests it stands for, the prior included; at most `MEMORY`.
     """
 
-    __slots__ = ("_weight", "ratio")
+    __slots__ = ("ratio", "weight")
 
     def __init__(self) -> None:
         self.ratio = 1.0
-        self._weight = PRIOR
+        self.weight = PRIOR
+
+    def go_on_from(self, ratio: float, observations: int) -> None:
+        """Go on from what others have learned from so many requests, at least 1."""
+        self.ratio = ratio
+        self.weight = min(PRIOR + observations, MEMORY)
 
     def observe(self, predicted_s: float, observed_s: float) -> None:
         """Learn from a request that found a backlog.
@@ -303,5 +309,5 @@ class EarlyEnds:
             observed_s: The same as observed, >= 0.
         """
         early = min(max(observed_s / predicted_s, RATIO_MIN), 1.0)
-        self._weight = min(self._weight + 1, MEMORY)
-        self.ratio += (early - self.ratio) / self._weight
+        self.weight = min(self.weight + 1, MEMORY)
+        self.ratio += (early - self.ratio) / self.weight

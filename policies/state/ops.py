@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
 
 import msgspec
 
+from policies.estimates.costs import SUMS
 from radix import (
     KEYS_MAX,
     PATHS_MAX,
@@ -62,6 +63,7 @@ from radix import (
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
+Sums = Annotated[tuple[Real, ...], msgspec.Meta(max_length=SUMS)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
 RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
@@ -392,9 +394,20 @@ class LinkMeasured(Register, frozen=True, tag=26):
 
 
 class Fitted(Register, frozen=True, tag=30):
-    """A replica's newest fit of the service-time model of one worker class (`policies.estimates.costs`).
+    """The fleet's fit of the service-time model of one worker class (`policies.estimates.costs`).
 
-    All replicas price with it.
+    All replicas price with it. A replica that learns goes on from the newest word, whoever said it, so this
+    averages over all replicas.
+
+    Attributes:
+        worker_class: Of which workers.
+        at_us: Log time.
+        replica: The replica that said it.
+        a_s: Fixed seconds per prefill.
+        b_s: Seconds per uncached token at an empty context.
+        c0_tokens: Context that doubles the price of a token.
+        observations: How many prefills of all replicas it stands for; 0 if the writer does not say.
+        sums: What the fit goes on from (`ServiceFit.sums`); empty if the writer does not say.
     """
 
     by = "worker_class"
@@ -405,10 +418,22 @@ class Fitted(Register, frozen=True, tag=30):
     a_s: Seconds
     b_s: TokenSeconds
     c0_tokens: ContextTokens
+    observations: Count = 0
+    sums: Sums = ()
 
 
 class BytesPerToken(Register, frozen=True, tag=31):
-    """A replica's newest estimate of prompt bytes per token of one model."""
+    """The fleet's estimate of prompt bytes per token of one model.
+
+    As with `Fitted`, a replica that learns goes on from the newest word.
+
+    Attributes:
+        model: Of which requests.
+        at_us: Log time.
+        replica: The replica that said it.
+        bytes_per_token: The mean.
+        tokens: How many prompt tokens it stands for; 0 if the writer does not say.
+    """
 
     by = "model"
 
@@ -416,6 +441,7 @@ class BytesPerToken(Register, frozen=True, tag=31):
     at_us: LogTime
     replica: Name
     bytes_per_token: TokenBytes
+    tokens: WholeNumber = 0
 
 
 class EarlyRatio(Register, frozen=True, tag=32):
@@ -429,6 +455,7 @@ class EarlyRatio(Register, frozen=True, tag=32):
         replica: Who observed it.
         ratio: Mean of the observed over the predicted time to first token behind a backlog, each counted as 1
             if it was late.
+        observations: How many requests of all replicas it stands for; 0 if the writer does not say.
     """
 
     by = "worker_class"
@@ -437,6 +464,7 @@ class EarlyRatio(Register, frozen=True, tag=32):
     at_us: LogTime
     replica: Name
     ratio: Share
+    observations: Count = 0
 
 
 class CapacityLearned(Register, frozen=True, tag=34):
