@@ -29,7 +29,7 @@ def departures(
         now_us: Log time.
     """
     return tuple(
-        WorkerGone(worker.worker_id, now_us, replica)
+        WorkerGone(worker.worker_id, max(now_us, worker.version[0] + 1), replica)
         for worker in fleet.leaving()
         if now_us - worker.drain_us >= SETTLE_US
         and not fleet.loads.inflight_requests[worker.slot]

@@ -375,9 +375,11 @@ class Registry:
 
     def remove(self, worker_id: str) -> bool:
         """Remove a worker for all replicas; requests in flight there finish. False if unknown."""
-        if self.get(worker_id) is None:
+        local = self.get(worker_id)
+        if local is None:
             return False
-        gone = WorkerGone(worker_id, self.now_us(), self._replica)
+        # Newer than the newest change that is known: its author's clock may be some milliseconds ahead.
+        gone = WorkerGone(worker_id, max(self.now_us(), local.worker.version[0] + 1), self._replica)
         self._say(worker_id, lambda: self._publish(gone))
         return True
 

@@ -172,6 +172,15 @@ def test_a_removed_worker_is_gone_and_its_connections_end_with_their_requests(se
     assert setup.eligible() == ["b:80"]
 
 
+def test_a_removal_that_answers_yes_has_removed_also_what_a_clock_that_is_ahead_changed(setup: Setup) -> None:
+    setup.add("a")
+    at_us = setup.now_us() + 5000
+    setup.shared.fleet.apply(WorkerPut("a:80", at_us, "ahead", "http://a", draining=True))
+    assert setup.registry.remove("a:80")
+    assert setup.shared.fleet.worker("a:80") is None
+    assert setup.registry.get("a:80") is None
+
+
 def test_a_worker_at_another_url_starts_anew(setup: Setup) -> None:
     (a,) = setup.add("a:443")
     setup.registry.add("https://a:443")
