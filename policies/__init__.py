@@ -101,7 +101,7 @@ from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
-from policies.state.clock import LogClock, TimeSample
+from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
 from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name, site_after
@@ -141,6 +141,7 @@ from policies.state.ops import (
     encode_op,
     encode_ops,
     encode_sound_ops,
+    said_us,
 )
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
@@ -164,6 +165,7 @@ __all__ = [
     "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
     "FULL_ATTENTION",
+    "FUTURE_US",
     "GRACE_LAGS",
     "GRACE_S",
     "HANDOVER_LABEL",
@@ -361,6 +363,7 @@ __all__ = [
     "repeated_blocks",
     "role_demand",
     "role_taken",
+    "said_us",
     "service_curve",
     "setting",
     "shares",

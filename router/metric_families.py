@@ -302,8 +302,9 @@ OPS_SKIPPED = Family(
     "ops_skipped",
     "counter",
     "Operations of the shared log that were skipped: a newer version wrote them (unknown_op, "
-    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), or a "
-    "snapshot left them out since they cannot be encoded (unencodable).",
+    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), their "
+    "time is a minute ahead (future), or a snapshot left them out since they cannot be encoded "
+    "(unencodable).",
     ("reason",),
 )
 SNAPSHOTS_REFUSED = Family(

@@ -11,7 +11,10 @@ The sample with the shortest round trip wins, since its error is at most half of
 offset is approached gradually (*slewed*), so log time runs between half and one and a half
 times as fast as real time, never backwards. Only a step forward of more than `STEP_US` is
 taken at once: waiting would leave this replica behind everybody else for longer than the
-jump is worth. Before the first contact the wall clock, read once, is the best guess; nothing has
+jump is worth. So after a step of Redis' clock forth and back all replicas are ahead of it, and go back
+together at half speed; a replica that starts meanwhile steps to the others' time (`LogClock.follow`). A
+replica that alone is further ahead than `FUTURE_US` steps back at once: the others do not accept
+what it says. Before the first contact the wall clock, read once, is the best guess; nothing has
 left the process then, so the first offset is taken as it is, even backwards. Afterwards steps
 of the wall clock change nothing.
 """
@@ -20,6 +23,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 STEP_US = 1_000_000
+FUTURE_US = 60_000_000
+"""How far a time may be ahead of log time until it is no time that any replica may have: a minute, as far as
+clocks of two servers were ever seen apart in a failover."""
+
 SLEW = 0.5
 
 
@@ -95,6 +102,29 @@ class LogClock:
             self._in_contact = True
             self._last_us = 0
         return error_us
+
+    def follow(self, siblings_us: int | None) -> int:
+        """Follow the other replicas, if most of them have another time.
+
+        Args:
+            siblings_us: Log time of most living siblings, some tenths of a second old; None without any.
+
+        Returns:
+            How far log time was set forth, or back if negative, in microseconds.
+        """
+        self._slew(self._monotonic_ns())
+        now_us = self._monotonic_ns() // 1000 + self._offset_us
+        if siblings_us is None or not self._in_contact:
+            return 0
+        if siblings_us - now_us > STEP_US:
+            step_us = siblings_us - now_us
+        elif self._target_us < self._offset_us - FUTURE_US and siblings_us < now_us - FUTURE_US:
+            step_us = self._target_us - self._offset_us
+            self._last_us = 0
+        else:
+            return 0
+        self._offset_us += step_us
+        return step_us
 
     def _slew(self, at_ns: int) -> int:
         """Move the offset towards its target by at most `SLEW` of the time since the last move."""

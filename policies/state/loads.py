@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.state.clock import FUTURE_US
 from policies.state.ops import Finished, FirstToken, Left, Placed
 from radix import HASH_BYTES
 
@@ -280,6 +281,7 @@ class Loads:
         Returns:
             How many requests were released for their age: each one is a bug somewhere.
         """
+        self._forget_future(now_us)
         generation = now_us // self._memory_us
         if generation != self._generation:
             stale = 0 < self._generation < generation - 1
@@ -565,6 +567,18 @@ class Loads:
             self._service_us_at[slot, column] += op.service_us
             if op.safe_blocks and 2 * HASH_BYTES * op.safe_blocks >= sum(map(len, op.paths)):
                 self._returns_at[slot, column] += 1
+
+    def _forget_future(self, now_us: int) -> None:
+        """Forget a time that no replica may have: after it nothing would be counted until it comes.
+
+        The clock of this replica was ahead, and was set back (`policies.state.clock`).
+        """
+        until_us = now_us + FUTURE_US
+        if self._second * 1_000_000 > until_us:
+            for window in self._windows:
+                window[:] = 0
+            self._second = now_us // 1_000_000
+        self._done_us[self._done_us > until_us] = now_us
 
     def _advance(self, second: int) -> None:
         """Empty the columns of the seconds that begin now."""

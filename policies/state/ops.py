@@ -774,6 +774,12 @@ _TAGS = frozenset(map(tag_of, OP_KINDS))
 RETIRED_TAGS = frozenset((25,))
 """Kinds that older versions wrote: 25 was the plan of automatic length buckets (decision 0046)."""
 
+
+def said_us(op: Op) -> int:
+    """Return the log time at which an operation was said, or up to which it counts."""
+    return op.before_us if isinstance(op, Trim | Forget | EndGone) else op.at_us
+
+
 KIND_NAMES: Mapping[int, str] = MappingProxyType({tag_of(kind): kind.__name__ for kind in OP_KINDS})
 """The name of each kind by its tag."""
 

@@ -114,6 +114,17 @@ class Heartbeat:
             if sibling.changed_s > since_s and replica in self._shown
         }
 
+    @property
+    def siblings_us(self) -> int | None:
+        """Log time of most siblings that beat a moment ago, some tenths of a second old; None without any.
+
+        Of an even number it is the earlier one of the two in the middle: one clock that is ahead decides
+        nothing where there are others.
+        """
+        since_s = self._monotonic_s() - FRESH_BEATS * self.interval_s
+        beats = sorted(each.beat_us for each in self._siblings.values() if each.changed_s > since_s)
+        return beats[(len(beats) - 1) // 2] if beats else None
+
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
         self._beating_since_s = None

@@ -388,6 +388,12 @@ class SharedState:
         try:
             await self._heartbeat.beat(link)
             self._degraded_reasons.clear("heartbeat")
+            step_us = self._clock.follow(self._heartbeat.siblings_us)
+            if step_us:
+                logger.warning(
+                    "log time was set to that of the other replicas",
+                    extra={"event": "clock.followed", "step_s": round(step_us / 1e6, 3)},
+                )
         except RedisRefused as error:
             self._degraded_reasons.set("heartbeat", f"Redis refused the heartbeat: {error}")
         if any(map(self._degraded_reasons.has, ("heartbeat", "flush", "read"))):
