@@ -229,14 +229,5 @@ def _put(worker: Worker, replica: str, now_us: int, role: str, draining: bool, t
     labels = {name: value for name, value in worker.labels.items() if name != TURNING_LABEL}
     if turning:
         labels[TURNING_LABEL] = turning
-    return WorkerPut(
-        worker.worker_id,
-        max(now_us, worker.version[0] + 1),
-        replica,
-        worker.url,
-        role or worker.role,
-        draining,
-        worker.capacity_tokens,
-        labels,
-        knows=worker.knows,
-    )
+    fields = {"draining": draining, "drain_us": 0, "leaving": False, **({"role": role} if role else {})}
+    return worker.changed(now_us, replica, labels, **fields)

@@ -79,6 +79,8 @@ from policies.state.reports import Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
+from policies.state.worker_fields import changed, generation_of
+from policies.state.worker_fields import merged as merged_entry
 from radix import (
     WHOLE_MAX,
     WORKERS_MAX,
@@ -125,7 +127,7 @@ class Worker:
         site: Where it stands: its label ``site``, without one `FleetRules.site`.
         drain_us: Log time since which it drains, if somebody said so; else 0.
         leaving: Whether it is to be removed when it has drained.
-        knows: Which changes by whom are in this, as `WorkerPut.knows` has it; never empty.
+        entry: All that the log says of it; None if only operations on it were seen so far, or it is gone.
     """
 
     worker_id: str
@@ -141,12 +143,26 @@ class Worker:
     site: str = ""
     drain_us: int = 0
     leaving: bool = False
-    knows: dict[str, int] = field(default_factory=dict)
+    entry: WorkerPut | None = None
 
     @property
     def worker_class(self) -> str:
         """Which cost profile applies."""
         return self.labels.get("worker_class", "default")
+
+    def changed(
+        self, at_us: int, replica: str, labels: Mapping[str, str] | None = None, **fields: Any
+    ) -> WorkerPut:
+        """Return what to publish to change this worker; others may change other fields at the same time.
+
+        Args:
+            at_us: Log time; a later one is taken if the worker was changed since.
+            replica: Id of this replica.
+            labels: All labels that it is to have; None leaves them.
+            fields: New values of some of `policies.state.worker_fields.FIELDS`, and of ``drain_us``.
+        """
+        assert self.entry is not None
+        return changed(self.entry, max(at_us, self.version[0] + 1), replica, fields, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,20 +570,8 @@ class FleetState:
                 yield WorkerGone(worker.worker_id, worker.gone_us, "")
             if gone:
                 yield WorkerGone(worker.worker_id, at_us, replica)
-            elif worker.url:
-                yield WorkerPut(
-                    worker.worker_id,
-                    at_us,
-                    replica,
-                    worker.url,
-                    worker.role,
-                    worker.draining,
-                    worker.capacity_tokens,
-                    worker.labels,
-                    worker.drain_us,
-                    worker.leaving,
-                    worker.knows,
-                )
+            elif worker.entry is not None:
+                yield worker.entry
 
     # What replicas compare (`router.shared.agreement`).
 
@@ -620,9 +624,10 @@ class FleetState:
 
     def _word(self, worker: Worker | None) -> Word | None:
         """Return what identifies the newest change of a worker; None if there is no such worker."""
-        if worker is None or not self._exists(worker):
+        if worker is None or worker.entry is None:
             return None
-        return worker.worker_id, worker.version[0], worker.version[1]
+        stamps = sorted(worker.entry.stamps.items()), sorted(worker.entry.label_stamps.items())
+        return (f"{worker.worker_id} {stamps}", *generation_of(worker.entry))
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -820,15 +825,19 @@ class FleetState:
     def _worker_put(self, op: WorkerPut) -> None:
         if not is_base_url(op.url):
             raise ValueError(f"{op.url[:200]!r} is no URL of a worker")
-        version = (op.at_us, op.replica, False)
+        generation = (*generation_of(op), False)
         gone = self._gone.get(op.worker)
         if gone is not None:
-            if version <= (gone.at_us, gone.replica, True):
+            if generation <= (gone.at_us, gone.replica, True):
                 return
             del self._gone[op.worker]
         slot = self._slot(op.worker)
         known = self._workers[op.worker]
-        if version <= known.version:
+        if known.entry is not None:
+            op = merged_entry(known.entry, op)
+            if op == known.entry:
+                return
+        elif generation <= known.version:
             return
         gone_us = max(known.gone_us, gone.at_us if gone is not None else 0)
         self._set_worker(
@@ -840,12 +849,12 @@ class FleetState:
                 op.draining,
                 op.capacity_tokens,
                 dict(op.labels),
-                version,
+                (op.at_us, op.replica, False),
                 gone_us=gone_us,
                 site=op.labels.get(SITE_LABEL) or self.rules.site,
                 drain_us=op.drain_us,
                 leaving=op.leaving,
-                knows=op.knows or {"": op.at_us},
+                entry=op,
             )
         )
 
@@ -855,7 +864,8 @@ class FleetState:
         known = self._workers[op.worker]
         gone_us = max(known.gone_us, op.at_us)
         version = (op.at_us, op.replica, True)
-        if version > known.version:
+        since = known.version if known.entry is None else (*generation_of(known.entry), False)
+        if version > since:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))

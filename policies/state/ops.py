@@ -30,6 +30,7 @@ import msgspec
 from policies.estimates.costs import SUMS
 from radix import (
     KEYS_MAX,
+    LABELS_MAX,
     PATHS_MAX,
     WORKERS_MAX,
     Amount,
@@ -62,6 +63,11 @@ from radix import (
 
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
+Stamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_length=KEYS_MAX)]
+LABEL_STAMPS_MAX = 4 * LABELS_MAX
+"""Labels whose changes are remembered, those that were taken away included."""
+
+LabelStamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_length=LABEL_STAMPS_MAX)]
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
 Sums = Annotated[tuple[Real, ...], msgspec.Meta(max_length=SUMS)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
@@ -254,7 +260,7 @@ class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
-    """A worker was added or changed. The newest ``(at_us, replica)`` wins whole.
+    """A worker was added or changed. Entries of one worker are merged field by field (`worker_fields`).
 
     Attributes:
         worker: Worker id (``host:port``, see `router.fleet`).
@@ -267,8 +273,10 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
         labels: Free labels (``worker_class`` selects the cost profile).
         drain_us: Log time at which somebody began to drain it; 0 if it does not drain, or nobody said.
         leaving: It is to be removed when it has drained (`policies.fleet.departures`).
-        knows: Which changes by whom are in it: replica to log time, the newest only; under the empty name,
-            since when there is such a worker. Empty if it replaces whatever there is.
+        knows: Of older versions, which took the newest entry whole: whose changes are in it.
+        stamps: When each field was changed since the worker was added, and by whom: log time and replica.
+            Under the empty name when it was added. Empty if this entry adds it.
+        label_stamps: The same of labels, also of those that were taken away.
     """
 
     worker: WorkerId
@@ -282,6 +290,8 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     drain_us: LogTime = 0
     leaving: bool = False
     knows: TimesByName = {}
+    stamps: Stamps = {}
+    label_stamps: LabelStamps = {}
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):

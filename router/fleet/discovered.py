@@ -4,8 +4,8 @@
     discovery    {"uid", "version", "scope", "drained", "said"} as JSON    for the replicas among each other
     registered   encoder                                                   it registered itself, and may leave
 
-A worker's entry in the log is replaced whole, by discovery on several replicas, by people and by the slow
-loop. The note says which state of the pod is in it already: who knows an older one leaves it alone, and who
+A worker's entry in the log is changed by discovery on several replicas, by people and by the slow loop. The
+note says which state of the pod is in it already: who knows an older one leaves it alone, and who
 knows a newer one changes what the pod changed, and nothing else. So nobody needs a leader, a replica whose
 view is old does no harm, and what people say stays.
 

@@ -42,7 +42,7 @@ from policies import (
 )
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
-from router.fleet.changes import Change, Changes
+from router.fleet.changes import Change
 from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
@@ -115,7 +115,6 @@ class Registry:
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """Whether what follows from the workers' roles is to be found anew when somebody asks."""
-        self._changes = Changes(log)
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
@@ -395,7 +394,7 @@ class Registry:
     ) -> bool:
         """Change a worker for all replicas; None leaves a property as it is. False if unknown.
 
-        It is said again if another replica changes the worker at the same moment (`router.fleet.changes`).
+        Another replica may change the worker at the same moment (`router.fleet.changes`).
         Only a worker that drains can be leaving: to be removed when it has drained
         (`policies.fleet.departures`).
 
@@ -408,7 +407,7 @@ class Registry:
         if labels is not None:
             self._check_labels(labels)
         change = Change(role, draining, capacity_tokens, labels, leaving)
-        self._say(worker_id, lambda: self._changes.say(local.worker, change))
+        self._say(worker_id, lambda: self._publish(change.of(local.worker, self.now_us(), self._replica)))
         return True
 
     # What probes tell.
@@ -627,7 +626,6 @@ class Registry:
         self._lists_changed()
         if fresh:
             self.on_change()
-        self._changes.insist(workers)
 
     def _drop(self, worker_id: str) -> None:
         """Use a worker no more; what it is sending is still received."""

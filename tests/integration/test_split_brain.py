@@ -140,6 +140,26 @@ async def test_what_only_one_replica_applied_is_found_and_published_again(namesp
         await until(lambda: not any(each.state.status.differing for each in (a, b, c)))
 
 
+async def test_labels_that_three_replicas_set_at_once_are_all_there(namespace: str) -> None:
+    """60 labels of one worker, three at a time; of entries that replaced each other whole 44 were left."""
+    async with ValkeyServer() as server, running(namespace, **dict.fromkeys("abc", server.url)) as replicas:
+        replicas["a"].put("w:1")
+        await until(lambda: all(each.fleet.worker("w:1") for each in replicas.values()))
+        for number in range(20):
+            for each in replicas.values():
+                worker = each.fleet.worker("w:1")
+                assert worker is not None
+                labels = {**worker.labels, f"{each.name}{number}": "1"}
+                each.publish(worker.changed(each.clock.now_us(), each.name, labels))
+            await asyncio.sleep(0.002)
+
+        def labels_of(each: Replica) -> dict[str, str]:
+            worker = each.fleet.worker("w:1")
+            return {} if worker is None else worker.labels
+
+        await until(lambda: all(len(labels_of(each)) == 60 for each in replicas.values()))
+
+
 async def test_registers_that_stay_different_are_told_by_name(namespace: str) -> None:
     """A fold that takes no word from others: a defect, and all that can be done is to say so."""
     async with ValkeyServer() as server, running(namespace, **dict.fromkeys("ab", server.url)) as replicas:
