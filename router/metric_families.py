@@ -144,6 +144,12 @@ SHADOW_CACHED_DIFFERENCE = Family(
 )
 PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens, as workers reported them.")
 OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers reported them.")
+IMPOSSIBLE_USAGE = Family(
+    "impossible_usage",
+    "counter",
+    "Answers whose token counts cannot be: more cached than the prompt has, or a number beyond any context. "
+    "Nothing is learned of them.",
+)
 REPORTED_PROMPT_TOKENS = Family(
     "reported_prompt_tokens",
     "counter",

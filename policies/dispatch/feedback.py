@@ -90,11 +90,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         prompt_tokens: Prompt length.
         cached_tokens: Of these, taken from the KV cache; None if the engine does not say.
         completion_tokens: Tokens generated; None if the engine does not say.
+        possible: Whether the counts can be. Of others nothing is learned.
     """
 
     prompt_tokens: int
     cached_tokens: int | None
     completion_tokens: int | None
+    possible: bool = True
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -171,7 +173,7 @@ class _Share(Generic[E]):
     __slots__ = ("estimate", "silent", "unsaid", "word")
 
     def __init__(self, estimate: E) -> None:
-        self.estimate = estimate
+        self.estimate: E = estimate
         self.unsaid: deque[tuple[float, ...]] = deque(maxlen=UNSAID_MAX)
         self.word: tuple[int, str] | None = None
         self.silent = 0
@@ -266,6 +268,8 @@ class Feedback:
         SGLang leaves it out when nothing was cached, and an engine that was not told to report it leaves it
         out always. A worker that has ever reported it means zero.
         """
+        if not usage.possible:
+            return usage
         if usage.cached_tokens is not None:
             if worker_id not in self._reporting:
                 if len(self._reporting) >= REPORTING_MAX:
@@ -301,7 +305,7 @@ class Feedback:
         Returns:
             True if the answer shows that the worker has lost its whole cache.
         """
-        if len(request.paths) != 1:
+        if len(request.paths) != 1 or not usage.possible:
             return False
         flushed = False
         if prompt_bytes := request.prompt_bytes or request.tokenized_bytes:

@@ -162,6 +162,8 @@ class ServiceFit:
         assert 0 < profile.c0_tokens < inf
         self._profile = profile
         self._told = self._since_told = 0
+        self._products: tuple[float, ...]
+        self._moments: tuple[float, ...]
         self._start_from(profile)
         self.observations = self.clipped = self.ignored = 0
         self.longest_tokens = 0.0
@@ -220,7 +222,7 @@ class ServiceFit:
         # Unknowns are ratios to the base: (a/a0, b/b0, (b/c0)/(b0/c00)), all 1 at first.
         # Weighted sums of x·x' (upper triangle by rows) and of x·y.
         self._products = tuple(PRIOR_START * weight for weight in _PRIOR)
-        self._moments: tuple[float, ...] = (PRIOR_START * PRIOR_SCALE,) * 3
+        self._moments = (PRIOR_START * PRIOR_SCALE,) * 3
 
     def model(self) -> ServiceModel:
         """The model as learned so far; the profile before the first observation."""
