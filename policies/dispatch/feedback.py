@@ -430,7 +430,7 @@ class Feedback:
             return
         at_us, known = self._capacities.get(worker_id, (0, inf))
         learned = fleet.learned_capacity(worker_id)
-        block_tokens = fleet.rules.block_tokens
+        block_tokens = fleet.block_tokens(worker.slot)
         if learned is not None and learned.at_us > at_us:
             known = learned.tokens / block_tokens
         elif not at_us and (believed := fleet.cache_tokens(worker)):

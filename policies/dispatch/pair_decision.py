@@ -364,6 +364,7 @@ class PairDecider(Decider):
                 placed.context_tokens,
                 placed.paths if partner.keeps_prefixes else (),
                 placed.ends,
+                block_tokens=placed.block_tokens,
             ),
         )
 

@@ -36,6 +36,7 @@ from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, 
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
 from policies.pricing.views import Candidates, Ships, Slots
+from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.state.circuits import Circuits
@@ -82,6 +83,7 @@ from policies.state.waiting_lines import Ticket
 from policies.state.worker_fields import changed, generation_of
 from policies.state.worker_fields import merged as merged_entry
 from radix import (
+    HASH_BYTES,
     WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
@@ -258,6 +260,8 @@ class FleetState:
         """The newest of them."""
         self.left_out_ops = 0
         """Operations that snapshots left out, since they could not be encoded."""
+        self._block_sizes: dict[int, BlockSize] = {}
+        """By slot, of workers that were given text whose blocks have other sizes than those of token ids."""
         self._digest = Digest()
         """Of the workers that exist."""
         self._seldom: dict[int, tuple[int, int]] = {}
@@ -343,6 +347,7 @@ class FleetState:
                 if worker.gone:
                     self._remember_gone(WorkerGone(worker.worker_id, *worker.version[:2]))
                 self.tree.drop(worker.slot)
+                self._block_sizes.pop(worker.slot, None)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
@@ -423,6 +428,11 @@ class FleetState:
         if learned is None or learned.at_us <= worker.gone_us:
             return told or self.rules.capacity_tokens
         return min(told, learned.tokens) if told else learned.tokens
+
+    def block_tokens(self, slot: int) -> float:
+        """Tokens in a block of what a worker was given lately; text is cut by bytes."""
+        size = self._block_sizes.get(slot)
+        return self.rules.block_tokens if size is None else size.tokens_per_block
 
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
         """Newest word about the capacity of a worker, as learned from its answers."""
@@ -721,8 +731,18 @@ class FleetState:
         if not capacity_tokens or worker.slot in self.evidence.exact:
             blocks = None
         else:
-            blocks = max(1, capacity_tokens // self.rules.block_tokens)
+            blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot)))
         self.tree.set_capacity(worker.slot, blocks)
+
+    def _measure_blocks(self, op: Placed, slot: int) -> None:
+        """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
+        ids = self.rules.block_tokens
+        size = self._block_sizes.get(slot)
+        if size is None:
+            held = self.tree.held_blocks(slot)
+            size = self._block_sizes[slot] = BlockSize(held * ids, held, ids)
+        if size.add(op.block_tokens or ids, sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks):
+            self._bound(self.at_slot(slot))
 
     def _placed(self, op: Placed) -> None:
         for path in op.paths:
@@ -732,6 +752,8 @@ class FleetState:
             self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot):
+            if op.block_tokens or slot in self._block_sizes:
+                self._measure_blocks(op, slot)
             if op.flow:
                 self.fairness.charge(op.flow, op.at_us, op.service_us)
             if self.buckets.lengths is not None:

@@ -142,6 +142,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         junction_blocks: Where windows or states count: blocks of the only path that the worker held. There
             the prompt leaves what is known, and the engine keeps what a later one needs to go on
             (`radix.windows`). 0 for none.
+        block_tokens: Tokens in one block of the paths, where that is not what a block of token ids has: text
+            is cut by bytes. 0 where it is.
     """
 
     request_id: Name
@@ -157,6 +159,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     safe_blocks: Count = 0
     home_uncached_tokens: TokensOrUnknown = -1
     junction_blocks: Count = 0
+    block_tokens: Count = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
