@@ -67,7 +67,7 @@ class PromptHasher:
     """Identifies prompts within one namespace; one per process.
 
     Args:
-        namespace: Replicas of one namespace compute equal identities.
+        namespace: Replicas of one namespace compute equal identities; its hash is the seed until `use_seed`.
         block_tokens: Block size of token ids.
         block_bytes: Block size of text, bytes.
     """
@@ -80,6 +80,13 @@ class PromptHasher:
         self.block_bytes = block_bytes
         self._roots: dict[tuple[bytes, ...], int] = {}
         self._canonical: OrderedDict[bytes, bytes] = OrderedDict()
+        self._canonical_bytes = 0
+
+    def use_seed(self, seed: int) -> None:
+        """Hash with another seed from now on: one that all replicas share and no client can guess."""
+        self._seed = seed
+        self._roots.clear()
+        self._canonical.clear()
         self._canonical_bytes = 0
 
     def identify(

@@ -180,6 +180,7 @@ class Heartbeat:
         kinds = (
             (self._keys.replicas, b"zset"),
             (self._keys.digests, b"hash"),
+            (self._keys.seed, b"string"),
             (self._keys.probe, b"none"),
             (self._keys.log, b"stream"),
         )

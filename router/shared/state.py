@@ -3,10 +3,10 @@
 `SharedState.publish` applies an operation at once and leaves the rest to `SharedState.run`, so
 that a decision never waits for Redis. `run` holds one *session* after another:
 
-                  .-------------------- backoff with jitter <----------------------------.
-                  v                                                                      |
-    connect -> clock -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
-    `------------ degraded ------------'  `---------- a task each, until one fails -----'
+                           .----------------------- backoff with jitter <-----------------------.
+                           v                                                                    |
+    connect -> clock, seed -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
+    `---------------- degraded ------------'  `----------- a task each, until one fails -------'
 
 Failures: a lost connection ends the session and everything above is done again, from the position
 reached; a refused command (out of memory) degrades that loop alone, which tries again. Degraded or
@@ -37,6 +37,7 @@ from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharedConfig
 from router.shared.degraded_reasons import DegradedReasons
+from router.shared.hash_seed import HashSeed
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
@@ -84,6 +85,7 @@ class SharedState:
         on_given_up: Called with `Left.at_us` when the log says that this replica has left, while it lives:
             its siblings have dropped what it had in flight until then.
         vitals: What this replica says of itself with its heartbeat.
+        on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
 
     Raises:
         StateError: The URL makes no sense.
@@ -98,7 +100,10 @@ class SharedState:
         listener: SharedListener | None = None,
         on_given_up: Callable[[int], None] | None = None,
         vitals: Callable[[], Vitals] = Vitals,
+        on_seed: Callable[[int], None] = lambda _seed: None,
     ) -> None:
+        self._on_seed = on_seed
+        self._seed_known = asyncio.Event()
         self._vitals = vitals
         self._config = config
         self._fold = fold
@@ -106,6 +111,7 @@ class SharedState:
         self._listener: SharedListener = listener or NoListener()
         self._on_given_up = on_given_up
         self._keys = keys = Keys(config.namespace)
+        self._seed = HashSeed(keys.seed)
         # A replica that starts again under its old id must read what it wrote in its former life.
         self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
@@ -227,6 +233,13 @@ class SharedState:
         """Wait until the log has been read to its end once."""
         await self._reader.ready.wait()
 
+    async def seed(self, within_s: float) -> int:
+        """Return the seed of hashes; one of our own, if Redis does not answer in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._seed_known.wait()
+        return self._seed.value
+
     async def run(self) -> None:
         """Share until cancelled; then flush, say goodbye and return. Start it once.
 
@@ -264,6 +277,7 @@ class SharedState:
                 self._must_disown = await self._heartbeat.has_beaten(commands)
                 # In the time of the log: what it says of a former life under our id is older.
                 self._started_us = self._clock.now_us()
+            await self._agree_on_seed(commands)
             await self._beat(commands)
             await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
@@ -290,6 +304,18 @@ class SharedState:
         finally:
             for link in (commands, blocking, bulk):
                 await link.aclose()
+
+    async def _agree_on_seed(self, commands: RedisLink) -> None:
+        """Have the seed of hashes that the others have; also after Redis has lost it."""
+        changed = await self._seed.agree(commands)
+        if changed or not self._seed_known.is_set():
+            if self._seed_known.is_set():
+                logger.warning(
+                    "the replicas have another seed of hashes: what was known of prompts here counts no more",
+                    extra={"event": "seed.changed"},
+                )
+            self._on_seed(self._seed.value)
+        self._seed_known.set()
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
