@@ -158,13 +158,17 @@ class SharedState:
         self._must_disown = False
         self._answered_marks = 0
         self._server: bytes | None = None
-        name = f"cacheway-{config.replica}"
-        # For short commands, blocking reads, and large values.
-        self._commands = RedisLink(
-            config.url, COMMAND_TIMEOUT_S, home=keys.log, name=name, measured=self._redis_latency.measured
+        self._commands, self._blocking, self._bulk = self._links(config, keys.log)
+
+    def _links(self, config: SharedConfig, home: str) -> tuple[RedisLink, RedisLink, RedisLink]:
+        """Links for short commands, blocking reads, and large values."""
+        name, url = f"cacheway-{config.replica}", config.url
+        measured = self._redis_latency.measured
+        return (
+            RedisLink(url, COMMAND_TIMEOUT_S, home=home, name=name, measured=measured),
+            RedisLink(url, BLOCK_S + COMMAND_TIMEOUT_S, home=home, name=name),
+            RedisLink(url, BULK_TIMEOUT_S, home=home, name=name),
         )
-        self._blocking = RedisLink(config.url, BLOCK_S + COMMAND_TIMEOUT_S, home=keys.log, name=name)
-        self._bulk = RedisLink(config.url, BULK_TIMEOUT_S, home=keys.log, name=name)
 
     @property
     def status(self) -> LogStatus:
