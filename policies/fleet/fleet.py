@@ -560,6 +560,8 @@ class FleetState:
     def _register_ops(self) -> Iterator[Op]:
         """Workers and all other registers as operations; they may change while this goes on."""
         yield from self._worker_ops()
+        # The requests themselves are listed without their prompts (`Loads.dump_steps`).
+        yield from self._pool_writes.unwritten()
         for words in self.registers.apart:
             yield from words
         yield from self.audit
