@@ -89,12 +89,13 @@ from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthBuckets, LengthClass
-from policies.state.clock import LogClock, TimeSample
+from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
 from policies.state.link_states import LinkState, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name
 from policies.state.newest import Newest
 from policies.state.ops import (
+    KIND_NAMES,
     OP_KINDS,
     Audited,
     BytesPerToken,
@@ -128,6 +129,7 @@ from policies.state.ops import (
     encode_op,
     encode_ops,
     encode_sound_ops,
+    said_us,
 )
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
@@ -151,10 +153,12 @@ __all__ = [
     "DECODE_POLICIES",
     "DP_SIZE_LABEL",
     "FULL_ATTENTION",
+    "FUTURE_US",
     "GRACE_LAGS",
     "GRACE_S",
     "HANDOVER_LABEL",
     "HAND_OVERS",
+    "KIND_NAMES",
     "LINK_LOOK_S",
     "NEVER_TOKENS",
     "OP_KINDS",
@@ -321,6 +325,7 @@ __all__ = [
     "redispatch",
     "role_demand",
     "role_taken",
+    "said_us",
     "setting",
     "shares",
     "turn_of",

@@ -64,6 +64,9 @@ from router.vital_signs import VitalSigns
 
 logger = logging.getLogger(__name__)
 
+SEED_WAIT_S = 2.0
+"""How long a start waits for the seed of hashes; without Redis the replica begins with one of its own."""
+
 
 class GatewayProcess:
     """One gateway process. Make it inside a running event loop.
@@ -181,6 +184,7 @@ class GatewayProcess:
             self._ops,
             on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
             vitals=lambda: self._vital_signs.read(),
+            on_seed=self._use_seed,
         )
 
     def _make_gateway(self, settings: Settings, files: OpenFiles) -> None:
@@ -290,6 +294,11 @@ class GatewayProcess:
         self.gateway.placing.room.changed()
         self.encoding.heard()
 
+    def _use_seed(self, seed: int) -> None:
+        """Hash prompts with the seed that all replicas share."""
+        self.gateway.reader.hasher.use_seed(seed)
+        self.kv_events.begin_anew()
+
     def _loops(self) -> list[Loop]:
         """Return the tasks of the process, without the log, which ends last."""
         loops: list[Loop] = [] if self.discovery is None else [("discovery", self.discovery.run)]
@@ -315,6 +324,8 @@ class GatewayProcess:
         async with self.workers.client:
             shared, tasks = Loops(), Loops()
             shared.start([("shared log", self.shared.run)])
+            # First, so that nothing is hashed with a seed of our own that the others do not have.
+            self._use_seed(await self.shared.seed(SEED_WAIT_S))
             tasks.start(self._loops())
             await first_probes(self.workers, self.discovery)
             logger.info(

@@ -142,6 +142,12 @@ SHADOW_CACHED_DIFFERENCE = Family(
 )
 PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens, as workers reported them.")
 OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers reported them.")
+IMPOSSIBLE_USAGE = Family(
+    "impossible_usage",
+    "counter",
+    "Answers whose token counts cannot be: more cached than the prompt has, or a number beyond any context. "
+    "Nothing is learned of them.",
+)
 REPORTED_PROMPT_TOKENS = Family(
     "reported_prompt_tokens",
     "counter",
@@ -284,12 +290,25 @@ LOG_BUFFER = Family("log_buffered_ops", "gauge", "Operations waiting to be sent 
 OPS_PUBLISHED = Family("ops_published", "counter", "Operations of this gateway sent to the shared log.")
 OPS_APPLIED = Family("ops_applied", "counter", "Operations of other replicas applied.")
 OPS_DROPPED = Family("ops_dropped", "counter", "Own operations dropped because the buffer was full.")
+REGISTERS_DIFFER = Family(
+    "registers_differ",
+    "gauge",
+    "Living replicas that have known other words of a kind of register than this one for ten seconds.",
+    ("register",),
+)
+REGISTERS_PUBLISHED_AGAIN = Family(
+    "registers_published_again",
+    "counter",
+    "Times this replica published all registers of a kind again, since another replica knew other words.",
+    ("register",),
+)
 OPS_SKIPPED = Family(
     "ops_skipped",
     "counter",
     "Operations of the shared log that were skipped: a newer version wrote them (unknown_op, "
-    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), or a "
-    "snapshot left them out since they cannot be encoded (unencodable).",
+    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), their "
+    "time is a minute ahead (future), or a snapshot left them out since they cannot be encoded "
+    "(unencodable).",
     ("reason",),
 )
 SNAPSHOTS_REFUSED = Family(

@@ -87,6 +87,10 @@ class ReportedUsage(Protocol):
     def completion_tokens(self) -> int | None:
         """Output length; None if not reported."""
 
+    @property
+    def possible(self) -> bool:
+        """Whether the counts can be."""
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -221,6 +225,8 @@ class Metrics:
                 self.distributions[families.ITL_SECONDS].observe(decode_s / steps)
         if usage is None:
             return
+        if not usage.possible:
+            self.sums[families.IMPOSSIBLE_USAGE].add(1)
         self.sums[families.PROMPT_TOKENS].add(usage.prompt_tokens)
         if output_tokens:
             self.sums[families.OUTPUT_TOKENS].add(output_tokens)

@@ -91,6 +91,7 @@ class _Usage:
     prompt_tokens: int = 1000
     cached_tokens: int | None = 900
     completion_tokens: int | None = 100
+    possible: bool = True
 
 
 class _Transport:

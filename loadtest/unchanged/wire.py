@@ -55,6 +55,8 @@ def _value(kind: inspect.Type, name: str, place: int) -> object:
         case inspect.VarTupleType() | inspect.ListType():
             items = [_value(kind.item_type, name, place)]
             return tuple(items) if isinstance(kind, inspect.VarTupleType) else items
+        case inspect.TupleType():
+            return tuple(_value(item_type, name, place) for item_type in kind.item_types)
         case inspect.DictType():
             return {_value(kind.key_type, name, place): _value(kind.value_type, f"{name} value", place)}
         case inspect.UnionType():

@@ -34,7 +34,7 @@ from policies.disaggregation.role_plan import (
     RoleVerdict,
     size_of_step,
 )
-from policies.state.ops import OffloadPlan, Op, WorkerPut
+from policies.state.ops import OffloadPlan, Op
 from radix import Forget
 
 STUCK_S = 3600.0
@@ -175,19 +175,8 @@ class _Changes:
         labels = {name: value for name, value in worker.labels.items() if name != TURNING_LABEL}
         if turning:
             labels[TURNING_LABEL] = turning
-        self._puts.append(
-            WorkerPut(
-                worker.worker_id,
-                max(self.now_us, worker.version[0] + 1),
-                self.replica,
-                worker.url,
-                role or worker.role,
-                draining,
-                worker.capacity_tokens,
-                labels,
-                knows=worker.knows,
-            )
-        )
+        fields = {"draining": draining, "drain_us": 0, "leaving": False, **({"role": role} if role else {})}
+        self._puts.append(worker.changed(self.now_us, self.replica, labels, **fields))
 
     def ops(self, verdict: RoleVerdict | None) -> tuple[Op, ...]:
         """All operations, the plan first: if this replica dies midway, changes keep their dwell time."""

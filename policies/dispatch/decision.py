@@ -29,11 +29,14 @@ from policies.scoring.placement import place
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
 from policies.state.ops import Placed, Shipping, Waiting
 from policies.state.queue_view import QueueView
-from radix import DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
+from radix import COUNT_MAX, DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
 
 DOUBT = 1.25
 """Factor by which a prompt of bytes may have more tokens than expected, where an engine would refuse it.
 [guess] Bytes per token are learned per model, and differ more between text and code than within either."""
+
+BLOCK_SLACK = 0.02
+"""Relative difference of tokens in a block that is worth saying (`policies.state.block_size`)."""
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it counts as an arrival (`policies.state.ops.Placed`)."""
@@ -280,6 +283,9 @@ class Decider:
             junction_blocks=int(chosen.matched_tokens / tokens_per_block + 0.5)
             if windowed and len(parsed.paths) == 1
             else 0,
+            block_tokens=0
+            if abs(tokens_per_block - self._block_tokens) <= BLOCK_SLACK * self._block_tokens
+            else whole(tokens_per_block, COUNT_MAX),
         )
         return Decision(attempt, placed)
 

@@ -322,6 +322,7 @@ class PairDecider(Decider):
                 placed.context_tokens,
                 placed.paths if partner.keeps_prefixes else (),
                 placed.ends,
+                block_tokens=placed.block_tokens,
             ),
         )
 

@@ -112,6 +112,9 @@ def congestion_per_s(arrivals_per_s: Number, utilisation: Number, kappa_max: flo
     return kappa
 
 
+SUMS = 12
+"""Numbers that another fit needs to go on from one (`ServiceFit.sums`)."""
+
 _FADE = 1.0 / FIT_MEMORY
 _TOGETHER = (PRIOR_SCALE - PRIOR_SHAPE) / 3
 _ALONE = PRIOR_SHAPE + _TOGETHER
@@ -134,6 +137,7 @@ class ServiceFit:
 
     __slots__ = (
         *("_base", "_model", "_moments", "_products", "_profile", "_since_base"),
+        *("_since_told", "_told"),
         *("clipped", "ignored", "longest_tokens", "observations"),
     )
 
@@ -142,9 +146,60 @@ class ServiceFit:
         assert profile.b_s > 0
         assert 0 < profile.c0_tokens < inf
         self._profile = profile
+        self._told = self._since_told = 0
+        self._products: tuple[float, ...]
+        self._moments: tuple[float, ...]
         self._start_from(profile)
         self.observations = self.clipped = self.ignored = 0
         self.longest_tokens = 0.0
+
+    def go_on_from(self, told: ServiceModel, observations: int, sums: tuple[float, ...] = ()) -> None:
+        """Go on from what others have learned; what was learned here so far is in it, or is observed again.
+
+        Args:
+            told: Their model.
+            observations: How many it was learned from, at least 1.
+            sums: What `sums` gave of their fit. Without them, or if they make no sense, as much is known of
+                each parameter alone as of all together.
+        """
+        self._told = min(observations, FIT_MEMORY)
+        self._since_told = 0
+        if len(sums) == SUMS and self._restored(sums):
+            return
+        self._start_from(told)
+        # An observation weighs 1 along (x1, x2, x3), which add up to 1: about 1/3 in each direction.
+        weight = self._told / 3
+        self._products = (weight, 0.0, 0.0, weight, 0.0, weight)
+        self._moments = (weight, weight, weight)
+
+    def sums(self) -> tuple[float, ...]:
+        """What another fit needs to go on from this one: the base, the products, the moments."""
+        base = self._base
+        return base.a_s, base.b_s, base.c0_tokens, *self._products, *self._moments
+
+    def _restored(self, sums: tuple[float, ...]) -> bool:
+        """Take over the sums of another fit, unless no fit has such ones."""
+        a_s, b_s, c0_tokens, p11, p12, p13, p22, p23, p33 = sums[:9]
+        profile = self._profile
+        sound = all(
+            value / FIT_RANGE <= told <= value * FIT_RANGE
+            for value, told in zip((profile.a_s, profile.b_s, profile.c0_tokens), sums[:3], strict=True)
+        )
+        # Positive definite, with a margin for rounding (Sylvester's criterion).
+        minor = p11 * p22 - p12 * p12
+        whole = p11 * (p22 * p33 - p23 * p23) - p12 * (p12 * p33 - p23 * p13) + p13 * (p12 * p23 - p22 * p13)
+        if not (sound and p11 > 0 and minor > 1e-9 * p11 * p22 and whole > 1e-9 * minor * p33):
+            return False
+        self._start_from(ServiceModel(a_s, b_s, c0_tokens))
+        self._products, self._moments = sums[3:9], sums[9:]
+        self._since_base = REBASE_AFTER
+        self._model = self._solve()
+        return True
+
+    @property
+    def weight(self) -> int:
+        """How many observations the model stands for, of all who learned it; at most `FIT_MEMORY`."""
+        return min(self._told + self._since_told, FIT_MEMORY)
 
     def _start_from(self, base: ServiceModel) -> None:
         self._base = self._model = base
@@ -152,7 +207,7 @@ class ServiceFit:
         # Unknowns are ratios to the base: (a/a0, b/b0, (b/c0)/(b0/c00)), all 1 at first.
         # Weighted sums of x·x' (upper triangle by rows) and of x·y.
         self._products = tuple(PRIOR_START * weight for weight in _PRIOR)
-        self._moments: tuple[float, ...] = (PRIOR_START * PRIOR_SCALE,) * 3
+        self._moments = (PRIOR_START * PRIOR_SCALE,) * 3
 
     def model(self) -> ServiceModel:
         """Model as learned so far; the profile before the first observation."""
@@ -165,6 +220,7 @@ class ServiceFit:
             self.ignored += 1
             return
         self.observations += 1
+        self._since_told += 1
         if cached_tokens + uncached_tokens > self.longest_tokens:
             self.longest_tokens = cached_tokens + uncached_tokens
         y = seconds / expected_s

@@ -273,16 +273,24 @@ def _labelled_max(worker: Worker) -> float:
 
 
 class EarlyEnds:
-    """Learns r of one worker class: the share of the predicted time its queues really take; 1 at first."""
+    """Learns r of one worker class: the share of the predicted time its queues really take; 1 at first.
 
-    __slots__ = ("_weight", "ratio")
+    ``weight`` is the number of requests behind it, the prior included; at most `MEMORY`.
+    """
+
+    __slots__ = ("ratio", "weight")
 
     def __init__(self) -> None:
         self.ratio = 1.0
-        self._weight = PRIOR
+        self.weight = PRIOR
+
+    def go_on_from(self, ratio: float, observations: int) -> None:
+        """Continue from the ratio that replicas learned from ``observations`` >= 1 requests."""
+        self.ratio = ratio
+        self.weight = min(PRIOR + observations, MEMORY)
 
     def observe(self, predicted_s: float, observed_s: float) -> None:
         """Learn from the predicted (> 0) and observed time to first token behind a backlog."""
         early = min(max(observed_s / predicted_s, RATIO_MIN), 1.0)
-        self._weight = min(self._weight + 1, MEMORY)
-        self.ratio += (early - self.ratio) / self._weight
+        self.weight = min(self.weight + 1, MEMORY)
+        self.ratio += (early - self.ratio) / self.weight

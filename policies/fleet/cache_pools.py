@@ -72,6 +72,10 @@ class PoolMembers:
         )
 
 
+UNWRITTEN_MAX = 100
+"""Placements with their paths in one piece of a snapshot: 450 KB of prompts of 128K tokens."""
+
+
 class PoolWrites:
     """Prompts that go into a pool when their prefill is over.
 
@@ -100,6 +104,10 @@ class PoolWrites:
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None and self._loads.prefilled(request_id):
             self._write(*waiting)
+
+    def unwritten(self) -> list[Placed]:
+        """Return the newest placements whose prompts go into a pool later, for who starts meanwhile."""
+        return [op for op, _ in list(self._waiting.values())[-UNWRITTEN_MAX:]]
 
     def collect(self) -> None:
         """Forget the requests that are no longer in flight."""

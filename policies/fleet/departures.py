@@ -22,7 +22,7 @@ def departures(
 ) -> tuple[WorkerGone, ...]:
     """Removals of drained workers for this replica to publish; only ask while the log is read."""
     return tuple(
-        WorkerGone(worker.worker_id, now_us, replica)
+        WorkerGone(worker.worker_id, max(now_us, worker.version[0] + 1), replica)
         for worker in fleet.leaving()
         if now_us - worker.drain_us >= SETTLE_US
         and not fleet.loads.inflight_requests[worker.slot]

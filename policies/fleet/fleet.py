@@ -22,7 +22,7 @@ workers by id. `policies.fleet.columns` derives the columns of policies. Nothing
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -36,8 +36,10 @@ from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, 
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
 from policies.pricing.views import Candidates, Ships, Slots
+from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
+from policies.state.digests import Digest, Word, digest_of
 from policies.state.fairness import Fairness, equal_weights
 from policies.state.links import LinkRules, Links
 from policies.state.loads import Loads
@@ -67,15 +69,19 @@ from policies.state.ops import (
     Waiting,
     WorkerGone,
     WorkerPut,
+    tag_of,
 )
-from policies.state.overrides import Overrides
+from policies.state.overrides import Overrides, version_of
 from policies.state.queue_view import QueueView
 from policies.state.registers import AllRegisters
 from policies.state.slot_registers import Circuits, Evidence, Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
+from policies.state.worker_fields import changed, generation_of
+from policies.state.worker_fields import merged as merged_entry
 from radix import (
+    HASH_BYTES,
     WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
@@ -111,7 +117,7 @@ class Worker:
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
         site: Its label ``site``, else `FleetRules.site`.
-        knows: Changes included (`WorkerPut.knows`); never empty.
+        entry: Its entry in the log; None if only operations on it were seen so far, or it is gone.
     """
 
     worker_id: str
@@ -127,12 +133,26 @@ class Worker:
     site: str = ""
     drain_us: int = 0
     leaving: bool = False
-    knows: dict[str, int] = field(default_factory=dict)
+    entry: WorkerPut | None = None
 
     @property
     def worker_class(self) -> str:
         """Name of its cost profile."""
         return self.labels.get("worker_class", "default")
+
+    def changed(
+        self, at_us: int, replica: str, labels: Mapping[str, str] | None = None, **fields: Any
+    ) -> WorkerPut:
+        """Return what to publish to change this worker; others may change other fields at the same time.
+
+        Args:
+            at_us: Log time; a later one is taken if the worker was changed since.
+            replica: Id of this replica.
+            labels: All labels that it is to have; None leaves them.
+            fields: New values of some of `policies.state.worker_fields.FIELDS`, and of ``drain_us``.
+        """
+        assert self.entry is not None
+        return changed(self.entry, max(at_us, self.version[0] + 1), replica, fields, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +246,12 @@ class FleetState:
         """The newest of them."""
         self.left_out_ops = 0
         """Operations that snapshots left out, since they could not be encoded."""
+        self._block_sizes: dict[int, BlockSize] = {}
+        """By slot, of workers that were given text whose blocks have other sizes than those of token ids."""
+        self._digest = Digest()
+        """Of the workers that exist."""
+        self._seldom: dict[int, tuple[int, int]] = {}
+        """Revision and digest of what changes seldom, by tag."""
         self._workers: dict[str, Worker] = {}
         self._by_slot: dict[int, Worker] = {}
         self._free: list[int] = []
@@ -311,6 +337,7 @@ class FleetState:
                 if worker.gone:
                     removals.append(WorkerGone(worker.worker_id, *worker.version[:2]))
                 self.tree.drop(worker.slot)
+                self._block_sizes.pop(worker.slot, None)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
@@ -383,6 +410,11 @@ class FleetState:
         if learned is None or learned.at_us <= worker.gone_us:
             return reported or self.rules.capacity_tokens
         return min(reported, learned.tokens) if reported else learned.tokens
+
+    def block_tokens(self, slot: int) -> float:
+        """Tokens in a block of what a worker was given lately; text is cut by bytes."""
+        size = self._block_sizes.get(slot)
+        return self.rules.block_tokens if size is None else size.tokens_per_block
 
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
         """Newest capacity of a worker learned from its answers."""
@@ -499,6 +531,20 @@ class FleetState:
 
     def _register_ops(self) -> Iterator[Op]:
         """Workers and all other registers as operations; they may change while this goes on."""
+        yield from self._worker_ops()
+        # The requests themselves are listed without their prompts (`Loads.dump_steps`).
+        yield from self._pool_writes.unwritten()
+        for words in self.registers.apart:
+            yield from words
+        yield from self.audit
+        yield from self.expires
+        yield from [self._gone[key] for key in sorted(self._gone)]
+        for words in self.registers.plain:
+            yield from words
+        yield from self.overrides.dump()
+
+    def _worker_ops(self) -> Iterator[Op]:
+        """Workers, and removals whose row is still there, as operations."""
         for worker_id in sorted(self._workers):
             worker = self._workers.get(worker_id)
             if worker is None:
@@ -508,28 +554,64 @@ class FleetState:
                 yield WorkerGone(worker.worker_id, worker.gone_us, "")
             if gone:
                 yield WorkerGone(worker.worker_id, at_us, replica)
-            elif worker.url:
-                yield WorkerPut(
-                    worker.worker_id,
-                    at_us,
-                    replica,
-                    worker.url,
-                    worker.role,
-                    worker.draining,
-                    worker.capacity_tokens,
-                    worker.labels,
-                    worker.drain_us,
-                    worker.leaving,
-                    worker.knows,
-                )
-        for words in self.registers.apart:
-            yield from words
-        yield from self.audit
-        yield from self.expires
-        yield from [self._gone[key] for key in sorted(self._gone)]
-        for words in self.registers.plain:
-            yield from words
-        yield from self.overrides.dump()
+            elif worker.entry is not None:
+                yield worker.entry
+
+    # What replicas compare (`router.shared.agreement`).
+
+    def digests(self) -> dict[int, list[int]]:
+        """Return a digest of each kind of register, by tag: its values since this was last asked.
+
+        The present value comes last. Replicas that know the same words have the same values.
+        """
+        found = {tag_of(each.kind): each.digest.passed() for each in self.registers if each.kind.compared}
+        found[tag_of(WorkerPut)] = self._digest.passed()
+        changes = self.overrides
+        found[tag_of(SettingsChanged)] = [
+            self._digest_of(
+                SettingsChanged,
+                changes.revision,
+                ((change.change_id, *version_of(change)[:2]) for change in changes.dump()),
+            )
+        ]
+        found[tag_of(Audited)] = [
+            self._digest_of(
+                Audited, self.audit.revision, ((op.request_id, op.at_us, op.replica) for op in self.audit)
+            )
+        ]
+        return found
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        """Return all that this replica knows of some kinds of register, as operations.
+
+        Args:
+            tags: Of those that `digests` names; the removals of workers come with the workers.
+        """
+        if tag_of(WorkerPut) in tags:
+            yield from self._worker_ops()
+            yield from [self._gone[key] for key in sorted(self._gone)]
+        for words in self.registers:
+            if tag_of(words.kind) in tags:
+                yield from words
+        if tag_of(SettingsChanged) in tags:
+            yield from self.overrides.dump()
+        if tag_of(Audited) in tags:
+            yield from self.audit
+
+    def _digest_of(self, kind: type[Op], revision: int, words: Iterable[Word]) -> int:
+        """Return the digest of words that change seldom, and count what is known of them by a revision."""
+        tag = tag_of(kind)
+        known = self._seldom.get(tag)
+        if known is None or known[0] != revision:
+            known = self._seldom[tag] = revision, digest_of(words)
+        return known[1]
+
+    def _word(self, worker: Worker | None) -> Word | None:
+        """Return what identifies the newest change of a worker; None if there is no such worker."""
+        if worker is None or worker.entry is None:
+            return None
+        stamps = sorted(worker.entry.stamps.items()), sorted(worker.entry.label_stamps.items())
+        return (f"{worker.worker_id} {stamps}", *generation_of(worker.entry))
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -593,6 +675,7 @@ class FleetState:
 
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
+        self._digest.replace(self._word(self._workers.get(worker.worker_id)), self._word(worker))
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
         self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))
@@ -611,8 +694,18 @@ class FleetState:
         if not capacity_tokens or worker.slot in self.evidence.exact:
             blocks = None
         else:
-            blocks = max(1, capacity_tokens // self.rules.block_tokens)
+            blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot)))
         self.tree.set_capacity(worker.slot, blocks)
+
+    def _measure_blocks(self, op: Placed, slot: int) -> None:
+        """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
+        ids = self.rules.block_tokens
+        size = self._block_sizes.get(slot)
+        if size is None:
+            held = self.tree.held_blocks(slot)
+            size = self._block_sizes[slot] = BlockSize(held * ids, held, ids)
+        if size.add(op.block_tokens or ids, sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks):
+            self._bound(self.at_slot(slot))
 
     def _placed(self, op: Placed) -> None:
         for path in op.paths:
@@ -622,6 +715,8 @@ class FleetState:
             self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot):
+            if op.block_tokens or slot in self._block_sizes:
+                self._measure_blocks(op, slot)
             if op.flow:
                 self.fairness.charge(op.flow, op.at_us, op.service_us)
             if self.buckets.lengths is not None:
@@ -707,15 +802,19 @@ class FleetState:
     def _worker_put(self, op: WorkerPut) -> None:
         if not is_base_url(op.url):
             raise ValueError(f"{op.url[:200]!r} is no URL of a worker")
-        version = (op.at_us, op.replica, False)
+        generation = (*generation_of(op), False)
         gone = self._gone.get(op.worker)
         if gone is not None:
-            if version <= (gone.at_us, gone.replica, True):
+            if generation <= (gone.at_us, gone.replica, True):
                 return
             del self._gone[op.worker]
         slot = self._slot(op.worker)
         known = self._workers[op.worker]
-        if version <= known.version:
+        if known.entry is not None:
+            op = merged_entry(known.entry, op)
+            if op == known.entry:
+                return
+        elif generation <= known.version:
             return
         gone_us = max(known.gone_us, gone.at_us if gone is not None else 0)
         self._set_worker(
@@ -727,12 +826,12 @@ class FleetState:
                 op.draining,
                 op.capacity_tokens,
                 dict(op.labels),
-                version,
+                (op.at_us, op.replica, False),
                 gone_us=gone_us,
                 site=op.labels.get(SITE_LABEL) or self.rules.site,
                 drain_us=op.drain_us,
                 leaving=op.leaving,
-                knows=op.knows or {"": op.at_us},
+                entry=op,
             )
         )
 
@@ -742,7 +841,8 @@ class FleetState:
         known = self._workers[op.worker]
         gone_us = max(known.gone_us, op.at_us)
         version = (op.at_us, op.replica, True)
-        if version > known.version:
+        since = known.version if known.entry is None else (*generation_of(known.entry), False)
+        if version > since:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))

@@ -10,7 +10,10 @@ and Redis ``TIME``:
 The sample with the shortest round trip wins, since its error is at most half of it. A new offset is
 approached gradually (*slewed*): log time runs between half and one and a half times as fast as real time,
 never backwards. Only a step forward of more than `STEP_US` is taken at once: waiting would leave this replica
-behind the others for longer than the jump is worth. Before the first contact the wall clock, read once, is
+behind the others for longer than the jump is worth. After a step of Redis' clock forth and back all replicas
+are ahead of it and slew back together; a replica that starts meanwhile steps to their time
+(`LogClock.follow`). One that alone is ahead by more than `FUTURE_US` steps back at once: the others do not
+accept its operations. Before the first contact the wall clock, read once, is
 the best guess; nothing has left the process then, so the first offset is taken as it is, even backwards.
 Later steps of the wall clock change nothing.
 """
@@ -19,6 +22,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 STEP_US = 1_000_000
+FUTURE_US = 60_000_000
+"""How far a time may be ahead of log time until it is no time that any replica may have: a minute, as far as
+clocks of two servers were ever seen apart in a failover."""
+
 SLEW = 0.5
 
 
@@ -84,6 +91,29 @@ class LogClock:
             self._in_contact = True
             self._last_us = 0
         return error_us
+
+    def follow(self, siblings_us: int | None) -> int:
+        """Follow the other replicas, if most of them have another time.
+
+        Args:
+            siblings_us: Log time of most living siblings, some tenths of a second old; None without any.
+
+        Returns:
+            How far log time was set forth, or back if negative, in microseconds.
+        """
+        self._slew(self._monotonic_ns())
+        now_us = self._monotonic_ns() // 1000 + self._offset_us
+        if siblings_us is None or not self._in_contact:
+            return 0
+        if siblings_us - now_us > STEP_US:
+            step_us = siblings_us - now_us
+        elif self._target_us < self._offset_us - FUTURE_US and siblings_us < now_us - FUTURE_US:
+            step_us = self._target_us - self._offset_us
+            self._last_us = 0
+        else:
+            return 0
+        self._offset_us += step_us
+        return step_us
 
     def _slew(self, at_ns: int) -> int:
         """Move the offset towards its target by at most `SLEW` of the time since the last move."""

@@ -33,6 +33,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.state.clock import FUTURE_US
 from policies.state.ops import Finished, FirstToken, Left, Placed
 from radix import HASH_BYTES
 
@@ -281,6 +282,7 @@ class Loads:
         Each released one is a bug somewhere. The requests in flight are inspected only when the oldest of the
         last inspection may have expired.
         """
+        self._forget_future(now_us)
         generation = now_us // self._memory_us
         if generation != self._generation:
             stale = 0 < self._generation < generation - 1
@@ -584,6 +586,18 @@ class Loads:
             self._service_us_at[slot, column] += op.service_us
             if op.safe_blocks and 2 * HASH_BYTES * op.safe_blocks >= sum(map(len, op.paths)):
                 self._returns_at[slot, column] += 1
+
+    def _forget_future(self, now_us: int) -> None:
+        """Forget a time that no replica may have: after it nothing would be counted until it comes.
+
+        The clock of this replica was ahead, and was set back (`policies.state.clock`).
+        """
+        until_us = now_us + FUTURE_US
+        if self._second * 1_000_000 > until_us:
+            for window in self._windows:
+                window[:] = 0
+            self._second = now_us // 1_000_000
+        self._done_us[self._done_us > until_us] = now_us
 
     def _advance(self, second: int) -> None:
         """Empty the columns of the seconds that begin now."""

@@ -19,16 +19,18 @@ In all of them ``at_us`` is log time, and ``replica`` the id of the replica that
 declared only here: the log, the fold and the snapshot find it in `REGISTERS`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import GenericAlias
+from types import GenericAlias, MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
 
 import msgspec
 
+from policies.estimates.costs import SUMS
 from radix import (
     KEYS_MAX,
+    LABELS_MAX,
     PATHS_MAX,
     WORKERS_MAX,
     Amount,
@@ -61,7 +63,13 @@ from radix import (
 
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
+Stamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_length=KEYS_MAX)]
+LABEL_STAMPS_MAX = 4 * LABELS_MAX
+"""Labels whose changes are remembered, those that were taken away included."""
+
+LabelStamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_length=LABEL_STAMPS_MAX)]
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
+Sums = Annotated[tuple[Real, ...], msgspec.Meta(max_length=SUMS)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
 RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
@@ -82,10 +90,13 @@ class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         by: Name of the field with the subject; empty if there is only one subject.
         ends_with_worker: The removal of the worker that is the subject voids older operations.
+        compared: Replicas compare its values (`policies.state.digests`). False for one that is published
+            again and again anyway.
     """
 
     by: ClassVar[str] = ""
     ends_with_worker: ClassVar[bool] = False
+    compared: ClassVar[bool] = True
 
     @property
     def at_us(self) -> int:
@@ -124,6 +135,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             pair.
         junction_blocks: Where windows or states count: blocks of the only path that the worker held, after
             which the prompt leaves its cache (`radix.windows`). 0 for none.
+        block_tokens: Tokens in one block of the paths, where they differ from those of token ids: text is cut
+            by bytes. 0 where they do not.
     """
 
     request_id: Name
@@ -139,6 +152,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     safe_blocks: Count = 0
     home_uncached_tokens: TokensOrUnknown = -1
     junction_blocks: Count = 0
+    block_tokens: Count = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -231,7 +245,7 @@ class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
-    """A worker was added or changed. The newest ``(at_us, replica)`` wins whole.
+    """A worker was added or changed. Entries of one worker are merged field by field (`worker_fields`).
 
     Attributes:
         worker: ``host:port``, with a path if its URL has one.
@@ -242,8 +256,10 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
         labels: Free labels (``worker_class`` selects the cost profile).
         drain_us: Log time at which its drain began; 0 if it does not drain, or that is unknown.
         leaving: To be removed when it has drained (`policies.fleet.departures`).
-        knows: Changes included: replica to the log time of its newest; under the empty name, the time since
-            when the worker exists. Empty if it replaces whatever there is.
+        knows: For older versions, which take the newest entry whole: the replicas whose changes are in it.
+        stamps: For each field changed since the worker was added, log time and replica of the change; under
+            the empty name those of the addition. Empty if this entry adds it.
+        label_stamps: The same for labels, removed ones included.
     """
 
     worker: WorkerId
@@ -257,6 +273,8 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     drain_us: LogTime = 0
     leaving: bool = False
     knows: TimesByName = {}
+    stamps: Stamps = {}
+    label_stamps: LabelStamps = {}
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
@@ -321,6 +339,7 @@ class Reported(Register, frozen=True, tag=24):
 
     by = "worker"
     ends_with_worker = True
+    compared = False
 
     worker: WorkerId
     at_us: LogTime
@@ -355,9 +374,14 @@ class LinkMeasured(Register, frozen=True, tag=26):
 
 
 class Fitted(Register, frozen=True, tag=30):
-    """Newest fit of the service-time model of one worker class, for all replicas.
+    """The fleet's fit of the service-time model of one worker class (`policies.estimates.costs`).
 
-    See `policies.estimates.costs`.
+    All replicas price with it. A replica that learns goes on from the newest one of any replica, so it
+    averages over all of them.
+
+    Attributes:
+        observations: Prefills of all replicas behind it; 0 if the writer does not report them.
+        sums: State that the fit continues from (`ServiceFit.sums`); empty if the writer does not report it.
     """
 
     by = "worker_class"
@@ -368,10 +392,16 @@ class Fitted(Register, frozen=True, tag=30):
     a_s: Seconds
     b_s: TokenSeconds
     c0_tokens: ContextTokens
+    observations: Count = 0
+    sums: Sums = ()
 
 
 class BytesPerToken(Register, frozen=True, tag=31):
-    """Newest estimate of prompt bytes per token of one model."""
+    """The fleet's estimate of prompt bytes per token of one model.
+
+    As with `Fitted`, a replica that learns goes on from the newest one. ``tokens`` prompt tokens are behind
+    it; 0 if the writer does not report them.
+    """
 
     by = "model"
 
@@ -379,12 +409,14 @@ class BytesPerToken(Register, frozen=True, tag=31):
     at_us: LogTime
     replica: Name
     bytes_per_token: TokenBytes
+    tokens: WholeNumber = 0
 
 
 class EarlyRatio(Register, frozen=True, tag=32):
     """Mean observed over predicted time to first token behind a backlog, late requests counted as 1.
 
     All replicas use the newest, and so see room in the same places (`policies.fleet.admission`).
+    ``observations`` requests of all replicas are behind it; 0 if the writer does not report them.
     """
 
     by = "worker_class"
@@ -393,6 +425,7 @@ class EarlyRatio(Register, frozen=True, tag=32):
     at_us: LogTime
     replica: Name
     ratio: Share
+    observations: Count = 0
 
 
 class CapacityLearned(Register, frozen=True, tag=34):
@@ -669,9 +702,25 @@ def decode_ops(data: bytes) -> Decoded:
     return Decoded(ops, unknown, invalid)
 
 
-_TAGS = frozenset(kind.__struct_config__.tag for kind in OP_KINDS)
+def tag_of(kind: type[Op]) -> int:
+    """Return the tag that stands for a kind of operation in the log."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int)
+    return tag
+
+
+_TAGS = frozenset(map(tag_of, OP_KINDS))
 RETIRED_TAGS = frozenset((25,))
 """Tags of older versions, never given to another kind: 25 planned length buckets (decision 0046)."""
+
+
+def said_us(op: Op) -> int:
+    """Return the log time at which an operation was said, or up to which it counts."""
+    return op.before_us if isinstance(op, Trim | Forget | EndGone) else op.at_us
+
+
+KIND_NAMES: Mapping[int, str] = MappingProxyType({tag_of(kind): kind.__name__ for kind in OP_KINDS})
+"""The name of each kind by its tag."""
 
 _tag_decoder = msgspec.msgpack.Decoder(Count)
 

@@ -13,6 +13,7 @@ A struct in `policies.state.ops` declares a register: its subject, and whether i
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from policies.state.digests import Digest
 from policies.state.ops import REGISTERS, Register
 from radix import WORKERS_MAX
 
@@ -32,13 +33,15 @@ class Registers(Generic[R]):
     Attributes:
         known: The newest operations, by subject; only `put` and `discard` change it.
         revision: Counts changes.
+        digest: Of the newest words; of a kind that replicas do not compare, of none.
     """
 
-    __slots__ = ("_floor", "_kept", "kind", "known", "revision")
+    __slots__ = ("_floor", "_kept", "digest", "kind", "known", "revision")
 
     def __init__(self, kind: type[R], kept: int | None = None) -> None:
         self.kind = kind
         self.revision = 0
+        self.digest = Digest()
         self._kept = kept or (WORKERS_MAX if kind.by == "worker" else KEPT_MAX)
         self.known: dict[str, R] = {}
         self._floor = (-1, "", "")
@@ -54,9 +57,10 @@ class Registers(Generic[R]):
         elif (op.at_us, op.replica, key) <= self._floor:
             return False
         self.known[key] = op
+        self._follow(known, op)
         if len(self.known) > self._kept:
             oldest = min((word.at_us, word.replica, name) for name, word in self.known.items())
-            del self.known[oldest[2]]
+            self._follow(self.known.pop(oldest[2]), None)
             self._floor = max(self._floor, oldest)
             if oldest[2] == key:
                 return False
@@ -69,8 +73,18 @@ class Registers(Generic[R]):
 
     def discard(self, key: str) -> None:
         """Forget a subject."""
-        if self.known.pop(key, None) is not None:
+        known = self.known.pop(key, None)
+        if known is not None:
+            self._follow(known, None)
             self.revision += 1
+
+    def _follow(self, old: R | None, new: R | None) -> None:
+        """Keep the digest."""
+        if self.kind.compared:
+            self.digest.replace(
+                None if old is None else (old.key, old.at_us, old.replica),
+                None if new is None else (new.key, new.at_us, new.replica),
+            )
 
     def __len__(self) -> int:
         return len(self.known)

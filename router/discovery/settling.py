@@ -14,6 +14,7 @@ The worker of a deleted pod is leaving: it is removed when it has drained (`poli
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -257,22 +258,17 @@ class Settling:
             note, version=pod.version, scope=sighting.scope, drained=drained, said=dict(new)
         )
         at_us = self._at_us(worker)
-        self._log.publish(
-            WorkerPut(
-                worker.worker_id,
-                at_us,
-                self._log.replica,
-                worker.url,
-                role,
-                draining,
-                capacity_tokens,
-                {**labels, NOTE_LABEL: note_text(note)},
-                (worker.drain_us or at_us) if draining else 0,
-                leaving,
-                worker.knows,
-            )
-        )
-        # Another replica may have replaced the entry at the same moment without this change.
+        fields: dict[str, Any] = {}
+        if role != worker.role:
+            fields["role"] = role
+        if capacity_tokens != worker.capacity_tokens:
+            fields["capacity_tokens"] = capacity_tokens
+        if (draining, leaving) != (worker.draining, worker.leaving):
+            drain_us = (worker.drain_us or at_us) if draining else 0
+            fields |= {"draining": draining, "drain_us": drain_us, "leaving": leaving}
+        labels[NOTE_LABEL] = note_text(note)
+        self._log.publish(worker.changed(at_us, self._log.replica, labels, **fields))
+        # A replica of an older version may have replaced the entry at the same moment.
         self._later(pod.uid, self._clock() + AGAIN_S)
         logger.info(
             "a worker follows its pod",

@@ -4,7 +4,7 @@
     discovery    {"uid", "version", "scope", "drained", "said"} as JSON    for the replicas among each other
     registered   encoder                                                   it registered itself, and may leave
 
-A worker's entry is replaced as a whole. The note holds the version of the pod that is in the entry: a replica
+The note in a worker's entry holds the version of the pod that is in the entry: a replica
 with an older view leaves it alone, one with a newer view changes only what the pod changed, so no leader is
 needed. A manual change keeps these labels (`kept`) and takes over the drain.
 """

@@ -37,7 +37,7 @@ from policies import (
 )
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
-from router.fleet.changes import Change, Changes
+from router.fleet.changes import Change
 from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
@@ -99,7 +99,6 @@ class Registry:
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """True if `pairs` and `has_encoders` are to be computed anew when they are used."""
-        self._changes = Changes(log)
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
@@ -324,9 +323,11 @@ class Registry:
 
     def remove(self, worker_id: str) -> bool:
         """Remove a worker for all replicas; requests in flight there finish. False if unknown."""
-        if self.get(worker_id) is None:
+        local = self.get(worker_id)
+        if local is None:
             return False
-        gone = WorkerGone(worker_id, self.now_us(), self._replica)
+        # Newer than the newest change that is known: its author's clock may be some milliseconds ahead.
+        gone = WorkerGone(worker_id, max(self.now_us(), local.worker.version[0] + 1), self._replica)
         self._say(worker_id, lambda: self._publish(gone))
         return True
 
@@ -342,9 +343,8 @@ class Registry:
     ) -> bool:
         """Change a worker for all replicas; None leaves a property as it is. Return False if unknown.
 
-        It is repeated if another replica changes the worker at the same moment (`router.fleet.changes`). Only
-        a draining worker can be leaving (`policies.fleet.departures`). A label's host may raise
-        `ClientError`.
+        Another replica may change the worker at the same moment (`router.fleet.changes`). Only a draining
+        worker can be leaving (`policies.fleet.departures`). A label's host may raise `ClientError`.
         """
         local = self.get(worker_id)
         if local is None:
@@ -352,7 +352,7 @@ class Registry:
         if labels is not None:
             self._check_labels(labels)
         change = Change(role, draining, capacity_tokens, labels, leaving)
-        self._say(worker_id, lambda: self._changes.say(local.worker, change))
+        self._say(worker_id, lambda: self._publish(change.of(local.worker, self.now_us(), self._replica)))
         return True
 
     # Probes
@@ -550,7 +550,6 @@ class Registry:
         self._lists_changed()
         if fresh:
             self.on_change()
-        self._changes.insist(workers)
 
     def _drop(self, worker_id: str) -> None:
         """Stop using a worker; its answers in flight are still received."""

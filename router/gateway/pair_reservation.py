@@ -312,6 +312,7 @@ class PairReservation(msgspec.Struct, eq=False):
             counted.prompt_tokens,
             None if prefill is None else prefill.cached_tokens,
             None if decode is None else decode.completion_tokens,
+            possible=all(each is None or each.possible for each in (prefill, decode)),
         )
 
     def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> bool:
@@ -327,7 +328,7 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.prefill_s:
             prefill_s = max(self.prefill_s - transfer_s, 0.0) if concurrent else self.prefill_s
         flushed = gateway.placing.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
-        if usage.completion_tokens is None:
+        if usage.completion_tokens is None or not usage.possible:
             return flushed
         if not self.parsed.stream:
             if not self.prefill_s:

@@ -32,6 +32,8 @@ from router.metric_families import (
     LOG_LINES_DROPPED,
     OFFLOAD_DECISIONS,
     PROBES_REBUILT,
+    REGISTERS_DIFFER,
+    REGISTERS_PUBLISHED_AGAIN,
     SETTINGS_OVERRIDDEN,
     TRACE_LINES_DROPPED,
     TREE_BLOCKS,
@@ -135,6 +137,7 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
 
 def report_log(core: Core, ops: LogListener) -> Report:
     """Return the report of the shared log."""
+    reported: set[str] = set()
 
     def report(metrics: Metrics) -> None:
         status = core.log.status()
@@ -149,6 +152,11 @@ def report_log(core: Core, ops: LogListener) -> Report:
             skipped_ops=status.skipped_ops,
             snapshots_refused=ops.snapshots_refused,
         )
+        reported.update(status.differing)
+        for register in reported:
+            metrics.set(REGISTERS_DIFFER, len(status.differing.get(register, ())), register)
+        for register, total in status.published_again.items():
+            metrics.follow(REGISTERS_PUBLISHED_AGAIN, total, register)
 
     return report
 

@@ -1,7 +1,7 @@
 """Settings of the shared state, and its status."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from policies import setting
@@ -105,6 +105,9 @@ class LogStatus:
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
         warming: What it still reads before that; None if nothing.
+        differing: Kinds of register of which living replicas have known different words for ten seconds, and
+            which replicas do (`router.shared.agreement`).
+        published_again: How often this replica published a kind of register again for that reason.
     """
 
     connected: bool
@@ -117,3 +120,5 @@ class LogStatus:
     replicas: tuple[str, ...]
     ready: bool
     warming: Warming | None
+    differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    published_again: Mapping[str, int] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """Who is alive: this replica says so four times per time to live or oftener, and watches the others.
 
 Each beat is one round trip: ``SET cw:{ns}:replica:{id} .. PX ttl``, the time of the beat into the
-sorted set ``cw:{ns}:replicas``, and that set back. It also asks Redis, without writing anything, whether
+sorted set ``cw:{ns}:replicas``, and that set back; and the same with the digests of registers, in the hash
+``cw:{ns}:digests`` (`router.shared.agreement`). It also asks Redis, without writing anything, whether
 it would append to the log, so that a refusal shows while nothing is published.
 
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 REPLICAS_MAX = 1024
 # A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
 INTERVAL_S_MAX = 0.4
+FRESH_BEATS = 3
+"""A sibling whose last so many beats were missed may have changed its registers without showing it."""
 
 
 def _beat_of(member: bytes, score: bytes) -> tuple[str, int] | None:
@@ -63,6 +66,7 @@ class Heartbeat:
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
         value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
+        digests: Digests of its registers, asked at every beat.
         monotonic_s: The local clock; its zero does not matter.
     """
 
@@ -75,6 +79,7 @@ class Heartbeat:
         *,
         ttl_s: float,
         value: Callable[[], bytes],
+        digests: Callable[[], bytes] = bytes,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
@@ -83,7 +88,8 @@ class Heartbeat:
         self._publish_left = publish_left
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
-        self._value = value
+        self._value, self._digests = value, digests
+        self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
         self._beating_since_s: float | None = None
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
@@ -97,6 +103,27 @@ class Heartbeat:
     def alone(self) -> bool:
         """Whether no other replica is known to be alive."""
         return not self._siblings
+
+    @property
+    def shown(self) -> dict[str, bytes]:
+        """Digests of the siblings that beat a moment ago, by replica id, as the last beat found them."""
+        since_s = self._monotonic_s() - FRESH_BEATS * self.interval_s
+        return {
+            replica: self._shown[replica]
+            for replica, sibling in self._siblings.items()
+            if sibling.changed_s > since_s and replica in self._shown
+        }
+
+    @property
+    def siblings_us(self) -> int | None:
+        """Log time of most siblings that beat a moment ago, some tenths of a second old; None without any.
+
+        Of an even number it is the earlier one of the two in the middle: one clock that is ahead decides
+        nothing where there are others.
+        """
+        since_s = self._monotonic_s() - FRESH_BEATS * self.interval_s
+        beats = sorted(each.beat_us for each in self._siblings.values() if each.changed_s > since_s)
+        return beats[(len(beats) - 1) // 2] if beats else None
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
@@ -120,6 +147,8 @@ class Heartbeat:
                 ("ZADD", self._keys.replicas, self._clock.now_us(), self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
+                ("HSET", self._keys.digests, self._replica, self._digests()),
+                ("HGETALL", self._keys.digests),
             )
             now_s = self._monotonic_s()
             if self._beating_since_s is None:
@@ -129,6 +158,11 @@ class Heartbeat:
                 beat = _beat_of(member, score)
                 if beat is not None:
                     self._note(*beat, now_s)
+            fields = replies[5]
+            self._shown = {
+                name.decode(errors="replace"): value
+                for name, value in zip(fields[::2], fields[1::2], strict=True)
+            }
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
         except BaseException:
@@ -143,7 +177,13 @@ class Heartbeat:
         Raises:
             StateError: Redis refuses that as well.
         """
-        kinds = ((self._keys.replicas, b"zset"), (self._keys.probe, b"none"), (self._keys.log, b"stream"))
+        kinds = (
+            (self._keys.replicas, b"zset"),
+            (self._keys.digests, b"hash"),
+            (self._keys.seed, b"string"),
+            (self._keys.probe, b"none"),
+            (self._keys.log, b"stream"),
+        )
         found = await link.calls(*(("TYPE", key) for key, _ in kinds))
         for (key, kind), known in zip(kinds, found, strict=True):
             if known not in (kind, b"none"):
@@ -164,7 +204,9 @@ class Heartbeat:
     async def goodbye(self, link: RedisLink) -> None:
         """Remove this replica, so that nobody waits for its heartbeat to expire."""
         await link.calls(
-            ("DEL", self._keys.replica(self._replica)), ("ZREM", self._keys.replicas, self._replica)
+            ("DEL", self._keys.replica(self._replica)),
+            ("ZREM", self._keys.replicas, self._replica),
+            ("HDEL", self._keys.digests, self._replica),
         )
 
     def _note(self, replica: str, beat_us: int, now_s: float) -> None:
@@ -190,4 +232,5 @@ class Heartbeat:
                 del self._siblings[replica]
                 self._publish_left(Left(replica, sibling.beat_us + int(self._ttl_s * 1e6)))
         if gone:
-            await link.call("ZREM", self._keys.replicas, *(replica for replica, _ in gone))
+            names = [replica for replica, _ in gone]
+            await link.calls(("ZREM", self._keys.replicas, *names), ("HDEL", self._keys.digests, *names))

@@ -12,7 +12,9 @@ Every replica looks once a second. Whoever finds one due and gets the lease writ
                                                  written none for `ABANDONED_S`
     of the future                                replaced: no clock of a replica is ahead by `FUTURE_S`
 
-One survivor's mark is enough for all: who has merged it need not write its own.
+One survivor's mark is enough for all: who has merged it need not write its own. But only a mark that is
+newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss, and does
+not have what this replica did since, as on the old primary of a split brain.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ from router.shared.publisher import Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisRefused
 from router.shared.snapshot import SnapshotHead, SnapshotStore
+from router.shared.streams import StreamId
 
 # A newcomer applies an entry of two or three operations in some 50 us on a busy core (`Reader`, 2,000
 # operations per second of four replicas), so this is two seconds of its work.
@@ -71,7 +74,7 @@ class SnapshotKeeper:
         self._connected_s = 0.0
         self._entries = 0
         self._told_dropped = 0
-        self._refill_since: int | None = None
+        self._refill_after: StreamId | None = None
         self.at_us: int | None = None
         self.wrote_us: int | None = None
 
@@ -79,9 +82,14 @@ class SnapshotKeeper:
         """A session with Redis begins."""
         self._connected_s = time.monotonic()
 
-    def refill(self, marks: int) -> None:
-        """Redis lost what we knew. A mark read after this many makes a snapshot of ours unnecessary."""
-        self._refill_since = marks
+    def refill(self, known: StreamId) -> None:
+        """Redis lost what we knew.
+
+        Args:
+            known: Newest entry of the lost log that this replica wrote or read. A mark that is newer makes a
+                snapshot of ours unnecessary.
+        """
+        self._refill_after = known
 
     async def look(self, commands: RedisLink, bulk: RedisLink) -> bool:
         """Look at the snapshot, and write the next one if it is due.
@@ -99,20 +107,20 @@ class SnapshotKeeper:
         head = await self._store.head(commands)
         if head is None and self.at_us is not None:
             self.at_us = None
-            self.refill(self._reader.marks)
+            self.refill(self._reader.position)
             return False
         if head is None or head.at_us != self.at_us:
             self.at_us = head.at_us or None if head else None
             self._entries = self._reader.entries
-        if self._refill_since is not None and self._reader.marks > self._refill_since:
-            self._refill_since = None  # another survivor was first; the fold has merged what it wrote
+        if self._refill_after is not None and self._reader.marked > self._refill_after:
+            self._refill_after = None  # another survivor was first; the fold has merged what it wrote
         if self._due(head) and await self._store.acquire(commands):
             await self._write(commands, bulk)
         return True
 
     @property
     def _needs_mark(self) -> bool:
-        return self._refill_since is not None or self._publisher.dropped_ops > self._told_dropped
+        return self._refill_after is not None or self._publisher.dropped_ops > self._told_dropped
 
     def _due(self, head: SnapshotHead | None) -> bool:
         version = self._fold.snapshot_version
@@ -141,6 +149,6 @@ class SnapshotKeeper:
         if await self._store.write(bulk, covered, at_us, steps, flush, mark=mark) is None:
             return
         if mark:
-            self._told_dropped, self._refill_since = dropped, None
+            self._told_dropped, self._refill_after = dropped, None
         self.at_us, self._entries = at_us, entries
         self.wrote_us = at_us

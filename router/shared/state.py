@@ -3,10 +3,10 @@
 `SharedState.publish` applies an operation at once and leaves the rest to `SharedState.run`, so
 that a decision never waits for Redis. `run` holds one *session* after another:
 
-                  .-------------------- backoff with jitter <----------------------------.
-                  v                                                                      |
-    connect -> clock -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
-    `------------ degraded ------------'  `---------- a task each, until one fails -----'
+                           .----------------------- backoff with jitter <-----------------------.
+                           v                                                                    |
+    connect -> clock, seed -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
+    `---------------- degraded ------------'  `----------- a task each, until one fails -------'
 
 Failures: a lost connection ends the session and everything above is done again, from the position
 reached; a refused command (out of memory) degrades that loop alone, which tries again. Degraded or
@@ -17,7 +17,8 @@ What Redis may lose although it acknowledged it, comes back: if another server p
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
 a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
-has in flight.
+has in flight. And heartbeats carry digests of all registers, so that what one replica alone knows is found
+whatever took it from the others (`router.shared.agreement`).
 """
 
 import asyncio
@@ -31,11 +32,13 @@ from functools import partial
 
 import msgspec
 
-from policies import Left, Op, TimeSample, encode_op
+from policies import Left, Op, OpRefused, TimeSample, encode_op
 from router.errors import StateError
+from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharingRules
 from router.shared.degraded_reasons import DegradedReasons
+from router.shared.hash_seed import HashSeed
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
@@ -68,6 +71,8 @@ CLOCK_SAMPLES = 5
 CLOCK_SAMPLES_SLOW = 3
 CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
+# Some 10 us each: registers that are published again hold the loop for a millisecond at a time.
+OPS_AT_ONCE = 100
 
 BUFFER_BYTES_MAX = 64 << 20
 """Bytes of own operations kept while Redis is gone."""
@@ -86,6 +91,7 @@ class SharedState:
         on_given_up: Called with `Left.at_us` when the log says that this replica has left, while it lives:
             its siblings have dropped what it had in flight until then.
         vitals: What this replica says of itself with its heartbeat.
+        on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
 
     Raises:
         StateError: The URL makes no sense.
@@ -102,7 +108,10 @@ class SharedState:
         listener: SharedListener | None = None,
         on_given_up: Callable[[int], None] | None = None,
         vitals: Callable[[], Vitals] = Vitals,
+        on_seed: Callable[[int], None] = lambda _seed: None,
     ) -> None:
+        self._on_seed = on_seed
+        self._seed_known = asyncio.Event()
         self._vitals = vitals
         self._rules = rules
         self._replica = replica
@@ -111,6 +120,7 @@ class SharedState:
         self._listener: SharedListener = listener or NoListener()
         self._on_given_up = on_given_up
         self._keys = keys = Keys(rules.namespace)
+        self._seed = HashSeed(keys.seed)
         # A replica that starts again under its old id must read what it wrote in its former life.
         self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
@@ -122,7 +132,9 @@ class SharedState:
             self._declare_left,
             ttl_s=rules.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
+            digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
         )
+        self._agreement = Agreement(replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
             self._writer,
@@ -178,6 +190,8 @@ class SharedState:
             replicas=self._heartbeat.replicas,
             ready=self._reader.ready.is_set(),
             warming=self._reader.warming,
+            differing=self._agreement.differing,
+            published_again=self._agreement.published_again,
         )
 
     @property
@@ -228,6 +242,13 @@ class SharedState:
         """Wait until the log has been read to its end once."""
         await self._reader.ready.wait()
 
+    async def seed(self, within_s: float) -> int:
+        """Return the seed of hashes; one of our own, if Redis does not answer in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._seed_known.wait()
+        return self._seed.value
+
     async def run(self) -> None:
         """Share until cancelled; then flush, say goodbye and return. Start it once.
 
@@ -265,6 +286,7 @@ class SharedState:
                 self._must_disown = await self._heartbeat.has_beaten(commands)
                 # In the time of the log: what it says of a former life under our id is older.
                 self._started_us = self._clock.now_us()
+            await self._agree_on_seed(commands)
             await self._beat(commands)
             await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
@@ -292,16 +314,28 @@ class SharedState:
             for link in (commands, blocking, bulk):
                 await link.aclose()
 
+    async def _agree_on_seed(self, commands: RedisLink) -> None:
+        """Have the seed of hashes that the others have; also after Redis has lost it."""
+        changed = await self._seed.agree(commands)
+        if changed or not self._seed_known.is_set():
+            if self._seed_known.is_set():
+                logger.warning(
+                    "the replicas have another seed of hashes: what was known of prompts here counts no more",
+                    extra={"event": "seed.changed"},
+                )
+            self._on_seed(self._seed.value)
+        self._seed_known.set()
+
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
-        server, gaps, marks = await _server_process(commands), self._reader.gaps, self._reader.marks
+        server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.
             self._publisher.resend()
             self._must_disown = self._must_disown or self._server is not None
             self._server = server
         if not await self._located(commands, bulk):
-            self._keeper.refill(marks)
+            self._keeper.refill(known)
         if self._reader.gaps > gaps:
             self._publisher.resend()
             self._must_disown = True
@@ -383,16 +417,39 @@ class SharedState:
         while True:
             await asyncio.sleep(self._heartbeat.interval_s)
             await self._beat(link)
+            await self._agree()
 
     async def _beat(self, link: RedisLink) -> None:
         try:
             await self._heartbeat.beat(link)
             self._degraded_reasons.clear("heartbeat")
+            step_us = self._clock.follow(self._heartbeat.siblings_us)
+            if step_us:
+                logger.warning(
+                    "log time was set to that of the other replicas",
+                    extra={"event": "clock.followed", "step_s": round(step_us / 1e6, 3)},
+                )
         except RedisRefused as error:
             self._degraded_reasons.set("heartbeat", f"Redis refused the heartbeat: {error}")
         if any(map(self._degraded_reasons.has, ("heartbeat", "flush", "read"))):
             with contextlib.suppress(RedisRefused):
                 await self._heartbeat.remove_foreign(link)
+
+    async def _agree(self) -> None:
+        """Compare registers with those of the siblings, and publish again what differs for long."""
+        if not self._reader.ready.is_set():
+            return
+        tags = self._agreement.compare(self._heartbeat.shown, self._reader.lag_s)
+        for number, op in enumerate(self._fold.words(tags) if tags else ()):
+            with contextlib.suppress(OpRefused):  # another version said it, with bounds of its own
+                self._publisher.put(encode_op(op))
+            if number % OPS_AT_ONCE == OPS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        reason = self._agreement.reason
+        if reason is None:
+            self._degraded_reasons.clear("registers")
+        else:
+            self._degraded_reasons.set("registers", reason)
 
     def _on_left(self, op: Left) -> None:
         self._heartbeat.left(op)

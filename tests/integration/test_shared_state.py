@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,12 @@ class OpSet:
         self.ops.add(op)
 
     left_out_ops = 0
+
+    def digests(self) -> dict[int, list[int]]:
+        return {}
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        return iter(())
 
     @property
     def snapshot_version(self) -> int:

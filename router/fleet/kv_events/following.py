@@ -270,6 +270,11 @@ class KvEvents:
         self._retry_us.pop(worker_id, None)
         self._pause_s.pop(worker_id, None)
 
+    def begin_anew(self) -> None:
+        """Follow every worker from the beginning: the roots of prompts are others now."""
+        for worker_id in list(self.followers):
+            self._drop(worker_id)
+
     def _start(self, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
         return self._group.create_task(work, name=name)
 

@@ -496,6 +496,22 @@ def test_workers_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
     assert len(setup.feedback._reporting) <= 10_000
 
 
+def test_counts_that_cannot_be_teach_nothing() -> None:
+    """Not even that the worker reports what it had cached."""
+    setup = Setup()
+    odd = Usage(4096, None, 8, possible=False)
+    setup.place(path(16), NOW_US)
+    before = len(setup.shared.ops)
+    assert setup.feedback.understood("w:80", odd) == odd
+    setup.feedback.understood("w:80", Usage(10, 4, 1))
+    assert setup.feedback.understood("w:80", odd) == odd
+    for _ in range(40):
+        setup.now_us += 2_000_000
+        setup.feedback.answered(request(), attempt(16), odd, 60.0, setup.now_us, 5.0)
+    assert len(setup.shared.ops) == before
+    assert setup.held(path(16)) == 16
+
+
 # A cache that was flushed.
 
 

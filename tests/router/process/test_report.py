@@ -1,12 +1,22 @@
 """What metrics read rather than count."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+from fakes.gateway import ALONE_STATUS
 from fakes.process import built
 
 from policies import Placed
 from router.metrics import Metrics
-from router.process.report import LogListener, report_discovery, report_kv_events, report_tenants, reports_of
+from router.process.report import (
+    LogListener,
+    report_discovery,
+    report_kv_events,
+    report_log,
+    report_tenants,
+    reports_of,
+)
 
 
 async def test_what_is_read_rather_than_counted_is_in_the_metrics() -> None:
@@ -31,6 +41,20 @@ async def test_what_a_process_has_not_is_not_reported() -> None:
     assert report_tenants(process.tenants) is None
     assert report_discovery(process.discovery) is None
     assert reports_of(None, report_kv_events, None) == [report_kv_events]
+
+
+def test_registers_that_differ_are_in_the_metrics_until_they_are_equal() -> None:
+    status = replace(ALONE_STATUS, differing={"Fitted": ("b", "c")}, published_again={"Fitted": 3})
+    log = SimpleNamespace(status=lambda: status)
+    report = report_log(SimpleNamespace(log=log), LogListener(lambda: None))  # type: ignore[arg-type]
+    metrics = Metrics("1.2.3")
+    report(metrics)
+    page = metrics.exposition()[0].decode()
+    assert 'cacheway_registers_differ{register="Fitted"} 2.0' in page
+    assert 'cacheway_registers_published_again_total{register="Fitted"} 3.0' in page
+    status = replace(status, differing={})
+    report(metrics)
+    assert 'cacheway_registers_differ{register="Fitted"} 0.0' in metrics.exposition()[0].decode()
 
 
 def test_each_count_of_cache_events_has_its_metric_and_follows_the_total() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 
 import pytest
 
@@ -28,6 +28,12 @@ class Counted:
         yield b""
 
     left_out_ops = 0
+
+    def digests(self) -> dict[int, list[int]]:
+        return {}
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        return iter(())
 
     def restore_steps(
         self, pieces: Sequence[bytes], own: str, *, missed: bool

@@ -18,6 +18,9 @@ class NoFold:
     def apply(self, op: object) -> None:
         """Ignore."""
 
+    def digests(self) -> dict[int, list[int]]:
+        return {}
+
     def snapshot_steps(self) -> "list[bytes | None]":
         return [b"x"]
 
