@@ -89,7 +89,6 @@ class Agreement:
         self._own: Digests = {}
         self._recent: deque[tuple[float, dict[int, frozenset[int]]]] = deque()
         self._differences: dict[int, _Difference] = {}
-        self._told: frozenset[str] = frozenset()
         self.published_again: dict[str, int] = {}
 
     def shown(self, *, ready: bool) -> bytes:
@@ -108,7 +107,7 @@ class Agreement:
             Tags of the kinds that this replica shall publish again now.
         """
         if lag_s > LAG_S_MAX:
-            self._differences.clear()
+            self.interrupted()
             return []
         now_s = self._look()
         others = {replica: _decoded(value) for replica, value in shown.items() if replica != self._replica}
@@ -144,6 +143,10 @@ class Agreement:
                 extra={"event": "registers.published_again", "registers": [KIND_NAMES[tag] for tag in again]},
             )
         return again
+
+    def interrupted(self) -> None:
+        """Note that nothing is compared for now: what differed before may not differ any more."""
+        self._differences.clear()
 
     def _look(self) -> float:
         """Take in the own digests, and return when that was."""

@@ -276,6 +276,8 @@ class SharedState:
     def _lost(self, reason: str) -> None:
         self._degraded_reasons.set("connection", reason)
         self._heartbeat.interrupted()
+        self._agreement.interrupted()
+        self._degraded_reasons.clear("registers")
 
     async def _session(self) -> None:
         """Connect, catch up and share until something fails."""

@@ -88,6 +88,17 @@ def test_what_does_not_help_is_tried_by_the_next_replica_after_longer_pauses_and
     assert c.differing == {}
 
 
+def test_what_differed_before_the_log_was_lost_is_not_told_while_it_is() -> None:
+    fleet = Fleet("a", "b")
+    fleet.replicas[0].learn(FIT, 2)
+    fleet.beats(RECENT_S + 4)
+    agreement = fleet.replicas[0].agreement
+    agreement.interrupted()
+    fleet.now_s += 2 * ALERT_S
+    assert agreement.reason is None
+    assert agreement.differing == {}
+
+
 def test_words_that_are_said_all_the_time_are_no_difference() -> None:
     """Each replica hears every word a little after the heartbeat that shows its digest."""
     fleet = Fleet("a", "b")
