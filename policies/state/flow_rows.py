@@ -158,7 +158,7 @@ class FlowRows:
             return None
         gives_way &= higher == higher[gives_way].min()
         gives_way &= waiting_us == waiting_us[gives_way].max()
-        return max(map(self.name_of, rows[gives_way].tolist()))
+        return max(map(self._names.__getitem__, rows[gives_way].tolist()))
 
     def _refresh(self, rows: Rows) -> None:
         stale = rows[self._versions[rows] != self._version]
