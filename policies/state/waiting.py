@@ -219,6 +219,14 @@ class Tickets:
         """True if a ticket waits for this worker and no other."""
         return self._lines.waits_for(slot)
 
+    def slots(self) -> Collection[int]:
+        """Workers for which alone a ticket waits."""
+        return self._lines.slots()
+
+    def waits_in(self, lane: str) -> bool:
+        """True if a ticket waits for any worker of this lane."""
+        return self._lines.waits_in(lane)
+
     def best(
         self,
         slot: int,
@@ -348,6 +356,8 @@ class Tickets:
         return own
 
     def _best(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        if not lines or (len(skip) >= self.count and self._waiting.keys() <= set(skip)):
+            return None
         if self._are_many(lines):
             return self._best_of_many(lines, now_us, skip)
         if skip:

@@ -9,7 +9,7 @@ is made anew. So putting and ending cost O(log n), spread over many.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import msgspec
 
@@ -191,6 +191,14 @@ class Lines:
     def waits_for(self, slot: int) -> bool:
         """True if a ticket waits for this worker and no other."""
         return slot in self._of_slot
+
+    def slots(self) -> Collection[int]:
+        """Workers for which alone a ticket waits."""
+        return self._of_slot.keys()
+
+    def waits_in(self, lane: str) -> bool:
+        """True if a ticket waits for any worker of this lane."""
+        return lane in self._of_lane
 
     def at(self, slot: int, lanes: Iterable[str]) -> list[Line]:
         """Lines of the worker in this slot and of the lanes that it serves."""
