@@ -222,6 +222,7 @@ class FleetState:
         )
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
+        self._revised_at = np.zeros(8, dtype=np.int64)
         self.last_return_us = 0
         """The newest of them."""
         self.left_out_ops = 0
@@ -250,8 +251,8 @@ class FleetState:
         self.fairness.use(rules.weight_of, rules.quantum_s)
         self.columns.congestion_max_per_s = rules.congestion_max_per_s
         self.columns.refresh_soon()
-        for worker in self._workers.values():
-            self.columns.price(worker.slot, self.service_model(worker.worker_class))
+        for worker_class in self.columns.classes:
+            self.columns.price(worker_class, self.service_model(worker_class))
 
     # The fold.
 
@@ -321,7 +322,7 @@ class FleetState:
                 self.relieved.discard(worker.slot)
                 del self._by_slot[worker.slot]
                 self._free.append(worker.slot)
-                self.revision += 1
+                self._revised(worker.slot)
         self._remember_gone(removals)
         return expired
 
@@ -356,6 +357,15 @@ class FleetState:
     def worker(self, worker_id: str) -> Worker | None:
         """A worker by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
+        return worker if worker is not None and self._exists(worker) else None
+
+    def revised(self, revision: int) -> list[int]:
+        """Slots whose worker has changed since a ``revision``, free ones among them."""
+        return np.flatnonzero(self._revised_at > revision).tolist()
+
+    def in_slot(self, slot: int) -> Worker | None:
+        """The worker that exists in a slot; None if there is none."""
+        worker = self._by_slot.get(slot)
         return worker if worker is not None and self._exists(worker) else None
 
     def at_slot(self, slot: int) -> Worker:
@@ -575,6 +585,7 @@ class FleetState:
         slot = self._free.pop() if self._free else len(self._by_slot)
         if slot >= len(self.returned_us):
             self.returned_us = np.concatenate([self.returned_us, np.zeros(len(self.returned_us))])
+            self._revised_at = np.concatenate([self._revised_at, np.zeros_like(self._revised_at)])
         self.loads.ensure(slot)
         self.reports.ensure(slot)
         self._set_worker(Worker(worker_id, slot))
@@ -595,7 +606,7 @@ class FleetState:
         slot = worker.slot
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
-        self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))
+        self.columns.put(slot, worker.worker_id, worker.worker_class, self.service_model(worker.worker_class))
         if self._exists(worker):
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
@@ -603,7 +614,11 @@ class FleetState:
         self._bound(worker)
         self._join_pool(worker)
         self._relieve(slot)
+        self._revised(slot)
+
+    def _revised(self, slot: int) -> None:
         self.revision += 1
+        self._revised_at[slot] = self.revision
 
     def _bound(self, worker: Worker) -> None:
         """Bound a worker's believed cache, unless its engine reports it."""
@@ -781,9 +796,7 @@ class FleetState:
 
     def _fitted(self, op: Fitted) -> None:
         if self.registers.of(Fitted).put(op):
-            for worker in self._workers.values():
-                if worker.worker_class == op.worker_class:
-                    self.columns.price(worker.slot, self.service_model(op.worker_class))
+            self.columns.price(op.worker_class, self.service_model(op.worker_class))
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan
