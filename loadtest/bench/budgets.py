@@ -18,11 +18,12 @@ greatest of `CALLS` calls, in microseconds of CPU. A step that ends something pr
 * *refit*: a class of all workers gets another price, and a request sees the candidates;
 * *relisted*: the same after one worker was put again, with room asked of one.
 
-``--limits`` adds the script that counts limits: CPU of Valkey for each call, with 5 and 119 of its slots in
-use and 1, 8 and 50 replicas.
+``--limits`` measures the script that counts limits: CPU of Valkey for each call, with 5 and 119 of its slots
+in use and 1, 8 and 50 replicas.
 """
 
 import argparse
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from random import Random
@@ -52,6 +53,9 @@ from policies import (
 )
 from policies.state.ops import Finished
 from radix import HASH_BYTES, AttentionProfile, PrefixTree
+from router.shared import EmbeddedValkey
+from router.shared.lease_script import SCRIPT, SLOT_US, SLOTS, LeaseCall, command
+from router.shared.server import RedisLink
 
 SIZES = (100, 1000)
 BUDGET_US = 200
@@ -300,12 +304,62 @@ def spent_us(step: Step) -> tuple[float, float]:
     return median(spent) / 1e3, max(spent) / 1e3
 
 
+async def _limits() -> None:
+    """Print CPU of Valkey for a call of the script that counts limits."""
+    print("| limits call: replicas | slots in use | us | budget |")
+    print("|--:|--:|--:|--:|")
+    async with EmbeddedValkey() as server:
+        link = RedisLink(server.url, 5.0, home="account", name="budgets")
+        script = await link.call("SCRIPT", "LOAD", SCRIPT)
+        for replicas in (1, 8, 50):
+            for slots in (5, SLOTS - 1):
+                us = min([await _call_us(link, script, replicas, slots) for _ in range(5)])
+                print(f"| {replicas} | {slots} | {us:.0f} | {BUDGET_US} |", flush=True)
+        await link.aclose()
+
+
+async def _call_us(link: RedisLink, script: bytes, replicas: int, slots: int) -> float:
+    """Return the mean CPU of a call in which one of some replicas tells one use, microseconds."""
+    await link.call("FLUSHALL")
+    seconds, more_us = await link.call("TIME")
+    slot = (int(seconds) * SECOND_US + int(more_us)) // SLOT_US
+    batches = [0] * replicas
+
+    async def call(replica: int, used: int) -> None:
+        batches[replica] += 1
+        lease = LeaseCall(
+            f"gateway-7f9c4d-x{replica:02d}/abcdef12/0",
+            batches[replica],
+            whole=False,
+            ttl_us=3 * SECOND_US,
+            limits=(100_000, 10**9, 10**8),
+            held=(10, 1000, 5000),
+            wants=(20, 2000, 2000),
+            uses=tuple((slot - back, 1, 100) for back in range(used)),
+            asks=(),
+        )
+        await link.call(*command(script, "account", lease))
+
+    for replica in range(replicas):
+        await call(replica, 1 if replica else slots)
+    await link.call("CONFIG", "RESETSTAT")
+    for number in range(1500):
+        await call(number % replicas, 1)
+    stats = (await link.call("INFO", "commandstats")).decode()
+    line = next(line for line in stats.splitlines() if line.startswith("cmdstat_evalsha"))
+    return float(line.partition("usec_per_call=")[2].partition(",")[0])
+
+
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--only", nargs="+", default=list(STEPS))
+    parser.add_argument("--limits", action="store_true")
     arguments = parser.parse_args()
+    if arguments.limits:
+        asyncio.run(_limits())
+        return
     print("| step | " + " | ".join(f"{size:,}: us | most" for size in arguments.sizes) + " | budget |")
     print("|---|" + "--:|" * (2 * len(arguments.sizes) + 1))
     for name in arguments.only:

@@ -120,6 +120,7 @@ local KEY, READ_AHEAD = KEYS[1], {READ_AHEAD}
 local writer, batch, whole, ttl, limits, mine, wants, uses, asks = unpack(cmsgpack.unpack(ARGV[1]))
 local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local seen = math.floor(clock / SLOT)
 
 local function checked(packed, count)
   local numbers = cmsgpack.unpack(packed)
@@ -129,24 +130,28 @@ local function checked(packed, count)
   end
   return numbers
 end
+local function amounts_of(packed)
+  local amounts = checked(packed, 2)
+  assert(amounts[1] >= 0 and amounts[2] >= 0)
+  return amounts
+end
 
--- account: last change; requests, tokens used; oldest slot kept; no earlier slot has requests, tokens used;
+-- account: last change; requests, tokens used; oldest slot kept; oldest slots with requests, tokens used;
 -- held of the three limits; holders that live; when to look at all holders
-local function answer(account, own)
+local function answer(account, own, current)
   local now = math.max(clock, account[1])
   local slot = math.floor(now / SLOT)
   local first = slot - SLOTS
   local used, kept, oldest = {{account[2], account[3]}}, account[4], {{account[5], account[6]}}
   local look_at = account[11]
-  local read, changed, gone = {{}}, {{}}, {{}}
+  local read, changed, gone, sure = {{[seen] = current}}, {{}}, {{}}, {{true, true}}
 
   local function fetch(from, to)
     local fields = {{}}
     for at = from, to do fields[#fields + 1] = 's' .. at end
     for number, packed in ipairs(redis.call('HMGET', KEY, unpack(fields))) do
       local at = from + number - 1
-      read[at] = read[at] or packed and checked(packed, 2) or {{0, 0}}
-      assert(read[at][1] >= 0 and read[at][2] >= 0)
+      read[at] = read[at] or packed and amounts_of(packed) or {{0, 0}}
     end
   end
   local function slot_at(at)
@@ -158,10 +163,15 @@ local function answer(account, own)
     at = math.min(at, slot)
     local amounts = slot_at(at)
     local after = math.max(0, amounts[kind] + amount)
+    if after == 0 then
+      if at == oldest[kind] then sure[kind] = false end
+    elseif at <= oldest[kind] or used[kind] == 0 then
+      oldest[kind], sure[kind] = at, true
+    end
     used[kind] = used[kind] + after - amounts[kind]
     amounts[kind] = after
     changed[at] = true
-    kept, oldest[kind] = math.min(kept, at), math.min(oldest[kind], at)
+    kept = math.min(kept, at)
   end
 
   local last = math.floor(account[1] / SLOT)
@@ -175,7 +185,9 @@ local function answer(account, own)
     end
     kept = first
   end
-  oldest[1], oldest[2] = math.max(oldest[1], kept), math.max(oldest[2], kept)
+  for kind = 1, 2 do
+    if oldest[kind] < kept then oldest[kind], sure[kind] = kept, false end
+  end
 
   local known = own and own[1] or 0
   if batch > known then
@@ -250,8 +262,10 @@ local function answer(account, own)
   local grows = {{0, 0}}
   for kind = 1, 2 do
     local at = oldest[kind]
-    while at <= slot and used[kind] > 0 and read_ahead(at)[kind] == 0 do at = at + 1 end
-    oldest[kind] = math.min(at, slot)
+    if not sure[kind] then
+      while at <= slot and used[kind] > 0 and read_ahead(at)[kind] == 0 do at = at + 1 end
+      oldest[kind] = math.min(at, slot)
+    end
     if used[kind] > 0 then grows[kind] = (oldest[kind] + SLOTS + 1) * SLOT - now end
   end
   local retry = lacking > 0 and SLOT or 0
@@ -293,19 +307,18 @@ local function answer(account, own)
 end
 
 -- what is no account begins anew
-local raw = redis.pcall('HMGET', KEY, 'a', 'h' .. writer)
+local raw = redis.pcall('HMGET', KEY, 'a', 'h' .. writer, 's' .. seen)
 local sound, reply = false, nil
 if not raw.err and raw[1] then
   sound, reply = pcall(function()
     local account = checked(raw[1], 11)
     assert(account[1] <= clock + STEP)
-    return answer(account, raw[2] and checked(raw[2], 6))
+    return answer(account, raw[2] and checked(raw[2], 6), raw[3] and amounts_of(raw[3]) or {{0, 0}})
   end)
 end
 if not sound then
   redis.call('DEL', KEY)
-  local slot = math.floor(clock / SLOT)
-  reply = answer({{clock, 0, 0, slot, slot, slot, 0, 0, 0, 0, PLENTY}}, nil)
+  reply = answer({{clock, 0, 0, seen, seen, seen, 0, 0, 0, 0, PLENTY}}, nil, {{0, 0}})
 end
 return reply
 """
