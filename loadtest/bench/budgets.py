@@ -168,6 +168,7 @@ def _match(size: int) -> Step:
             path = system + random.randbytes(20 * HASH_BYTES)
             tree.insert(number, path, NOW_US + turn, end=True, junction=16)
     asked = system + random.randbytes(20 * HASH_BYTES)
+    tree.match(asked, profile)
     return lambda _number: tree.match(asked, profile).safe
 
 
@@ -203,6 +204,7 @@ def _queue(size: int) -> FleetState:
         if number % 3 == 0:
             fleet.fairness.charge(f"normal/t{number % size}", NOW_US, 100_000 + number)
     fleet.tickets.best(0, (LANE,), NOW_US)
+    fleet.tickets.worst("own", "normal/new", 0)
     return fleet
 
 

@@ -228,6 +228,8 @@ class FleetState:
         self.left_out_ops = 0
         """Operations that snapshots left out, since they could not be encoded."""
         self._workers: dict[str, Worker] = {}
+        self._absent: dict[str, None] = {}
+        """Those that do not exist: named only so far, removed, or pools."""
         self._by_slot: dict[int, Worker] = {}
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
@@ -304,7 +306,7 @@ class FleetState:
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
         removals = []
-        for worker in [w for w in self._workers.values() if not w.url or w.gone]:
+        for worker in [self._workers[worker_id] for worker_id in self._absent]:
             if worker.worker_id.startswith(HOLDER):
                 continue
             idle = not self.loads.inflight_requests[worker.slot] and not self.tickets.waits_for(worker.slot)
@@ -313,7 +315,7 @@ class FleetState:
                     removals.append(WorkerGone(worker.worker_id, *worker.version[:2]))
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
-                del self._workers[worker.worker_id]
+                del self._workers[worker.worker_id], self._absent[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
                 # Whatever the time of what was said: the slot becomes another worker's.
                 self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
@@ -606,6 +608,10 @@ class FleetState:
         slot = worker.slot
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
+        if self._exists(worker):
+            self._absent.pop(worker.worker_id, None)
+        else:
+            self._absent[worker.worker_id] = None
         self.columns.put(slot, worker.worker_id, worker.worker_class, self.service_model(worker.worker_class))
         if self._exists(worker):
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
