@@ -522,9 +522,12 @@ class RequestQueue:
         ]
         helps = [group not in look.vain for group in range(len(lanes_of))]
         taken: NDArray[np.bool_] = np.array(waits)[groups]
-        taken |= np.array(helps)[groups] & (self._fleet.loads.prefill_us[slots] == 0)
-        named = [*tickets.slots(), *(room for room in self._left_to if isinstance(room, int))]
-        taken |= np.isin(slots, np.array(named, dtype=np.intp))
+        prefill_us = self._fleet.loads.prefill_us
+        if any(helps):
+            taken |= np.array(helps)[groups] & (prefill_us[slots] == 0)
+        named = np.zeros(len(prefill_us), dtype=np.bool_)
+        named[[*tickets.slots(), *(room for room in self._left_to if isinstance(room, int))]] = True
+        taken |= named[slots]
         return taken
 
     def _rest(self, ticket_id: str, slot: int, now_us: int) -> None:

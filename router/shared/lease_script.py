@@ -1,6 +1,6 @@
 """What Redis knows of one account, and the one script that changes it.
 
-An *account* is what some limits hold for (a tenant). Its state is a single key, so that one script call,
+An *account* is what some limits hold for (a tenant). Its state is a single hash, so that one script call,
 atomic and alone in its slot of a cluster, does all that a replica wants at a time:
 
     report what it used -> give back what it keeps no longer -> ask for what is waiting -> lease a little more
@@ -15,6 +15,13 @@ its edge.
 
 A lease is *held* until it is used or given back. Who is not heard of for its time to live has died: what it
 held of a rate counts as used when it expired, since it may have been, and its tokens in flight ended with it.
+
+    a           sums of all slots and holders, and when a holder may have died next
+    s{slot}     requests and tokens used in a slot
+    h{writer}   batch, expiry, what is held of the three limits, 1 while it lives
+
+A call reads and writes the fields that it changes: all slots only of a replica that tells its whole window,
+all holders only when one may have died.
 
 Uses are told in numbered batches, each again until it is acknowledged, and counted once. A number that does
 not follow the one before means that Redis has lost something: then the replica tells its whole window
