@@ -9,6 +9,8 @@ process for 100 ms (``gc.collect`` on a million blocks in runs of 4). Nothing co
 code that takes a node out of the tree clears its ``parent``.
 """
 
+from collections.abc import Collection
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +42,25 @@ class EndColumns:
         self._slots = self.keys >> DEPTH_BITS
         self._depths = (self.keys & (1 << DEPTH_BITS) - 1).astype(np.int32)
 
-    def renew(self, slot: int, depth: int, at_us: int) -> None:
-        """Change the log time of an end that is in the columns."""
-        self.at_us[self.keys.searchsorted(slot << DEPTH_BITS | depth)] = at_us
+    def note(self, slot: int, depth: int, at_us: int) -> None:
+        """Add an end, or change its log time."""
+        key = slot << DEPTH_BITS | depth
+        at = int(self.keys.searchsorted(key))
+        if at < len(self.keys) and self.keys.item(at) == key:
+            self.at_us[at] = at_us
+            return
+        self.keys = np.insert(self.keys, at, key)
+        self.at_us = np.insert(self.at_us, at, at_us)
+        self._slots = np.insert(self._slots, at, slot)
+        self._depths = np.insert(self._depths, at, depth)
+
+    def drop(self, slot: int, remaining: Collection[int]) -> None:
+        """Remove a worker's ends but the remaining depths."""
+        stays = self._slots != slot
+        if remaining:
+            stays |= np.isin(self._depths, np.array(list(remaining)))
+        self.keys, self.at_us = self.keys[stays], self.at_us[stays]
+        self._slots, self._depths = self._slots[stays], self._depths[stays]
 
     def raise_last(
         self, last: NDArray[np.int32], depth: int, from_us: NDArray[np.int64], tree_us: int
@@ -65,7 +83,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         holders: Bit ``1 << slot`` is set for every worker that holds the whole run.
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
-        end_columns: The same as columns, made on demand and dropped when an end comes or goes.
+        end_columns: The same as columns, made on demand.
     """
 
     parent: "Node | None"
@@ -134,10 +152,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         if noted_us < at_us:
             ends[depth] = at_us
             if self.end_columns is not None:
-                if noted_us < 0:
-                    self.end_columns = None
-                else:
-                    self.end_columns.renew(slot, depth, at_us)
+                self.end_columns.note(slot, depth, at_us)
 
     def divide_ends(self, upper: "Node") -> None:
         """Move the ends in the first part of the run to the node that took that part over."""
@@ -161,13 +176,14 @@ class Node(msgspec.Struct, eq=False, gc=False):
         }
         if len(remaining) == len(self.ends[slot]):
             return
-        self.end_columns = None
+        if self.end_columns is not None:
+            self.end_columns.drop(slot, remaining)
         if remaining:
             self.ends[slot] = remaining
             return
         del self.ends[slot]
         if not self.ends:
-            self.ends = None
+            self.ends = self.end_columns = None
 
 
 def common_blocks(run: bytes, path: bytes, first: int) -> int:

@@ -438,8 +438,8 @@ class PrefixTree:
         node.run = node.run[cut:]
         node.start += size
         upper.adopt(node)
-        for slot in bits(node.holders):
-            used = self.holdings[slot].used
+        holdings = self.holdings
+        for used in [holdings[slot].used for slot in bits(node.holders)]:
             used[upper] = used[node]
         self.pairs += node.holders.bit_count()
         self.nodes += 1

@@ -59,6 +59,42 @@ class _Served(NamedTuple):
     beyond: tuple[Slots, ...] = ()
 
 
+class _Groups:
+    """Workers by the lanes that they serve; group 0 serves none.
+
+    Attributes:
+        lanes: Of each group.
+    """
+
+    def __init__(self, members: Sequence[tuple[str, Sequence[Slots]]]) -> None:
+        rows = max((slots.max(initial=0).item() + 1 for _, parts in members for slots in parts), default=1)
+        self._numbers: Slots = np.zeros(rows, dtype=np.intp)
+        self.lanes: list[tuple[str, ...]] = [()]
+        for lane, parts in members:
+            inside = np.zeros(rows, dtype=np.bool_)
+            for slots in parts:
+                inside[slots] = True
+            # Of each group the workers inside become another one.
+            parted = np.unique(self._numbers[inside])
+            numbers = np.zeros(len(self.lanes), dtype=np.intp)
+            numbers[parted] = np.arange(len(self.lanes), len(self.lanes) + len(parted))
+            self._numbers[inside] = numbers[self._numbers[inside]]
+            self.lanes += [(*self.lanes[number], lane) for number in parted.tolist()]
+
+    def number(self, slot: int) -> int:
+        """Group of the worker in a slot."""
+        return self._numbers.item(slot) if slot < len(self._numbers) else 0
+
+    def numbers(self, slots: Slots) -> Slots:
+        """Groups of some workers, each in one."""
+        known = slots < len(self._numbers)
+        return np.where(known, self._numbers[np.where(known, slots, 0)], 0)
+
+    def slots(self) -> Slots:
+        """Workers that serve a lane."""
+        return np.flatnonzero(self._numbers)
+
+
 class Lanes:
     """Lanes in which requests wait, and the workers that serve them.
 
@@ -80,8 +116,7 @@ class Lanes:
         self._pairing_of = pairing_of
         self._decode_selector = decode_selector
         self._current: dict[str, _Served] = {}
-        self._of: dict[int, list[str]] = {}
-        self._beyond: dict[int, list[str]] = {}
+        self._of = self._beyond = _Groups(())
         self.slots: Slots = NO_SLOTS
         self.pairs = False
 
@@ -91,11 +126,19 @@ class Lanes:
 
     def of(self, slot: int) -> Sequence[str]:
         """Lanes that the worker in a slot serves, as of the last `follow`."""
-        return self._of.get(slot, ())
+        return self._of.lanes[self._of.number(slot)]
+
+    def groups(self, slots: Slots) -> tuple[Slots, Sequence[Sequence[str]]]:
+        """Return for each of some workers the number of its group, and the lanes that each group serves."""
+        return self._of.numbers(slots), self._of.lanes
+
+    def group(self, slot: int) -> int:
+        """Number of the group of the worker in a slot."""
+        return self._of.number(slot)
 
     def beyond(self, slot: int) -> Sequence[str]:
         """Lanes of other sides that the worker in a slot may help out when it is idle."""
-        return self._beyond.get(slot, ())
+        return self._beyond.lanes[self._beyond.number(slot)]
 
     def open(self, slots: Slots, now_us: int) -> Slots:
         """Return those of some workers that need no partner in one of their lanes, or have one with room.
@@ -147,14 +190,10 @@ class Lanes:
             return
         self._current = lanes
         self.pairs = any(served.pairing is not None for served in lanes.values())
-        self._of, self._beyond = {}, {}
-        for lane in sorted(lanes):
-            for slot in lanes[lane].slots.tolist():
-                self._of.setdefault(slot, []).append(lane)
-            for others in lanes[lane].beyond:
-                for slot in others.tolist():
-                    self._beyond.setdefault(slot, []).append(lane)
-        self.slots = np.array(sorted({*self._of, *self._beyond}), dtype=np.intp)
+        names = sorted(lanes)
+        self._of = _Groups([(lane, (lanes[lane].slots,)) for lane in names])
+        self._beyond = _Groups([(lane, lanes[lane].beyond) for lane in names])
+        self.slots = np.union1d(self._of.slots(), self._beyond.slots())
 
     def _served(self, lane: str) -> _Served:
         slots, pairing = self._slots_of(lane), self._pairing_of(lane)

@@ -37,7 +37,7 @@ next turn of the loop.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -47,6 +47,7 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.declared import setting
 from policies.dispatch.decision import Decision, Queued
@@ -55,7 +56,7 @@ from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
-from policies.pricing.views import Shed
+from policies.pricing.views import Shed, Slots
 from policies.state.ops import Finished, OpLog, OpRefused, Waiting
 from policies.state.waiting_lines import Ticket
 
@@ -93,6 +94,9 @@ ROUNDED = 1.0
 UNMOVED_MAX = 16
 """Workers without a taker after which a look ends (the next begins behind them): where decode workers are
 lacking, most others have room all the time."""
+
+LEFT_MAX = 64
+"""Rooms of equal workers that one look leaves to other replicas: twice of what those dispatch in one."""
 
 WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US = 20_000, 2_000
 """Microseconds until a request that waits for a link is asked again: the greater of the first, and the second
@@ -241,6 +245,50 @@ class _Place(msgspec.Struct, gc=False, eq=False):
     entered_us: int
     asked_us: int
     deadline_us: int
+
+
+class _Look:
+    """Outcome so far of a look at many workers with room.
+
+    Attributes:
+        declined: Requests not to offer any room.
+        empty: Groups of workers for whose lanes as a whole nothing waits but those.
+        vain: Groups whose idle workers have nothing to take.
+        version: Another number if one of these has changed.
+    """
+
+    def __init__(self, declined: set[str]) -> None:
+        self.declined = declined
+        self.empty: set[int] = set()
+        self.vain: set[int] = set()
+        self.version = 0
+        self._left: dict[int, int] = {}
+
+    def is_empty(self, group: int) -> None:
+        """Note that nothing else waits for any worker of a group."""
+        if group not in self.empty:
+            self.empty.add(group)
+            self.version += 1
+
+    def is_vain(self, group: int) -> None:
+        """Note that an idle worker of a group found nothing."""
+        if group not in self.vain:
+            self.vain.add(group)
+            self.version += 1
+
+    def is_left(self, group: int) -> None:
+        """Note that a room of a group was left to another replica; the first `LEFT_MAX` are enough."""
+        self._left[group] = self._left.get(group, 0) + 1
+        if self._left[group] == LEFT_MAX:
+            self.empty.add(group)
+            self.vain.add(group)
+            self.version += 1
+
+    def asked(self) -> None:
+        """Note that a request has decided afresh, and may wait for other workers now."""
+        full = {group for group, count in self._left.items() if count >= LEFT_MAX}
+        self.empty, self.vain = full, set(full)
+        self.version += 1
 
 
 class RequestQueue:
@@ -409,8 +457,8 @@ class RequestQueue:
                 slots = np.roll(self._lanes.open(slots, now_us), -self._turned)
             slots = slots.tolist()
             if self._left_to:
-                keys = (*slots, *self._waiting_for_decode)
-                self._left_to = {key: left for key in keys if (left := self._left_to.get(key))}
+                keys = {*slots, *self._waiting_for_decode}
+                self._left_to = {key: left for key, left in self._left_to.items() if key in keys}
             self._serve(slots, now_us)
             self._ask_followers(now_us)
             self._ask_some(now_us)
@@ -418,11 +466,11 @@ class RequestQueue:
     def _serve(self, slots: list[int], now_us: int) -> None:
         moved, unmoved = 0, 0
         declined = {ticket_id for ticket_id, until_us in self._waiting_for_link.items() if now_us < until_us}
-        admission, lanes = self._admission, self._lanes
-        for slot in slots:
+        admission, lanes, look = self._admission, self._lanes, _Look(declined)
+        for slot in self._with_takers(slots, look):
             before = moved
             while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
-                ticket_id, overdue = self._next(slot, now_us, declined)
+                ticket_id, overdue = self._next(slot, now_us, look)
                 if not ticket_id or not self._fits(slot, ticket_id, now_us):
                     break
                 if self._ask(ticket_id, slot, now_us):
@@ -431,6 +479,7 @@ class RequestQueue:
                 else:
                     declined.add(ticket_id)
                     self._rest(ticket_id, slot, now_us)
+                look.asked()
                 if moved >= MOVED_MAX:
                     self._fleet.relieved.update(slots)
                     self.changed()
@@ -441,6 +490,45 @@ class RequestQueue:
             if lanes.pairs and unmoved >= UNMOVED_MAX:
                 self._turned += unmoved
                 return
+
+    def _with_takers(self, slots: list[int], look: _Look) -> Iterator[int]:
+        """Yield those of some workers, in this order, that a request may be offered to.
+
+        Costs no step for the others: most have room all the time. Where workers need partners, a look ends
+        after a few of them anyway.
+        """
+        if self._lanes.pairs:
+            yield from slots
+            return
+        rest = np.array(slots, dtype=np.intp)
+        while len(rest):
+            version = look.version
+            offered = np.flatnonzero(self._may_be_taken(rest, look))
+            after = len(rest)
+            for at in offered.tolist():
+                yield rest.item(at)
+                if look.version != version:
+                    after = at + 1
+                    break
+            rest = rest[after:]
+
+    def _may_be_taken(self, slots: Slots, look: _Look) -> NDArray[np.bool_]:
+        """True for workers that a request waits for, by name or in a lane; for idle ones, if not in vain."""
+        tickets = self._fleet.tickets
+        groups, lanes_of = self._lanes.groups(slots)
+        waits = [
+            group not in look.empty and any(map(tickets.waits_in, lanes))
+            for group, lanes in enumerate(lanes_of)
+        ]
+        helps = [group not in look.vain for group in range(len(lanes_of))]
+        taken: NDArray[np.bool_] = np.array(waits)[groups]
+        prefill_us = self._fleet.loads.prefill_us
+        if any(helps):
+            taken |= np.array(helps)[groups] & (prefill_us[slots] == 0)
+        named = np.zeros(len(prefill_us), dtype=np.bool_)
+        named[[*tickets.slots(), *(room for room in self._left_to if isinstance(room, int))]] = True
+        taken |= named[slots]
+        return taken
 
     def _rest(self, ticket_id: str, slot: int, now_us: int) -> None:
         """Offer a request no idle worker for a while if it prefers to wait for another one."""
@@ -491,18 +579,21 @@ class RequestQueue:
                 if lane not in self._waiting_for_decode or len(declined) >= WAITING_FOR_DECODE_MAX:
                     return
 
-    def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
+    def _next(self, slot: int, now_us: int, look: _Look) -> tuple[str, bool]:
         """Request here that may take a worker's room, empty if none; True if others left it unused."""
+        declined = look.declined
         if len(declined) > DECLINED_MAX + len(self._waiting_for_link):
             return "", False
-        tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
+        tickets, lanes, group = self._fleet.tickets, self._lanes.of(slot), self._lanes.group(slot)
         best_of: BestOf = partial(tickets.best, slot, lanes)
         best = best_of(now_us, skip=declined)
         if best is None:
+            look.is_empty(group)
             if not self._admission.idle(np.array([slot]), now_us):
                 return "", False
             self._wake(now_us)
             if len(self._resting) > DECLINED_MAX:
+                look.is_vain(group)
                 return "", False
             declined = declined | self._resting.keys()
             best_of = partial(tickets.best_of_lanes, lanes)
@@ -511,7 +602,12 @@ class RequestQueue:
             if best is None and beyond and len(declined) < BEYOND_MAX:
                 best_of = partial(tickets.best_of_lanes, beyond)
                 best = best_of(now_us, skip=declined)
-        return self._ours(slot, best, best_of, now_us, declined)
+            if best is None:
+                look.is_vain(group)
+        found = self._ours(slot, best, best_of, now_us, declined)
+        if not found[0] and best is not None:
+            look.is_left(group)
+        return found
 
     def _ours(
         self, room: int | str, best: Ticket | None, best_of: BestOf, now_us: int, declined: set[str]

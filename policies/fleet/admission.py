@@ -136,6 +136,11 @@ class Admission:
         self._stale_us = 0
         self._followed: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
+        self._classes: dict[str, int] = {}
+        self._class = np.zeros(0, dtype=np.intp)
+        """By slot, the number of its worker's class; 0 if there is no worker."""
+        self._labelled = self._capacity = np.zeros(0)
+        """By slot, what its worker says of itself; 0 if nothing."""
 
     # One worker.
 
@@ -247,23 +252,41 @@ class Admission:
         state = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
         if state == self._followed:
             return
-        self._followed = state
         rules, rows = self.rules, len(fleet.loads.prefill_us)
+        self._note_workers(self._followed[1], rows)
+        self._followed = state
         self._stale_us = round(rules.report_age_s_max * 1e6)
-        self._target_s = np.full(rows, rules.backlog_target_s)
-        self._running_max = np.full(rows, float(rules.worker_running_max) or inf)
-        self._kv_max = np.full(rows, inf)
-        reported = fleet.reports.running_max
-        for worker in fleet.workers():
-            slot = worker.slot
-            ratio = max(fleet.early_ratio(worker.worker_class), RATIO_MIN)
-            self._target_s[slot] = min(rules.backlog_target_s / ratio, rules.backlog_target_s_max)
-            running_max = _labelled_max(worker) or reported.item(slot)
-            if running_max < inf:
-                self._running_max[slot] = running_max
-            capacity_tokens = worker.capacity_tokens or fleet.rules.capacity_tokens
-            if capacity_tokens:
-                self._kv_max[slot] = rules.kv_ratio_max * capacity_tokens
+        # No step for each worker: r changes several times a second.
+        targets_s = [rules.backlog_target_s]
+        for worker_class in self._classes:
+            ratio = max(fleet.early_ratio(worker_class), RATIO_MIN)
+            targets_s.append(min(rules.backlog_target_s / ratio, rules.backlog_target_s_max))
+        self._target_s = np.array(targets_s)[self._class]
+        exists = self._class > 0
+        known = min(len(fleet.reports.running_max), rows)
+        running_max = np.full(rows, inf)
+        running_max[:known] = fleet.reports.running_max[:known]
+        running_max = np.where(self._labelled > 0.0, self._labelled, running_max)
+        default = float(rules.worker_running_max) or inf
+        self._running_max = np.where(exists & (running_max < inf), running_max, default)
+        capacity = np.where(self._capacity > 0.0, self._capacity, float(fleet.rules.capacity_tokens))
+        self._kv_max = np.where(exists & (capacity > 0.0), rules.kv_ratio_max * capacity, inf)
+
+    def _note_workers(self, revision: int, rows: int) -> None:
+        """Note what workers say of themselves that changed since a revision."""
+        added = rows - len(self._class)
+        if added:
+            self._class = np.append(self._class, np.zeros(added, dtype=np.intp))
+            self._labelled = np.append(self._labelled, np.zeros(added))
+            self._capacity = np.append(self._capacity, np.zeros(added))
+        for slot in self._fleet.revised(revision):
+            worker = self._fleet.in_slot(slot)
+            if worker is None:
+                self._class[slot] = 0
+                continue
+            self._class[slot] = self._classes.setdefault(worker.worker_class, len(self._classes) + 1)
+            self._labelled[slot] = _labelled_max(worker)
+            self._capacity[slot] = worker.capacity_tokens
 
 
 def _labelled_max(worker: Worker) -> float:

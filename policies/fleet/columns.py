@@ -59,6 +59,7 @@ class Columns:
 
     Attributes:
         congestion_max_per_s: Upper bound of kappa; counts when the averages are computed next.
+        classes: Numbers of the worker classes.
     """
 
     def __init__(
@@ -80,24 +81,31 @@ class Columns:
         self._count = 0
         self._columns = {name: np.zeros(8) for name in _NAMES}
         self._worker_hash = np.zeros(8, dtype=np.uint64)
+        self.classes: dict[str, int] = {}
+        self._class = np.full(8, -1)
         self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
         self._refreshed_us = -REFRESH_US
         self._looked = 0
 
-    def put(self, slot: int, worker_id: str, model: ServiceModel) -> None:
+    def put(self, slot: int, worker_id: str, worker_class: str, model: ServiceModel) -> None:
         """Note the worker of a slot, which may be the next one."""
         self._count = max(self._count, slot + 1)
         if self._count > len(self._worker_hash):
             self._grow(2 * len(self._worker_hash))
         self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker_id.encode())
-        self.price(slot, model)
+        self._class[slot] = self.classes.setdefault(worker_class, len(self.classes))
+        self._price(slot, model)
 
-    def price(self, slot: int, model: ServiceModel) -> None:
-        """Set the prices of the worker in a slot."""
+    def price(self, worker_class: str, model: ServiceModel) -> None:
+        """Set the prices of all workers of a class."""
+        if worker_class in self.classes:
+            self._price(self._class == self.classes[worker_class], model)
+
+    def _price(self, rows: int | NDArray[np.bool_], model: ServiceModel) -> None:
         self.forget()
-        self._columns["a_s"][slot] = model.a_s
-        self._columns["b_s"][slot] = model.b_s
-        self._columns["c0_tokens"][slot] = model.c0_tokens
+        self._columns["a_s"][rows] = model.a_s
+        self._columns["b_s"][rows] = model.b_s
+        self._columns["c0_tokens"][rows] = model.c0_tokens
 
     def forget(self) -> None:
         """Gather all rows anew, since a bucket, a pool or a price changed."""
@@ -131,6 +139,7 @@ class Columns:
             self._columns[name] = np.concatenate([column, np.zeros(rows - len(column))])
         hashes = self._worker_hash
         self._worker_hash = np.concatenate([hashes, np.zeros(rows - len(hashes), dtype=np.uint64)])
+        self._class = np.concatenate([self._class, np.full(rows - len(self._class), -1)])
 
     def _refresh(self, now_us: int) -> None:
         self.forget()
@@ -166,7 +175,7 @@ class Columns:
     def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices[float]]]:
         if len(self._gathered) >= GATHERED_MAX:
             self.forget()
-        columns, count = self._columns, len(slots)
+        columns, count, returning = self._columns, len(slots), self._loads.return_ratio(slots)
         spills = self._spills(slots, bucket)
         first = slots.item(0) if count else 0
         together = bool((slots == np.arange(first, first + count)).all())
@@ -178,18 +187,18 @@ class Columns:
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
-            self._congestion_per_s(slots, spills),
+            self._congestion_per_s(slots, spills, returning),
             np.zeros(count),
             self._pools.columns(slots.tolist()),
             spills,
             self._evictions(slots),
-            self._delayed_ratio(slots),
+            self._delayed_ratio(slots, returning),
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         rows = self._gathered[id(slots), bucket] = slow, few
         return rows
 
-    def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
+    def _congestion_per_s(self, slots: Slots, spills: Spills | None, returning: float) -> NDArray[np.float64]:
         """Kappa of each: up to half its own, the rest the mean of its length bucket (decisions 0013, 0048).
 
         A request that returns to its cache goes to the worker that has it, all others go where there is room.
@@ -197,17 +206,15 @@ class Columns:
         of one worker are few requests. The mean is that of workers with like requests.
         """
         measured = self._columns["congestion_per_s"][slots]
-        steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
+        if spills is None:
+            return _shared_per_s(measured, returning)
         kappa = np.zeros(len(slots))
-        for step in set(steps.tolist()):
-            alike = steps == step
-            own = OWN_RATIO * self._loads.return_ratio(slots[alike])
-            # Summed exactly, since replicas know the same workers in another order.
-            mean_per_s = fsum(measured[alike]) / np.count_nonzero(alike)
-            kappa[alike] = own * measured[alike] + (1.0 - own) * mean_per_s
+        for step in np.unique(spills.steps).tolist():
+            alike = spills.steps == step
+            kappa[alike] = _shared_per_s(measured[alike], self._loads.return_ratio(slots[alike]))
         return kappa
 
-    def _delayed_ratio(self, slots: Slots) -> float:
+    def _delayed_ratio(self, slots: Slots, returning: float) -> float:
         """Chance that a later request is delayed by work on one of these while none waits.
 
         A returning request waits for its worker. One without a cached prefix takes another worker, and is
@@ -216,7 +223,6 @@ class Columns:
         if not len(slots):
             return 1.0
         busy = min(float(self._columns["utilisation"][slots].mean()), 1.0) ** (len(slots) - 1)
-        returning = self._loads.return_ratio(slots)
         return returning + (1.0 - returning) * busy
 
     def _evictions(self, slots: Slots) -> Evictions | None:
@@ -241,3 +247,11 @@ class Columns:
         token_s = busy_ratio * columns["b_s"][slots] / columns["c0_tokens"][slots]
         middle_tokens = np.array(lengths.middle_tokens)[members]
         return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)
+
+
+def _shared_per_s(measured: NDArray[np.float64], returning: float) -> NDArray[np.float64]:
+    """Kappa of workers with like requests, of which each has measured its own."""
+    own = OWN_RATIO * returning
+    # Summed exactly, since replicas know the same workers in another order.
+    mean_per_s = fsum(measured.tolist()) / max(len(measured), 1)
+    return own * measured + (1.0 - own) * mean_per_s

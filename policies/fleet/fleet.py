@@ -242,6 +242,7 @@ class FleetState:
         )
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
+        self._revised_at = np.zeros(8, dtype=np.int64)
         self.last_return_us = 0
         """The newest of them."""
         self.left_out_ops = 0
@@ -253,6 +254,8 @@ class FleetState:
         self._seldom: dict[int, tuple[int, int]] = {}
         """Revision and digest of what changes seldom, by tag."""
         self._workers: dict[str, Worker] = {}
+        self._absent: dict[str, None] = {}
+        """Those that do not exist: named only so far, removed, or pools."""
         self._by_slot: dict[int, Worker] = {}
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
@@ -276,8 +279,8 @@ class FleetState:
         self.fairness.use(rules.weight_of, rules.quantum_s)
         self.columns.congestion_max_per_s = rules.congestion_max_per_s
         self.columns.refresh_soon()
-        for worker in self._workers.values():
-            self.columns.price(worker.slot, self.service_model(worker.worker_class))
+        for worker_class in self.columns.classes:
+            self.columns.price(worker_class, self.service_model(worker_class))
 
     # The fold.
 
@@ -329,7 +332,7 @@ class FleetState:
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
         removals = []
-        for worker in [w for w in self._workers.values() if not w.url or w.gone]:
+        for worker in [self._workers[worker_id] for worker_id in self._absent]:
             if worker.worker_id.startswith(HOLDER):
                 continue
             idle = not self.loads.inflight_requests[worker.slot] and not self.tickets.waits_for(worker.slot)
@@ -339,7 +342,7 @@ class FleetState:
                 self.tree.drop(worker.slot)
                 self._block_sizes.pop(worker.slot, None)
                 self.loads.drop(worker.slot)
-                del self._workers[worker.worker_id]
+                del self._workers[worker.worker_id], self._absent[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
                 # Whatever the time of what was said: the slot becomes another worker's.
                 self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
@@ -348,7 +351,7 @@ class FleetState:
                 self.relieved.discard(worker.slot)
                 del self._by_slot[worker.slot]
                 self._free.append(worker.slot)
-                self.revision += 1
+                self._revised(worker.slot)
         self._remember_gone(removals)
         return expired
 
@@ -383,6 +386,15 @@ class FleetState:
     def worker(self, worker_id: str) -> Worker | None:
         """A worker by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
+        return worker if worker is not None and self._exists(worker) else None
+
+    def revised(self, revision: int) -> list[int]:
+        """Slots whose worker has changed since a ``revision``, free ones among them."""
+        return np.flatnonzero(self._revised_at > revision).tolist()
+
+    def in_slot(self, slot: int) -> Worker | None:
+        """The worker that exists in a slot; None if there is none."""
+        worker = self._by_slot.get(slot)
         return worker if worker is not None and self._exists(worker) else None
 
     def at_slot(self, slot: int) -> Worker:
@@ -657,6 +669,7 @@ class FleetState:
         slot = self._free.pop() if self._free else len(self._by_slot)
         if slot >= len(self.returned_us):
             self.returned_us = np.concatenate([self.returned_us, np.zeros(len(self.returned_us))])
+            self._revised_at = np.concatenate([self._revised_at, np.zeros_like(self._revised_at)])
         self.loads.ensure(slot)
         self.reports.ensure(slot)
         self._set_worker(Worker(worker_id, slot))
@@ -678,7 +691,11 @@ class FleetState:
         self._digest.replace(self._word(self._workers.get(worker.worker_id)), self._word(worker))
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
-        self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))
+        if self._exists(worker):
+            self._absent.pop(worker.worker_id, None)
+        else:
+            self._absent[worker.worker_id] = None
+        self.columns.put(slot, worker.worker_id, worker.worker_class, self.service_model(worker.worker_class))
         if self._exists(worker):
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
@@ -686,7 +703,11 @@ class FleetState:
         self._bound(worker)
         self._join_pool(worker)
         self._relieve(slot)
+        self._revised(slot)
+
+    def _revised(self, slot: int) -> None:
         self.revision += 1
+        self._revised_at[slot] = self.revision
 
     def _bound(self, worker: Worker) -> None:
         """Bound a worker's believed cache, unless its engine reports it."""
@@ -881,9 +902,7 @@ class FleetState:
 
     def _fitted(self, op: Fitted) -> None:
         if self.registers.of(Fitted).put(op):
-            for worker in self._workers.values():
-                if worker.worker_class == op.worker_class:
-                    self.columns.price(worker.slot, self.service_model(op.worker_class))
+            self.columns.price(op.worker_class, self.service_model(op.worker_class))
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan

@@ -25,6 +25,11 @@ from itertools import repeat
 from math import fsum
 from operator import truediv
 
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.state.flow_rows import FlowRows, Rows
+
 BUCKETS = 16
 """Parts of the window that leave it one after the other."""
 
@@ -67,6 +72,9 @@ class Fairness:
             change; that counts within a sixteenth of the window.
         quantum_s: Allowed lead of a flow, seconds of its share of the fleet.
         window_s: Older service does not count, seconds.
+
+    Attributes:
+        rows: The same numbers of flows that wait, if they are many.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Fairness:
         window_s: float = 60.0,
     ) -> None:
         self._window_s = window_s
+        self.rows = FlowRows(self.weight_of, lambda flow: self._service_us.get(flow, 0))
         self.use(weight_of, quantum_s)
         self._bucket_us = max(1, round(window_s * 1e6) // BUCKETS)
         self._newest = 0
@@ -85,6 +94,7 @@ class Fairness:
     def use(self, weight_of: Callable[[str], float], quantum_s: float) -> None:
         """Change weights and quantum (see `Fairness`)."""
         self._weights = Weights(weight_of)
+        self.rows.weights_may_change()
         self._slack_ratio = quantum_s / self._window_s
 
     # The fold.
@@ -134,6 +144,18 @@ class Fairness:
         self._advance(now_us // self._bucket_us)
         return {name: self._not_ahead(classes[name]) for name in self._not_ahead(classes)}
 
+    def classes_to_go(self, names: Collection[str], now_us: int) -> Collection[str]:
+        """Return which of the classes that wait for a room may have it; at least one, if any."""
+        self._advance(now_us // self._bucket_us)
+        return self._not_ahead(names)
+
+    def to_go(self, rows: Rows, newcomer: str = "") -> tuple[NDArray[np.bool_], bool]:
+        """Return which flows of one class may go, by their rows, and whether a newcomer may.
+
+        Ask after `classes_to_go`. The newcomer competes with them; empty for none.
+        """
+        return self.rows.not_ahead(rows, self._slack_ratio, newcomer)
+
     # Inside.
 
     def _not_ahead(self, names: Collection[str]) -> Collection[str]:
@@ -151,12 +173,14 @@ class Fairness:
         charged[flow] = charged.get(flow, 0) + service_us
         for name in {flow, class_of(flow)}:
             self._service_us[name] = self._service_us.get(name, 0) + service_us
+        self.rows.served(flow, self._service_us[flow])
 
     def _advance(self, bucket: int) -> None:
         if bucket <= self._newest:
             return
         self._newest = bucket
         self._weights.clear()
+        self.rows.weights_may_change()
         for old in [old for old in self._buckets if old <= bucket - BUCKETS]:
             for flow, us in self._buckets.pop(old).items():
                 for name in {flow, class_of(flow)}:
@@ -165,3 +189,4 @@ class Fairness:
                         self._service_us[name] = left_us
                     else:
                         del self._service_us[name]
+                self.rows.served(flow, self._service_us.get(flow, 0))

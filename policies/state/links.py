@@ -176,6 +176,7 @@ class Links:
     def __init__(self, rules: Mapping[str, LinkRules] | None = None, *, memory_us: int = 30_000_000) -> None:
         self.rules: Mapping[str, LinkRules] = rules or {}
         self.transfers: dict[str, Transfer] = {}
+        self._of_replica: defaultdict[str, dict[str, Transfer]] = defaultdict(dict)
         self._memory_us = memory_us
         self._generation = 0
         self._ended: set[str] = set()
@@ -202,7 +203,7 @@ class Links:
         burst = min(ready_bytes * 1_000_000 // ready_us, RATE_MAX)
         until_us = op.start_us + duration_us
         transfer = Transfer(op, rate, burst, op.start_us + ready_us, until_us)
-        self.transfers[op.request_id] = transfer
+        self.transfers[op.request_id] = self._of_replica[op.replica][op.request_id] = transfer
         load = self._loads[op.link]
         load.transfers += 1
         load.timetable.add(op.start_us, until_us, rate)
@@ -219,8 +220,10 @@ class Links:
         return self._drop(request_id, at_us)
 
     def left(self, replica: str, at_us: int) -> None:
-        """Give up the transfers that a replica reported at or before a log time."""
-        self._drop_if(lambda op: op.replica == replica and op.at_us <= at_us, at_us)
+        """Give up the transfers that a replica reported at or before a log time; costs a step for each."""
+        own = self._of_replica.get(replica, {})
+        for request_id in [key for key, transfer in own.items() if transfer.shipping.at_us <= at_us]:
+            self._drop(request_id, at_us)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget old transfers, release those that nothing ended, and return how many."""
@@ -362,7 +365,7 @@ class Links:
         while ends and ends[0][0] <= now_us:
             until_us, request_id = heappop(ends)
             transfer = self.transfers.get(request_id)
-            if transfer is None or transfer.until_us != until_us or transfer.shipping.link != link:
+            if transfer is None or not self._is_end((until_us, request_id), link):
                 continue
             shipping = transfer.shipping
             step_us = max((shipping.end_us - shipping.start_us) // 4, OVERDUE_STEP_US_MIN)
@@ -373,6 +376,12 @@ class Links:
                 transfer.until_us = later_us
                 heappush(ends, (later_us, request_id))
         return load
+
+    def _is_end(self, end: tuple[int, str], link: str) -> bool:
+        """True if a transfer that reserves this link ends so."""
+        until_us, request_id = end
+        transfer = self.transfers.get(request_id)
+        return transfer is not None and transfer.until_us == until_us and transfer.shipping.link == link
 
     def _drop_if(self, gone: Callable[[Shipping], bool], at_us: int) -> int:
         ids = [request_id for request_id, transfer in self.transfers.items() if gone(transfer.shipping)]
@@ -389,6 +398,10 @@ class Links:
         if transfer is None:
             return False
         shipping = transfer.shipping
+        of_replica = self._of_replica[shipping.replica]
+        del of_replica[request_id]
+        if not of_replica:
+            del self._of_replica[shipping.replica]
         load = self._loads[shipping.link]
         load.transfers -= 1
         early = arrived and shipping.kv_bytes > 0 and at_us < max(shipping.end_us, shipping.start_us + 1)
@@ -406,11 +419,7 @@ class Links:
             missed_us = int((shipping.kv_bytes * 1_000_000 - counted) / rules.bytes_per_s)
             load.timetable.add(at_us - missed_us, at_us, round(rules.bytes_per_s))
         if len(load.ends) > 2 * load.transfers + 16:
-            load.ends = sorted(
-                (each.until_us, key)
-                for key, each in self.transfers.items()
-                if each.shipping.link == shipping.link
-            )
+            load.ends = sorted({end for end in load.ends if self._is_end(end, shipping.link)})
         return True
 
 

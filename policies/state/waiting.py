@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
 from policies.state.fairness import Fairness, class_of
+from policies.state.flow_rows import FEW, NO_KEY, Keys, Rows, merged
 from policies.state.ops import Waiting
-from policies.state.waiting_lines import Heap, Line, Lines, OwnLines, Ticket
+from policies.state.waiting_lines import Flows, Heap, Line, Lines, OwnLines, Ticket
 from policies.state.work_ahead import WorkAhead
 
 
@@ -53,11 +54,15 @@ class Tickets:
         watched: Replica whose overtaken tickets are counted; all replicas' if None.
         inversions: Since the start.
         declined: Requests that were offered the room they wait for, and declined; no part of the fold.
+
+    Args:
+        few: Flows up to which they are compared one by one (`policies.state.flow_rows`).
     """
 
-    def __init__(self, fairness: Fairness, watched: str | None = None) -> None:
+    def __init__(self, fairness: Fairness, watched: str | None = None, few: int = FEW) -> None:
         self.fairness = fairness
         self.watched = watched
+        self._few = few
         self.count = 0
         self.tokens = 0
         self.service_us = 0
@@ -74,8 +79,6 @@ class Tickets:
         self._anywhere: defaultdict[str, WorkAhead] = defaultdict(WorkAhead)
         """By lane: tickets for any of its workers."""
         self._of_link: defaultdict[str, Heap] = defaultdict(Heap)
-        self._work_us: dict[str, int] = {}
-        """Waiting predicted prefill of each flow, at all replicas; no entry for none."""
 
     # The fold. That an end was not seen before, and that the replica has not left since, the caller knows.
 
@@ -102,6 +105,8 @@ class Tickets:
                 return
             self._drop(current)
         self._waiting[op.request_id] = ticket
+        if op.replica == self.watched:
+            self._own_lines(op.replica)  # while it is short
         self._of_replica[op.replica][op.request_id] = ticket
         self._lines.put(ticket)
         own = self._own.get(op.replica)
@@ -117,14 +122,12 @@ class Tickets:
         self.count += 1
         self.tokens += ticket.uncached_tokens
         self.service_us += ticket.service_us
-        if ticket.service_us:
-            self._work_us[ticket.flow] = self._work_us.get(ticket.flow, 0) + ticket.service_us
+        self.fairness.rows.waits(ticket.flow, ticket.service_us)
 
     def placed(self, request_id: str, slot: int, at_us: int) -> Ticket | None:
         """End the wait of a request that was placed at a slot; return its ticket, if it waited.
 
-        Costs one step for each flow that waits, to count inversions, but only if a ticket of the watched
-        replica has a lesser key.
+        Looks for the best ticket, to count inversions, only if one of the watched replica has a lesser key.
         """
         ticket = self._waiting.get(request_id)
         if ticket is None:
@@ -216,6 +219,14 @@ class Tickets:
         """True if a ticket waits for this worker and no other."""
         return self._lines.waits_for(slot)
 
+    def slots(self) -> Collection[int]:
+        """Workers for which alone a ticket waits."""
+        return self._lines.slots()
+
+    def waits_in(self, lane: str) -> bool:
+        """True if a ticket waits for any worker of this lane."""
+        return self._lines.waits_in(lane)
+
     def best(
         self,
         slot: int,
@@ -257,6 +268,8 @@ class Tickets:
         lines = self._lines.at(slot, lanes)
         if not lines:
             return False
+        if self._are_many(lines):
+            return self._ahead_of_many(lines, key_us, now_us, flow)
         classes = _by_class(lines)
         if flow is None:
             allowed = self.fairness.may_go(classes, now_us)
@@ -313,16 +326,20 @@ class Tickets:
         the latest request always got one, the busiest client would be served most (the longest queue is cut,
         as in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). Of that flow the greatest key.
         """
-        own, weight_of, work_us = self._own_lines(replica), self.fairness.weight_of, self._work_us
+        own, weight_of, rows = self._own_lines(replica), self.fairness.weight_of, self.fairness.rows
+        work_us = rows.work_us
         name, limit_us = class_of(flow), (work_us.get(flow, 0) + service_us) / weight_of(flow)
+        if len(own.flows) > self._few:
+            found = rows.most_waiting(own.flows.as_columns(rows, self._waiting).rows, name, limit_us)
+            return None if found is None else own.flows[found].first(self._waiting)
         rank = weight_of(name)
         candidates = []
-        for other in own.flows():
+        for other in own.flows:
             waiting_us = work_us.get(other, 0) / weight_of(other)
             higher = weight_of(class_of(other)) - rank
             if higher < 0 or (class_of(other) == name and waiting_us > limit_us):
                 candidates.append((-higher, waiting_us, other))
-        return own.last_of(max(candidates)[2], self._waiting) if candidates else None
+        return own.flows[max(candidates)[2]].first(self._waiting) if candidates else None
 
     # Inside.
 
@@ -339,6 +356,10 @@ class Tickets:
         return own
 
     def _best(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        if not lines or (len(skip) >= self.count and self._waiting.keys() <= set(skip)):
+            return None
+        if self._are_many(lines):
+            return self._best_of_many(lines, now_us, skip)
         if skip:
             return self._best_but(lines, now_us, skip)
         allowed = self.fairness.may_go(_by_class(lines), now_us)
@@ -366,6 +387,65 @@ class Tickets:
                     heap = heaps.get(flow)
                     if heap is not None:
                         yield heap.first(waiting)
+
+    # The same of many flows.
+
+    def _are_many(self, lines: list[Line]) -> bool:
+        """True if many flows wait, counted in each line."""
+        return sum(len(flows) for line in lines for flows in line.classes.values()) > self._few
+
+    def _best_of_many(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        classes = _parts(lines)
+        skipped = [ticket for each in skip if (ticket := self._waiting.get(each)) is not None]
+        heads = {name: self._heads(parts, name, skip, skipped) for name, parts in classes.items()}
+        heads = {name: (rows, keys) for name, (rows, keys) in heads.items() if len(rows)}
+        best = None
+        for name in self.fairness.classes_to_go(heads, now_us):
+            rows, keys = heads[name]
+            allowed, _ = self.fairness.to_go(rows)
+            rows, keys = rows[allowed], keys[allowed]
+            for row in rows[keys == keys.min()].tolist():
+                flow = self.fairness.rows.name_of(row)
+                heaps = [heap for part in classes[name] if (heap := part.get(flow)) is not None]
+                firsts = [heap.first_but(skip, self._waiting) for heap in heaps]
+                best = min((each for each in (best, *firsts) if each is not None), default=None)
+        return best
+
+    def _ahead_of_many(self, lines: list[Line], key_us: int, now_us: int, flow: str | None) -> bool:
+        classes = _parts(lines)
+        name = None if flow is None else class_of(flow)
+        names = classes.keys() if name is None else classes.keys() | {name}
+        allowed_names = self.fairness.classes_to_go(names, now_us)
+        if name is not None and name not in allowed_names:
+            return True
+        ahead = False
+        for each in allowed_names:
+            if each not in classes:
+                continue
+            rows, keys = self._heads(classes[each], each)
+            allowed, newcomer = self.fairness.to_go(rows, (flow or "") if each == name else "")
+            if each == name and not newcomer:
+                return True
+            ahead = ahead or bool((keys[allowed] < key_us).any())
+        return ahead
+
+    def _heads(
+        self, parts: list[Flows], name: str, skip: Collection[str] = (), skipped: Collection[Ticket] = ()
+    ) -> tuple[Rows, Keys]:
+        """Rows of the flows of a class that wait, and of each the least key of a request not to ``skip``."""
+        flows = {ticket.flow for ticket in skipped if class_of(ticket.flow) == name}
+        columns: list[tuple[Rows, Keys]] = []
+        for part in parts:
+            heads = part.as_columns(self.fairness.rows, self._waiting)
+            keys = heads.keys
+            present = flows & heads.at.keys()
+            if present:
+                keys = keys.copy()
+            for flow in present:
+                ticket = part[flow].first_but(skip, self._waiting)
+                keys[heads.at[flow]] = NO_KEY if ticket is None else ticket.key_us
+            columns.append((heads.rows, keys))
+        return merged(columns, self.fairness.rows.capacity())
 
     def _drop(self, ticket: Ticket) -> None:
         del self._waiting[ticket.request_id]
@@ -397,11 +477,16 @@ class Tickets:
         self.count -= 1
         self.tokens -= ticket.uncached_tokens
         self.service_us -= ticket.service_us
-        left_us = self._work_us.get(ticket.flow, 0) - ticket.service_us
-        if left_us:
-            self._work_us[ticket.flow] = left_us
-        else:
-            self._work_us.pop(ticket.flow, None)
+        self.fairness.rows.waits(ticket.flow, -ticket.service_us)
+
+
+def _parts(lines: list[Line]) -> dict[str, list[Flows]]:
+    """By class, its flows in each line."""
+    classes: dict[str, list[Flows]] = {}
+    for line in lines:
+        for name, flows in line.classes.items():
+            classes.setdefault(name, []).append(flows)
+    return classes
 
 
 def _by_class(lines: list[Line]) -> Mapping[str, Collection[str]]:

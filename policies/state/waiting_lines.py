@@ -1,7 +1,7 @@
 """Tickets in the order of their keys, by the worker or lane they wait for and by flow.
 
     Line                      tickets that wait for one worker or lane
-      class ──> flow ──> Heap     the least key first
+      class ──> Flows ──> Heap    by flow, the least key first
 
 A ticket that ends stays in its heap until it comes to the top, or until the heap is mostly such tickets and
 is made anew. So putting and ending cost O(log n), spread over many.
@@ -9,11 +9,12 @@ is made anew. So putting and ending cost O(log n), spread over many.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import msgspec
 
 from policies.state.fairness import class_of
+from policies.state.flow_rows import FlowHeads, FlowRows
 
 SPARE = 16
 """Ended tickets that a heap may hold above twice its live ones."""
@@ -91,32 +92,75 @@ class Heap:
         return found
 
 
+class Flows(dict[str, Heap]):
+    """Flows that wait, of each a heap; in a line those of one class.
+
+    Attributes:
+        heads: The same as columns, once they were asked for.
+    """
+
+    __slots__ = ("heads",)
+
+    def __init__(self) -> None:
+        self.heads: FlowHeads | None = None
+
+    def put(self, rank: int, ticket: Ticket) -> None:
+        """Add a ticket."""
+        heap = self.get(ticket.flow)
+        if heap is None:
+            heap = self[ticket.flow] = Heap()
+        heap.put(rank, ticket)
+        if self.heads is not None:
+            self.heads.put(ticket.flow, heap.entries[0][0])
+
+    def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
+        """Note that a ticket is no longer among those ``waiting``."""
+        flow, heads = ticket.flow, self.heads
+        heap = self[flow]
+        heap.drop(waiting)
+        if not heap.live:
+            del self[flow]
+            if heads is not None:
+                heads.drop(flow)
+        elif heads is not None:
+            # Then no ended ticket is ever the first of a heap.
+            heap.first(waiting)
+            heads.put(flow, heap.entries[0][0])
+
+    def as_columns(self, table: FlowRows, waiting: Mapping[str, Ticket]) -> FlowHeads:
+        """Return ``heads``, made on first use."""
+        heads = self.heads
+        if heads is None:
+            heads = self.heads = FlowHeads(table)
+            for flow, heap in self.items():
+                heap.first(waiting)
+                heads.put(flow, heap.entries[0][0])
+        return heads
+
+
 class Line:
     """Tickets that wait for one worker or lane.
 
     Attributes:
-        classes: By class and flow, a heap by key; nothing in it is empty.
+        classes: By class; nothing in it is empty.
     """
 
     __slots__ = ("classes",)
 
     def __init__(self) -> None:
-        self.classes: defaultdict[str, defaultdict[str, Heap]] = defaultdict(lambda: defaultdict(Heap))
+        self.classes: defaultdict[str, Flows] = defaultdict(Flows)
 
     def put(self, ticket: Ticket) -> None:
         """Add a ticket."""
-        self.classes[class_of(ticket.flow)][ticket.flow].put(ticket.key_us, ticket)
+        self.classes[class_of(ticket.flow)].put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> bool:
         """Note that a ticket is no longer among those ``waiting``; return True if the line is empty."""
         name = class_of(ticket.flow)
         flows = self.classes[name]
-        heap = flows[ticket.flow]
-        heap.drop(waiting)
-        if not heap.live:
-            del flows[ticket.flow]
-            if not flows:
-                del self.classes[name]
+        flows.drop(ticket, waiting)
+        if not flows:
+            del self.classes[name]
         return not self.classes
 
 
@@ -148,6 +192,14 @@ class Lines:
         """True if a ticket waits for this worker and no other."""
         return slot in self._of_slot
 
+    def slots(self) -> Collection[int]:
+        """Workers for which alone a ticket waits."""
+        return self._of_slot.keys()
+
+    def waits_in(self, lane: str) -> bool:
+        """True if a ticket waits for any worker of this lane."""
+        return lane in self._of_lane
+
     def at(self, slot: int, lanes: Iterable[str]) -> list[Line]:
         """Lines of the worker in this slot and of the lanes that it serves."""
         found = [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]
@@ -162,14 +214,15 @@ class OwnLines:
 
     Attributes:
         lines: By the worker or lane they wait for.
+        flows: All of them, each with a heap of its tickets, the greatest key first.
     """
 
-    __slots__ = ("_by_key", "_last_of_flow", "_of_lane", "lines")
+    __slots__ = ("_by_key", "_of_lane", "flows", "lines")
 
     def __init__(self, tickets: Iterable[Ticket]) -> None:
         self.lines = Lines()
         self._of_lane: defaultdict[str, Line] = defaultdict(Line)
-        self._last_of_flow: defaultdict[str, Heap] = defaultdict(Heap)
+        self.flows = Flows()
         self._by_key = Heap()
         for ticket in tickets:
             self.put(ticket)
@@ -178,7 +231,7 @@ class OwnLines:
         """Add a ticket."""
         self.lines.put(ticket)
         self._of_lane[ticket.lane].put(ticket)
-        self._last_of_flow[ticket.flow].put(-ticket.key_us, ticket)
+        self.flows.put(-ticket.key_us, ticket)
         self._by_key.put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
@@ -186,10 +239,7 @@ class OwnLines:
         self.lines.drop(ticket, waiting)
         if self._of_lane[ticket.lane].drop(ticket, waiting):
             del self._of_lane[ticket.lane]
-        heap = self._last_of_flow[ticket.flow]
-        heap.drop(waiting)
-        if not heap.live:
-            del self._last_of_flow[ticket.flow]
+        self.flows.drop(ticket, waiting)
         self._by_key.drop(waiting)
 
     def first(self, waiting: Mapping[str, Ticket]) -> Ticket:
@@ -199,11 +249,3 @@ class OwnLines:
     def of_lanes(self, lanes: Iterable[str]) -> list[Line]:
         """Lines of all tickets of some lanes, whichever worker they wait for."""
         return [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]
-
-    def flows(self) -> Iterable[str]:
-        """Flows with a ticket."""
-        return self._last_of_flow.keys()
-
-    def last_of(self, flow: str, waiting: Mapping[str, Ticket]) -> Ticket:
-        """The ticket with the greatest key of a flow that has one."""
-        return self._last_of_flow[flow].first(waiting)

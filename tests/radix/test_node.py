@@ -82,7 +82,7 @@ def test_columns_give_the_last_end_that_counts_of_each_worker(
     for slot, at_depth in ends.items():
         for each in at_depth:
             at_depth[each] += slot
-            columns.renew(slot, each, at_depth[each])
+            columns.note(slot, each, at_depth[each])
     last = np.zeros(6, dtype=np.int32)
 
     columns.raise_last(last, depth, np.array(from_us), tree_us)
