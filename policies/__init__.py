@@ -1,46 +1,10 @@
 """Decisions: pure, over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
-from policies.disaggregation.decode_selection import (
-    DECODE_COST,
-    DECODE_POLICIES,
-    DecodeSelector,
-    decode_policy,
-)
-from policies.disaggregation.encoders import choose_encoder
-from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
-from policies.disaggregation.link_watch import LinkWatch, Patience
-from policies.disaggregation.offload import Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.disaggregation.offloading import Offloading, PastVerdict
-from policies.disaggregation.optimum import (
-    Curve,
-    Optimum,
-    RemoteSite,
-    Split,
-    Stages,
-    Throughput,
-    ThroughputModel,
-    UncachedLengths,
-    WorkerClass,
-)
-from policies.disaggregation.role_demand import role_demand
-from policies.disaggregation.role_plan import (
-    DECODE,
-    NEVER_TOKENS,
-    PREFILL,
-    SWITCHED_OFF,
-    TURNING_LABEL,
-    RoleDemand,
-    RoleMember,
-    RoleRules,
-    RoleVerdict,
-    plan_roles,
-)
-from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
 from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
-from policies.dispatch.pair_decision import PairDecider
+from policies.dispatch.observer import ScoredRequest, ShadowObserver
 from policies.dispatch.policy_rules import PolicyRules
 from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
@@ -81,10 +45,9 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
-from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
-from policies.scoring import POLICIES, Policy, make_policy
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
 from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
@@ -146,7 +109,6 @@ __all__ = [
     "BOOTSTRAP_PORT_LABEL",
     "BUCKET_LABEL",
     "CONVERTIBLE_LABEL",
-    "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
     "DP_SIZE_LABEL",
@@ -155,17 +117,12 @@ __all__ = [
     "GRACE_S",
     "HANDOVER_LABEL",
     "HAND_OVERS",
-    "LINK_LOOK_S",
-    "NEVER_TOKENS",
     "OP_KINDS",
     "POLICIES",
-    "PREFILL",
     "PROFILES",
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
     "SLO_UNREACHABLE",
-    "SWITCHED_OFF",
-    "TURNING_LABEL",
     "UNKNOWN_KV",
     "Admission",
     "AdmissionRules",
@@ -183,8 +140,6 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
-    "Comparison",
-    "Curve",
     "Decider",
     "DeciderParts",
     "Decision",
@@ -192,7 +147,6 @@ __all__ = [
     "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
-    "DecodeSelector",
     "Decoded",
     "Displaced",
     "EarlyEnds",
@@ -213,7 +167,6 @@ __all__ = [
     "HandOver",
     "HandOverName",
     "Insert",
-    "Judged",
     "KvBytes",
     "Lanes",
     "Left",
@@ -223,26 +176,16 @@ __all__ = [
     "LinkRules",
     "LinkState",
     "LinkStates",
-    "LinkWatch",
     "Links",
     "LogClock",
     "Newest",
-    "Offload",
     "OffloadPlan",
-    "OffloadReason",
-    "OffloadRules",
-    "OffloadVerdict",
-    "Offloading",
     "Op",
     "OpLog",
     "OpRefused",
-    "Optimum",
     "Overrides",
-    "PairDecider",
     "Pairing",
     "Partners",
-    "PastVerdict",
-    "Patience",
     "Placed",
     "Policy",
     "PolicyRules",
@@ -256,39 +199,27 @@ __all__ = [
     "Reason",
     "Redispatch",
     "RedispatchRules",
-    "RemoteSite",
     "Reported",
     "RequestFacts",
     "RequestQueue",
     "RequestView",
     "RetryBudget",
-    "RoleDemand",
-    "RoleMember",
-    "RoleRules",
-    "RoleStep",
-    "RoleVerdict",
     "RoomRules",
     "ScoredRequest",
     "ServiceLevel",
     "ServiceModel",
     "SettingsChanged",
-    "Shadow",
+    "ShadowObserver",
     "Shed",
     "Shipped",
     "Shipping",
     "Slots",
-    "Split",
-    "Stages",
     "Started",
-    "Switched",
-    "Throughput",
-    "ThroughputModel",
     "Ticket",
     "Tickets",
     "TimeSample",
     "Tracked",
     "Trim",
-    "UncachedLengths",
     "Unpublished",
     "Unserved",
     "Usage",
@@ -297,15 +228,12 @@ __all__ = [
     "Waiting",
     "WorkAhead",
     "Worker",
-    "WorkerClass",
     "WorkerGone",
     "WorkerPut",
     "admitted",
     "cheapest_row",
-    "choose_encoder",
     "class_of",
     "decode_ops",
-    "decode_policy",
     "departures",
     "encode_op",
     "encode_ops",
@@ -315,14 +243,10 @@ __all__ = [
     "make_policy",
     "model_and_length",
     "place",
-    "plan_roles",
     "priced",
     "probe_from_us",
     "redispatch",
-    "role_demand",
-    "role_taken",
     "setting",
     "shares",
     "turn_of",
-    "turn_roles",
 ]

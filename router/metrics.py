@@ -31,7 +31,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
-from policies import Judged
+from policies.observing import Judged
 from router import metric_families as families
 from router.metric_families import Family
 from router.shared import SkipReason

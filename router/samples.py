@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from math import inf
 
-from policies import DECODE, NEVER_TOKENS, PREFILL, LinkState
+from policies import LinkState
+from policies.disaggregation import DECODE, NEVER_TOKENS, PREFILL
 from router import metric_families as families
 from router.fleet import LocalWorker
 from router.gateway import Gateway

@@ -4,8 +4,8 @@
                                                          │           └─────────> Queued (Waiting)
                                                          └──> Shed
 
-Here each worker serves requests alone; `policies.dispatch.pair_decision` decides for pairs. Nothing is sent,
-published or awaited, and no clock is read, so the simulator decides by the same lines
+Here each worker serves requests alone; `policies.disaggregation.pair_decision` extends this to pairs. Nothing
+is sent, published or awaited, and no clock is read, so the simulator decides by the same lines
 (`loadtest.simulator.replica`).
 """
 
@@ -15,19 +15,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from policies.disaggregation.offload import OffloadVerdict
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt, Feedback
+from policies.dispatch.observer import ScoredRequest, ShadowObserver
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import Pairing
-from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
 from policies.scoring.placement import place
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
-from policies.state.ops import Placed, Shipping, Waiting
+from policies.state.ops import Placed, Waiting
 from policies.state.queue_view import QueueView
 from radix import DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
 
@@ -45,17 +44,15 @@ never evicted, or has too few blocks to tell an eviction from rounding."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A worker was chosen, or a pair, whose ``decode`` half is a decision under an id of its own.
+    """A worker was chosen; ``placed`` must be published before the next decision.
 
-    ``placed`` and ``shipping``, the reservation of a link for the KV, must be published before the next
-    decision.
+    If an option lets a second worker share the request, ``decode`` is the decision on that half, under an id
+    of its own.
     """
 
     attempt: Attempt
     placed: Placed
     decode: "Decision | None" = None
-    shipping: Shipping | None = None
-    offload: OffloadVerdict | None = None
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):

@@ -11,11 +11,11 @@ prompts do not stand behind long ones that go elsewhere. An idle worker of anoth
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_not
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from policies.disaggregation.decode_selection import DecodeSelector
 from policies.fleet.pairing import Pairing
 from policies.pricing.views import Slots
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
@@ -51,6 +51,46 @@ _SAFE = str.maketrans("|", "/")
 """Names of sites are free text."""
 
 
+class LinkSide(Protocol):
+    """Workers of a lane whose KV crosses one link."""
+
+    @property
+    def link(self) -> str:
+        """Name of the link."""
+
+    @property
+    def slots(self) -> Slots:
+        """Workers behind it."""
+
+
+class LaneSides(Protocol):
+    """Workers of a lane by the link that their KV crosses."""
+
+    @property
+    def local(self) -> Slots:
+        """Workers whose KV crosses none."""
+
+    @property
+    def remote(self) -> Sequence[LinkSide]:
+        """All others."""
+
+
+class PartnerRoom(Protocol):
+    """Room of the workers that end what others begin (`policies.disaggregation.decode_selection`)."""
+
+    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
+        """Return True for each worker that needs no partner, or has one with room."""
+
+    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float) -> bool:
+        """Return the same of one worker, for a request of so many tokens."""
+
+    def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
+        """Return True if a partner has room for so many tokens."""
+
+    def by_site(self, pairing: Pairing, slots: Slots) -> LaneSides | None:
+        """Return the workers by the link that their KV crosses; None if none crosses one."""
+
+
 class _Served(NamedTuple):
     """Own workers of a lane, the pairing of all of them, and the workers of other sides."""
 
@@ -63,7 +103,7 @@ class Lanes:
     """Lanes in which requests wait, and the workers that serve them.
 
     ``slots_of`` and ``pairing_of`` return the same object until it changes; no pairing means that no worker
-    of a lane needs a partner.
+    of a lane needs a partner. ``partners`` None: partners have room, and no KV crosses a link.
 
     Attributes:
         slots: All workers that serve a lane, or may when idle.
@@ -74,11 +114,11 @@ class Lanes:
         self,
         slots_of: Callable[[str], Slots],
         pairing_of: Callable[[str], Pairing | None] = lambda _: None,
-        decode_selector: DecodeSelector | None = None,
+        partners: PartnerRoom | None = None,
     ) -> None:
         self._slots_of = slots_of
         self._pairing_of = pairing_of
-        self._decode_selector = decode_selector
+        self._partners = partners
         self._current: dict[str, _Served] = {}
         self._of: dict[int, list[str]] = {}
         self._beyond: dict[int, list[str]] = {}
@@ -102,7 +142,7 @@ class Lanes:
 
         An idle decode worker needs no partner.
         """
-        if not self.pairs or self._decode_selector is None:
+        if not self.pairs or self._partners is None:
             return slots
         open_ = np.zeros(len(slots), dtype=np.bool_)
         for served in self._current.values():
@@ -110,18 +150,17 @@ class Lanes:
             for others in served.beyond:
                 mask |= np.isin(slots, others, assume_unique=True)
             if served.pairing is not None:
-                mask &= self._decode_selector.open(served.pairing, slots, now_us)
+                mask &= self._partners.open(served.pairing, slots, now_us)
             open_ |= mask
         return slots if open_.all() else slots[open_]
 
     def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
         """True if `open` would return this one, for a request of so many tokens."""
-        if not self.pairs or self._decode_selector is None:
+        if not self.pairs or self._partners is None:
             return True
         pairings = (self._current[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
         return any(
-            pairing is None or self._decode_selector.is_open(pairing, slot, now_us, tokens)
-            for pairing in pairings
+            pairing is None or self._partners.is_open(pairing, slot, now_us, tokens) for pairing in pairings
         )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
@@ -129,8 +168,8 @@ class Lanes:
         pairing = self._pairing_of(lane)
         return (
             pairing is not None
-            and self._decode_selector is not None
-            and self._decode_selector.any_room(pairing, tokens, now_us)
+            and self._partners is not None
+            and self._partners.any_room(pairing, tokens, now_us)
         )
 
     def knows(self, lane: str) -> bool:
@@ -159,9 +198,9 @@ class Lanes:
     def _served(self, lane: str) -> _Served:
         slots, pairing = self._slots_of(lane), self._pairing_of(lane)
         whole, at, link = lane.rpartition("@")
-        if not at or "|" in link or pairing is None or self._decode_selector is None:
+        if not at or "|" in link or pairing is None or self._partners is None:
             return _Served(slots, pairing)
-        by_site = self._decode_selector.by_site(pairing, slots)
+        by_site = self._partners.by_site(pairing, slots)
         if by_site is None:
             return _Served(slots, pairing)
         parts = {lane_by(whole, side.link): side.slots for side in by_site.remote}

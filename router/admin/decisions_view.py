@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import orjson
 from fastapi import FastAPI, Query, Response
 
-from policies import Comparison, Reason, Shadow
+from policies import Reason
+from policies.observing import Comparison, Shadow
 from router.admin.parts import AdminParts
 from router.explaining import REASONS, explained
 from router.gateway.recent_decisions import RecentDecision

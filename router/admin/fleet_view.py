@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from policies import ANY_BUCKET, NEVER_TOKENS
+from policies import ANY_BUCKET
+from policies.disaggregation import NEVER_TOKENS
 from router.admin.decisions_view import described as described_decision
 from router.admin.link_view import described
 from router.admin.parts import AdminParts

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS, PastVerdict
+from policies.disaggregation import NEVER_TOKENS, PastVerdict
 from router.admin.parts import AdminParts
 from router.explaining import explained
 from router.gateway import Gateway

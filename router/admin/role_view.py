@@ -12,16 +12,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import (
-    ANY_BUCKET,
-    NEVER_TOKENS,
-    LengthBuckets,
-    OffloadPlan,
-    RoleDemand,
-    RoleMember,
-    RoleVerdict,
-    Throughput,
-)
+from policies import ANY_BUCKET, LengthBuckets, OffloadPlan
+from policies.disaggregation import NEVER_TOKENS, RoleDemand, RoleMember, RoleVerdict, Throughput
 from router.admin.parts import AdminParts
 from router.fleet import RolePlanner
 from router.gateway import Gateway

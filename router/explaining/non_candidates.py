@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from policies import Circuit
+from policies.disaggregation import ScoredPair
 from router.explaining.rehearsal import Rehearsed
 from router.fleet import Health, LocalWorker
 from router.gateway.gateway import Gateway
@@ -66,7 +67,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
                 reason = _not_eligible(gateway, rehearsed, local)
             elif slot not in scored_slots:
                 reason = _not_for_this(gateway, rehearsed, local)
-            elif scored is not None and scored.by_site is not None:
+            elif isinstance(scored, ScoredPair) and scored.by_site is not None:
                 reason = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
             else:
                 reason = (

@@ -21,26 +21,21 @@ from math import isfinite
 
 import httpx
 
-from policies import (
-    CONVERTIBLE_LABEL,
+from policies import CONVERTIBLE_LABEL, DecodeFit, OffloadPlan, ServiceLevel, Worker, turn_of
+from policies.disaggregation import (
     DECODE,
     PREFILL,
     SWITCHED_OFF,
     TURNING_LABEL,
-    DecodeFit,
-    OffloadPlan,
     RoleDemand,
     RoleMember,
     RoleRules,
     RoleStep,
     RoleVerdict,
-    ServiceLevel,
     Switched,
-    Worker,
     plan_roles,
     role_demand,
     role_taken,
-    turn_of,
     turn_roles,
 )
 from router.engines import DIALECTS, switches_role

@@ -13,18 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies import (
-    Decision,
-    DecisionInput,
-    PairDecider,
-    Pairing,
-    Partners,
-    Queued,
-    QueueEntry,
-    Shed,
-    Slots,
-    lane_of,
-)
+from policies import Decision, DecisionInput, Pairing, Partners, Queued, QueueEntry, Shed, Slots, lane_of
+from policies.disaggregation import PairDecider
 from router.errors import ClientError, NoWorker
 from router.fleet import Registry
 from router.gateway.endpoints import Endpoint

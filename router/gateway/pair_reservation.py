@@ -18,18 +18,8 @@ from math import inf
 
 import msgspec
 
-from policies import (
-    HAND_OVERS,
-    Attempt,
-    Finished,
-    FirstToken,
-    OffloadVerdict,
-    Patience,
-    Placed,
-    Shipped,
-    Shipping,
-    Usage,
-)
+from policies import HAND_OVERS, Attempt, Finished, FirstToken, Placed, Shipped, Shipping, Usage
+from policies.disaggregation import OffloadVerdict, Patience
 from router.errors import TransferFailed, UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.answer import answered_error

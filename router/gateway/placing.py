@@ -16,26 +16,22 @@ from policies import (
     Admission,
     DeciderParts,
     DecisionRules,
-    DecodeSelector,
     EarlyRejection,
     Feedback,
     Lanes,
     LengthClass,
-    Offload,
-    Offloading,
-    PairDecider,
     Pairing,
     QueueOrder,
     RequestQueue,
-    Shadow,
     Slots,
     WaitEnd,
     Waiting,
     class_of,
-    decode_policy,
     make_policy,
     model_and_length,
 )
+from policies.disaggregation import DecodeSelector, Offload, Offloading, PairDecider, decode_policy
+from policies.observing import Shadow
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
 from router.fleet import Core

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import Attempt, OffloadVerdict, Usage
+from policies import Attempt, Usage
+from policies.disaggregation import OffloadVerdict
 from router.gateway.endpoints import Endpoint
 
 KEPT_MAX = 4096

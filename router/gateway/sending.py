@@ -8,7 +8,8 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from policies import LinkWatch, RetryBudget
+from policies import RetryBudget
+from policies.disaggregation import LinkWatch
 from router.errors import RequestRejected, RouterError
 from router.fleet import Core
 from router.gateway.inflight import Inflight, Timed

@@ -14,7 +14,7 @@ from fakes.running import Fleet, RunningGateway, until
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.link.server import LinkServer
-from policies import OffloadReason
+from policies.disaggregation import OffloadReason
 from router.fleet import Health
 
 LINK = "dc2>dc1"

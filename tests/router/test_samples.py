@@ -5,16 +5,8 @@ from math import inf
 import pytest
 from fakes.gateway import Bench, chat
 
-from policies import (
-    NEVER_TOKENS,
-    Circuit,
-    CircuitSet,
-    FleetRules,
-    LinkMeasured,
-    LinkRules,
-    OffloadPlan,
-    Reported,
-)
+from policies import Circuit, CircuitSet, FleetRules, LinkMeasured, LinkRules, OffloadPlan, Reported
+from policies.disaggregation import NEVER_TOKENS
 from router import metric_families as families
 from router.metric_families import Family
 from router.metrics import Sample

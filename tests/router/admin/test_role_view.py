@@ -5,17 +5,8 @@ from typing import Any
 import httpx
 from fakes.gateway import Bench, FakeShared, VirtualTime, log_port, registry
 
-from policies import (
-    TURNING_LABEL,
-    DecodeFit,
-    FleetRules,
-    KvBytes,
-    LengthBuckets,
-    LinkRules,
-    OffloadPlan,
-    Placed,
-    RoleRules,
-)
+from policies import DecodeFit, FleetRules, KvBytes, LengthBuckets, LinkRules, OffloadPlan, Placed
+from policies.disaggregation import TURNING_LABEL, RoleRules
 from policies.disaggregation.role_plan import NEVER_TOKENS
 from router.admin.role_view import described, divided
 from router.fleet import Core, RolePlanner

@@ -3,7 +3,8 @@
 import pytest
 from fakes.gateway import FakeShared, VirtualTime
 
-from policies import LINK_LOOK_S, FleetRules, LinkMeasured, LinkRules, LinkWatch, OpLog
+from policies import FleetRules, LinkMeasured, LinkRules, OpLog
+from policies.disaggregation import LINK_LOOK_S, LinkWatch
 from router.fleet import watch_links
 
 LINK = "far>"
