@@ -149,8 +149,7 @@ class GatewayProcess:
         self._secrets = self._secret_watches(settings)
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
-        reader = self.gateway.reader
-        judge = None if reader.door.is_open else reader.judge
+        judge = None if self.tenants.door.is_open else self.gateway.reader.judge
         self.protocol = self.clients.protocol(starting(self.gateway, self.encoding), is_proxied, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
@@ -192,7 +191,7 @@ class GatewayProcess:
         reader = RequestReader(
             settings,
             cached_as=core.registry.cached_as,
-            keys=self.tenants.keyring,
+            door=self.tenants.door,
             traced=self._spans is not None,
         )
         self._tokenizing = opened_tokenizing(
@@ -239,6 +238,7 @@ class GatewayProcess:
             roles=self.roles,
             kv_events=self.kv_events,
             discovery=self.discovery,
+            door=self.tenants.door,
             keys=self.tenants.keys,
             tokens=self.tenants.tokens,
             ending=self.ending,
@@ -257,7 +257,7 @@ class GatewayProcess:
         """Watch the key files that an operator may replace."""
         server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
         return [
-            *([SecretWatch(server_key, self.gateway.reader.door.use_admin_key)] if server_key else ()),
+            *([SecretWatch(server_key, self.tenants.door.use_admin_key)] if server_key else ()),
             *([SecretWatch(workers_key, self.workers.use_key)] if workers_key else ()),
         ]
 

@@ -13,7 +13,7 @@ from router.gateway import Gateway
 from router.live_settings import LiveSettings
 from router.proxy import Ending
 from router.shared import Vitals
-from router.tenants import KeysWatch, TokensWatch
+from router.tenants import Door, KeysWatch, TokensWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class AdminParts:
     roles: RolePlanner
     kv_events: KvEvents
     discovery: Discovery | None
+    door: Door
     keys: KeysWatch | None
     tokens: TokensWatch | None
     ending: Ending

@@ -16,7 +16,7 @@ from router.gateway.choosing import choose
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 Outcome = Decision | Queued | Shed | RouterError
 

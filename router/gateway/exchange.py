@@ -44,7 +44,7 @@ from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
 from router.offsets import edited
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 
 class RequestExchange:

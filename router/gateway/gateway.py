@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from router.errors import RequestRejected
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
 from router.gateway.placing import Placing
@@ -25,7 +26,8 @@ from router.gateway.sending import Sending
 from router.gateway.step_runner import StepRunner
 from router.handover import Handover
 from router.settings import Settings
-from router.tenants import Limiter
+from router.shared import Charge
+from router.tenant import Tenant
 
 
 class TokenizingPort(Protocol):
@@ -43,12 +45,38 @@ class TokenizingPort(Protocol):
         """Compare the number of ids with an engine's count."""
 
 
+class LimiterPort(Protocol):
+    """Charges tenants for their requests (`router.tenants.limits`)."""
+
+    @property
+    def degraded_reason(self) -> str | None:
+        """Why each replica keeps to its share of the limits now; None if they are counted together."""
+
+    def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
+        """Charge the estimated tokens of a request; ``decided`` hears later what is not decided yet."""
+
+    def rejection(self, charge: Charge) -> RequestRejected:
+        """Count a refused request, and return the error for its client."""
+
+    def settle(self, charge: Charge, tokens: int) -> None:
+        """Replace the estimate of a request that ended by the tokens it used."""
+
+    def withdraw(self, charge: Charge) -> None:
+        """Drop the charge of a request that no worker served."""
+
+    def left(self, tenant: Tenant) -> dict[str, int] | None:
+        """Return the remainder of each limited rate; None if it is not known."""
+
+    def lines(self, charge: Charge) -> bytes:
+        """Return header lines with the tenant's limits and remainders."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plugins:
     """Options of a gateway: None and empty where off."""
 
     handovers: Mapping[str, Handover] = field(default_factory=dict)
-    limiter: Limiter | None = None
+    limiter: LimiterPort | None = None
     tokenizing: TokenizingPort | None = None
 
 

@@ -49,6 +49,7 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
             destinations=Destinations(),
         ),
         discovery=None,
+        door=bench.door,
         keys=None,
         tokens=None,
         ending=Ending(),

@@ -37,7 +37,7 @@ from router.proxy import ClientConnection, ClientRequest, Exchange, Header, Upst
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock, LogPort, LogStatus
-from router.tenants import Keyring, Limiter
+from router.tenants import Door, Keyring, Limiter
 
 CALM_S = 3600.0
 """When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
@@ -365,12 +365,20 @@ class Bench:
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.handovers: dict[str, Handover] = {}
+        key = settings.server.api_key
+        self.door = Door(
+            admin_key=None if key is None else key.get_secret_value().encode(),
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keys,
+        )
         log = LogPort("r1", self.shared.publish, self.time.clock.now_us, lambda: self.status)
         self.core = Core(self.shared.fleet, self.registry, log)
         self.gateway = Gateway(
             settings,
             self.core,
-            RequestReader(settings, cached_as=self.registry.cached_as, keys=keys, traced=spans is not None),
+            RequestReader(
+                settings, cached_as=self.registry.cached_as, door=self.door, traced=spans is not None
+            ),
             Telemetry(
                 metrics=self.metrics,
                 request_log=self.log.append,
