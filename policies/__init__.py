@@ -6,7 +6,7 @@ from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, S
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.observer import ScoredRequest, ShadowObserver
 from policies.dispatch.policy_rules import PolicyRules
-from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
+from policies.dispatch.queue_lanes import Lanes, PartnerRoom, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
 from policies.dispatch.request_queue import (
@@ -45,6 +45,7 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
+from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
@@ -109,6 +110,7 @@ __all__ = [
     "BOOTSTRAP_PORT_LABEL",
     "BUCKET_LABEL",
     "CONVERTIBLE_LABEL",
+    "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
     "DP_SIZE_LABEL",
@@ -119,6 +121,7 @@ __all__ = [
     "HAND_OVERS",
     "OP_KINDS",
     "POLICIES",
+    "PREFILL",
     "PROFILES",
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
@@ -185,6 +188,7 @@ __all__ = [
     "OpRefused",
     "Overrides",
     "Pairing",
+    "PartnerRoom",
     "Partners",
     "Placed",
     "Policy",
@@ -215,6 +219,7 @@ __all__ = [
     "Shipping",
     "Slots",
     "Started",
+    "Switched",
     "Ticket",
     "Tickets",
     "TimeSample",

@@ -374,7 +374,7 @@ class Replica:
         return self.fleet.collect(self._log_clock.now_us())
 
     def plan(self) -> None:
-        """Do what `router.fleet.role_planner` does where no worker may change its role."""
+        """Do what `router.pairs.role_planner` does where no worker may change its role."""
         fleet, now_us = self.fleet, self.now_us
         members = [
             RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")

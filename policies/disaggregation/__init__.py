@@ -20,9 +20,7 @@ from policies.disaggregation.optimum import (
 from policies.disaggregation.pair_decision import PairDecider, PairDecision, ScoredPair
 from policies.disaggregation.role_demand import role_demand
 from policies.disaggregation.role_plan import (
-    DECODE,
     NEVER_TOKENS,
-    PREFILL,
     SWITCHED_OFF,
     TURNING_LABEL,
     RoleDemand,
@@ -31,13 +29,11 @@ from policies.disaggregation.role_plan import (
     RoleVerdict,
     plan_roles,
 )
-from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
+from policies.disaggregation.role_turns import RoleStep, role_taken, turn_roles
 
 __all__ = [
-    "DECODE",
     "LINK_LOOK_S",
     "NEVER_TOKENS",
-    "PREFILL",
     "SWITCHED_OFF",
     "TURNING_LABEL",
     "Curve",
@@ -62,7 +58,6 @@ __all__ = [
     "ScoredPair",
     "Split",
     "Stages",
-    "Switched",
     "Throughput",
     "ThroughputModel",
     "UncachedLengths",

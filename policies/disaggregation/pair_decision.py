@@ -12,7 +12,6 @@ only that waits for any worker of its lane. Where KV crosses links, a lane has a
 request whose link is full, or left to another that goes first, waits for the link.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 
@@ -35,13 +34,12 @@ from policies.dispatch.decision import (
 )
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt
-from policies.dispatch.observer import ScoredRequest, ShadowObserver
+from policies.dispatch.observer import ScoredRequest
 from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.admission import Admission, AdmissionRules
 from policies.pricing.views import Candidates, Chosen, Shed
-from policies.scoring import Policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
 from policies.state.ops import Placed, Shipping, Waiting
 from policies.state.queue_view import without
@@ -97,18 +95,6 @@ class PairDecider(Decider):
         super().use(rules)
         self.prefill_policy = rules.prefill_policy or rules.policy
 
-    def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "PairDecider":
-        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
-        rules = self.rules if policy is None else replace(self.rules, policy=policy, prefill_policy=None)
-        other = PairDecider(
-            dataclasses.replace(self._parts, next_attempt_id=str),
-            rules,
-            self._decode_selector,
-            self.offloading.rehearsing(),
-        )
-        other.shadow, other.placed_count = witness, self.placed_count
-        return other
-
     def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
         """Choose a worker, or a pair of them, and say whether it is the request's turn there."""
         pairing, parsed, entry = asked.pairing, asked.parsed, asked.entry
@@ -154,6 +140,9 @@ class PairDecider(Decider):
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
         decision = self._decision(asked, view, candidates, chosen)
         return self._shared(decision, decode_view, partner, verdict, crosses=weighed.by_site is not None)
+
+    def _copy(self, parts: DeciderParts, rules: DecisionRules) -> "PairDecider":
+        return PairDecider(parts, rules, self._decode_selector, self.offloading.rehearsing())
 
     def _placed(
         self,

@@ -21,38 +21,22 @@ workers than one would; those beyond the size of a step go back.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import msgspec
 
 from policies.disaggregation.role_plan import (
-    DECODE,
-    PREFILL,
     TURNING_LABEL,
     RoleMember,
     RoleRules,
     RoleVerdict,
     size_of_step,
 )
+from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.state.ops import OffloadPlan, Op, WorkerPut
 from radix import Forget
 
 STUCK_S = 3600.0
 """Seconds for which a worker that could not turn is not asked again."""
-
-
-class Switched(StrEnum):
-    """Outcome of an engine's switch to a role.
-
-    DONE: it has it, and kept its cache. EMPTIED: with an empty cache. LATER: not yet, or unknown. REFUSED: it
-    keeps its role. BROKEN: it has none.
-    """
-
-    DONE = "done"
-    EMPTIED = "emptied"
-    LATER = "later"
-    REFUSED = "refused"
-    BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ is sent, published or awaited, and no clock is read, so the simulator decides by
 (`loadtest.simulator.replica`).
 """
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,15 @@ class Decider:
         self._block_bytes = rules.block_bytes
         self._expected_output_tokens = float(rules.expected_output_tokens)
 
+    def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "Decider":
+        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
+        rules = self.rules
+        if policy is not None:
+            rules = msgspec.structs.replace(rules, policy=policy, prefill_policy=None)
+        other = self._copy(dataclasses.replace(self._parts, next_attempt_id=str), rules)
+        other.shadow, other.placed_count = witness, self.placed_count
+        return other
+
     def length_of(self, parsed: RequestFacts) -> LengthClass:
         """Length class of a request.
 
@@ -201,6 +211,9 @@ class Decider:
                 return Queued(turn, parsed.paths[0], round(chosen.safe_tokens / candidates.tokens_per_block))
             chosen = turn
         return self._decision(asked, view, candidates, chosen)
+
+    def _copy(self, parts: DeciderParts, rules: DecisionRules) -> "Decider":
+        return Decider(parts, rules)
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from policies.disaggregation import Switched
+from policies import Switched
 from router.engines.sources import Source
 
 Read = Callable[[str, float], Awaitable[bytes | None]]

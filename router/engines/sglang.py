@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from policies.disaggregation import DECODE, PREFILL, Switched
+from policies import DECODE, PREFILL, Switched
 from radix import COUNT_MAX, KEYS_MAX, RANKS_MAX, TOKENS_MAX, sane_whole
 from router.engines import sources
 from router.engines.dialect import Description, EngineDialect, LoadMetrics, Read, RoleSwitch

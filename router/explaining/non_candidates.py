@@ -113,8 +113,7 @@ def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
 
 def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
-    handover = gateway.handovers.get(local.protocol)
-    if role == "prefill" and handover is not None and not handover.splits(parsed):
+    if role == "prefill" and gateway.pairs is not None and not gateway.pairs.splits(local.protocol, parsed):
         return Absence.NOT_SHARED, f"a request like this cannot be shared by two workers ({local.protocol})"
     if rehearsed.tenant.salt and local.engine in OVERLOOKED_BY.get(parsed.endpoint, ()):
         return Absence.NOT_KEPT_APART, f"{local.engine} cannot keep the tenant's cache apart here"

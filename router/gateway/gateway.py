@@ -4,7 +4,7 @@
                                                  ├─> Placing         chooses workers
                                                  ├─> Sending         counts and times requests in flight
                                                  ├─> Reports         takes results
-                                                 └─> Plugins         tenants' limits, hand-over, token ids
+                                                 └─> Plugins         pairs, tenants' limits, token ids
 
 Nothing here or below knows an exchange.
 """
@@ -12,19 +12,18 @@ Nothing here or below knows an exchange.
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from router.errors import RequestRejected
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
-from router.gateway.placing import Placing
+from router.gateway.placing import MakeShadow, PairsPort, Placing
 from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
 from router.gateway.step_runner import StepRunner
-from router.handover import Handover
 from router.settings import Settings
 from router.shared import Charge
 from router.tenant import Tenant
@@ -73,11 +72,12 @@ class LimiterPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """Options of a gateway: None and empty where off."""
+    """Options of a gateway: None where off."""
 
-    handovers: Mapping[str, Handover] = field(default_factory=dict)
+    pairs: PairsPort | None = None
     limiter: LimiterPort | None = None
     tokenizing: TokenizingPort | None = None
+    make_shadow: MakeShadow | None = None
 
 
 class Gateway:
@@ -102,9 +102,9 @@ class Gateway:
     ) -> None:
         self.fleet, self.registry, self.log = core.fleet, core.registry, core.log
         self.reader, self.loop, self.now_s = reader, loop, now_s
-        self.handovers, self.limiter = plugins.handovers, plugins.limiter
+        self.pairs, self.limiter = plugins.pairs, plugins.limiter
         self.tokenizing = plugins.tokenizing
-        self.placing = Placing(settings, core, telemetry.metrics, loop)
+        self.placing = Placing(settings, core, telemetry.metrics, loop, plugins.pairs, plugins.make_shadow)
         self.sending = Sending(
             settings,
             core,
@@ -126,4 +126,6 @@ class Gateway:
         self.reader.use(settings)
         self.placing.use(settings)
         self.sending.use(settings)
+        if self.pairs is not None:
+            self.pairs.use(settings)
         self.reports.rules = settings.observability

@@ -26,6 +26,7 @@ from policies import (
     Placed,
     encode_op,
 )
+from policies.observing import Shadow
 from router.fleet import Core, HealthRules, LocalWorker, Registry
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
@@ -33,6 +34,7 @@ from router.gateway.exchange import RequestExchange
 from router.gateway.spans import Spans
 from router.handover import Handover
 from router.metrics import Metrics
+from router.pairs import PairPlugin
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
 from router.settings import Settings
@@ -373,6 +375,9 @@ class Bench:
         )
         log = LogPort("r1", self.shared.publish, self.time.clock.now_us, lambda: self.status)
         self.core = Core(self.shared.fleet, self.registry, log)
+        self.pairs = PairPlugin(
+            settings, self.core, self.handovers, loop=cast(Any, self.time), now_s=self.time.time
+        )
         self.gateway = Gateway(
             settings,
             self.core,
@@ -385,12 +390,18 @@ class Bench:
                 trace_request=self.trace.append,
                 spans=spans,
             ),
-            Plugins(self.handovers, limiter),
+            Plugins(
+                self.pairs,
+                limiter,
+                make_shadow=lambda policy, ratio: Shadow(
+                    policy, self.shared.fleet, ratio, functools.partial(self.metrics.shadowed, policy.name)
+                ),
+            ),
             loop=cast(Any, self.time),
             now_s=self.time.time,
             requests_max=requests_max,
         )
-        self._start = starting(self.gateway, nobody_encodes)
+        self._start = starting(self.gateway, nobody_encodes, self.pairs.share)
         self.clients: list[FakeClient] = []
         for number in range(workers):
             self.add(f"w{number}:80")

@@ -98,7 +98,7 @@ class Sites:
             links = replica.process.fleet.links
             await until(lambda replica=replica: replica.idle())  # type: ignore[misc]
             await until(lambda links=links: not links.transfers)  # type: ignore[misc]
-            assert len(replica.process.gateway.sending.link_watch) == 0
+            assert len(replica.process.pairs.link_watch) == 0
 
 
 @pytest.fixture

@@ -31,7 +31,9 @@ class Links:
         )
 
     def view(self) -> dict[str, Any]:
-        return {link["link"]: link for link in described(self.bench.gateway)["links"]}
+        return {
+            link["link"]: link for link in described(self.bench.gateway, self.bench.pairs.offloading)["links"]
+        }
 
 
 def test_a_link_nobody_uses_shows_what_is_configured() -> None:

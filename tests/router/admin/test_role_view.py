@@ -9,7 +9,8 @@ from policies import DecodeFit, FleetRules, KvBytes, LengthBuckets, LinkRules, O
 from policies.disaggregation import TURNING_LABEL, RoleRules
 from policies.disaggregation.role_plan import NEVER_TOKENS
 from router.admin.role_view import described, divided
-from router.fleet import Core, RolePlanner
+from router.fleet import Core
+from router.pairs import RolePlanner
 
 RULES = FleetRules(
     site="dc1", links={"dc2>dc1": LinkRules(10.0)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}

@@ -5,10 +5,11 @@ from fakes.gateway import SSE, Bench, chat
 from fakes.handover import PairBench
 
 from router.errors import WorkerSilent
-from router.gateway.attempt import NO_HEAD, PairAttempt, WorkerAttempt
+from router.gateway.attempt import NO_HEAD, WorkerAttempt
 from router.gateway.exchange import RequestExchange
 from router.gateway.phase import Phase
 from router.handover import Leg
+from router.pairs.pair_attempt import PairAttempt
 
 
 def attempt_of(exchange: RequestExchange) -> WorkerAttempt:

@@ -10,11 +10,12 @@ from fakes.rehearsals import parsed_text
 
 from policies import ALONE, Decision, Pairing, Partners
 from router.errors import NoWorker
-from router.gateway.choosing import choose, splitting, untried
+from router.gateway.choosing import choose, untried
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
 from router.handover import Handover
+from router.pairs.splitting import splitting
 
 
 def chosen(bench: Bench, parsed: ParsedRequest, *tried: int) -> str:

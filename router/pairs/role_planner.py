@@ -21,10 +21,18 @@ from math import isfinite
 
 import httpx
 
-from policies import CONVERTIBLE_LABEL, DecodeFit, OffloadPlan, ServiceLevel, Worker, turn_of
-from policies.disaggregation import (
+from policies import (
+    CONVERTIBLE_LABEL,
     DECODE,
     PREFILL,
+    DecodeFit,
+    OffloadPlan,
+    ServiceLevel,
+    Switched,
+    Worker,
+    turn_of,
+)
+from policies.disaggregation import (
     SWITCHED_OFF,
     TURNING_LABEL,
     RoleDemand,
@@ -32,16 +40,14 @@ from policies.disaggregation import (
     RoleRules,
     RoleStep,
     RoleVerdict,
-    Switched,
     plan_roles,
     role_demand,
     role_taken,
     turn_roles,
 )
 from router.engines import DIALECTS, switches_role
+from router.fleet import Core, Health, LocalWorker
 from router.fleet.asking import page
-from router.fleet.core import Core
-from router.fleet.local_worker import Health, LocalWorker
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,13 @@ from policies import (
     Placed,
     ServiceLevel,
     Started,
+    Switched,
 )
-from policies.disaggregation import TURNING_LABEL, RoleRules, Switched
+from policies.disaggregation import TURNING_LABEL, RoleRules
 from radix import WHOLE_MAX
-from router.fleet import Core, RolePlanner
-from router.fleet.role_planner import LEAD_S, role_of, switch_role
+from router.fleet import Core
+from router.pairs import RolePlanner
+from router.pairs.role_planner import LEAD_S, role_of, switch_role
 
 
 class Setup:
