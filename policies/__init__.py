@@ -4,9 +4,9 @@ from policies.declared import setting
 from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
 from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
-from policies.dispatch.observer import ScoredRequest, ShadowObserver
 from policies.dispatch.policy_rules import PolicyRules
-from policies.dispatch.queue_lanes import Lanes, PartnerRoom, lane_of, model_and_length
+from policies.dispatch.ports import PartnerRoom, ScoredRequest, ShadowObserver
+from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
 from policies.dispatch.request_queue import (

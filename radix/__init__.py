@@ -52,10 +52,8 @@ from radix.bounds import (
     sane_whole,
     whole,
 )
-from radix.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 from radix.match import Match
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
-from radix.residency import Residency
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.starts import SharedStart, shared_start
 from radix.tree import PrefixTree
@@ -83,14 +81,10 @@ __all__ = [
     "Attention",
     "AttentionProfile",
     "BlockChain",
-    "BlocksRemoved",
-    "BlocksStored",
-    "CacheCleared",
     "ContextTokens",
     "Count",
     "CountOrUnknown",
     "EndGone",
-    "EngineEvent",
     "Forget",
     "Insert",
     "KvBytes",
@@ -103,7 +97,6 @@ __all__ = [
     "PrefixTree",
     "Rate",
     "Real",
-    "Residency",
     "Rows",
     "Seconds",
     "Share",

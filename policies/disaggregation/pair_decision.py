@@ -34,7 +34,7 @@ from policies.dispatch.decision import (
 )
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt
-from policies.dispatch.observer import ScoredRequest
+from policies.dispatch.ports import ScoredRequest
 from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns

@@ -18,7 +18,7 @@ import msgspec
 
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt, Feedback
-from policies.dispatch.observer import ScoredRequest, ShadowObserver
+from policies.dispatch.ports import ScoredRequest, ShadowObserver
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.fleet import FleetState

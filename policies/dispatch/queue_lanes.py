@@ -11,11 +11,11 @@ prompts do not stand behind long ones that go elsewhere. An idle worker of anoth
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_not
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from policies.dispatch.ports import PartnerRoom
 from policies.fleet.pairing import Pairing
 from policies.pricing.views import Slots
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
@@ -49,46 +49,6 @@ def model_and_length(lane: str) -> tuple[str | None, LengthClass]:
 
 _SAFE = str.maketrans("|", "/")
 """Names of sites are free text."""
-
-
-class LinkSide(Protocol):
-    """Workers of a lane whose KV crosses one link."""
-
-    @property
-    def link(self) -> str:
-        """Name of the link."""
-
-    @property
-    def slots(self) -> Slots:
-        """Workers behind it."""
-
-
-class LaneSides(Protocol):
-    """Workers of a lane by the link that their KV crosses."""
-
-    @property
-    def local(self) -> Slots:
-        """Workers whose KV crosses none."""
-
-    @property
-    def remote(self) -> Sequence[LinkSide]:
-        """All others."""
-
-
-class PartnerRoom(Protocol):
-    """Room of the workers that end what others begin (`policies.disaggregation.decode_selection`)."""
-
-    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
-        """Return True for each worker that needs no partner, or has one with room."""
-
-    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float) -> bool:
-        """Return the same of one worker, for a request of so many tokens."""
-
-    def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
-        """Return True if a partner has room for so many tokens."""
-
-    def by_site(self, pairing: Pairing, slots: Slots) -> LaneSides | None:
-        """Return the workers by the link that their KV crosses; None if none crosses one."""
 
 
 class _Served(NamedTuple):

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from policies.disaggregation.pair_decision import ScoredPair
-from policies.dispatch.observer import ScoredRequest
+from policies.dispatch.ports import ScoredRequest
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Shed
 from policies.scoring import Policy
