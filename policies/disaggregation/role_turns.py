@@ -9,7 +9,7 @@ which names its new role. The newest `WorkerPut` counts whole, so a new leader g
          │                  │ or unwell                   │ or a reason to stay
          └──────────────────┴─────────────────────────────┘ by way of the engine
 
-The shell switches the engine (`router.fleet.role_planner`), maybe twice: a leader may die between that and
+The shell switches the engine (`router.pairs.role_planner`), maybe twice: a leader may die between that and
 its operation in the log. So only the engine's answer ends the state *free*; an unwell worker waits until it
 is well. An engine that failed half way keeps draining, without the label, until an operator mends it.
 
