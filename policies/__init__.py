@@ -1,47 +1,11 @@
 """Decisions: pure, over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
-from policies.disaggregation.decode_selection import (
-    DECODE_COST,
-    DECODE_POLICIES,
-    DecodeSelector,
-    decode_policy,
-)
-from policies.disaggregation.encoders import choose_encoder
-from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
-from policies.disaggregation.link_watch import LinkWatch, Patience
-from policies.disaggregation.offload import Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.disaggregation.offloading import Offloading, PastVerdict
-from policies.disaggregation.optimum import (
-    Curve,
-    Optimum,
-    RemoteSite,
-    Split,
-    Stages,
-    Throughput,
-    ThroughputModel,
-    UncachedLengths,
-    WorkerClass,
-)
-from policies.disaggregation.role_demand import role_demand
-from policies.disaggregation.role_plan import (
-    DECODE,
-    NEVER_TOKENS,
-    PREFILL,
-    SWITCHED_OFF,
-    TURNING_LABEL,
-    RoleDemand,
-    RoleMember,
-    RoleRules,
-    RoleVerdict,
-    plan_roles,
-)
-from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
 from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
-from policies.dispatch.pair_decision import PairDecider
 from policies.dispatch.policy_rules import PolicyRules
+from policies.dispatch.ports import PartnerRoom, ScoredRequest, ShadowObserver
 from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
@@ -81,10 +45,10 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
-from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow
+from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
-from policies.scoring import POLICIES, Policy, make_policy
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
 from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
@@ -159,7 +123,6 @@ __all__ = [
     "HANDOVER_LABEL",
     "HAND_OVERS",
     "KIND_NAMES",
-    "LINK_LOOK_S",
     "NEVER_TOKENS",
     "OP_KINDS",
     "POLICIES",
@@ -168,8 +131,6 @@ __all__ = [
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
     "SLO_UNREACHABLE",
-    "SWITCHED_OFF",
-    "TURNING_LABEL",
     "UNKNOWN_KV",
     "Admission",
     "AdmissionRules",
@@ -187,8 +148,6 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
-    "Comparison",
-    "Curve",
     "Decider",
     "DeciderParts",
     "Decision",
@@ -196,7 +155,6 @@ __all__ = [
     "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
-    "DecodeSelector",
     "Decoded",
     "Displaced",
     "EarlyEnds",
@@ -217,7 +175,6 @@ __all__ = [
     "HandOver",
     "HandOverName",
     "Insert",
-    "Judged",
     "KvBytes",
     "Lanes",
     "Left",
@@ -227,26 +184,17 @@ __all__ = [
     "LinkRules",
     "LinkState",
     "LinkStates",
-    "LinkWatch",
     "Links",
     "LogClock",
     "Newest",
-    "Offload",
     "OffloadPlan",
-    "OffloadReason",
-    "OffloadRules",
-    "OffloadVerdict",
-    "Offloading",
     "Op",
     "OpLog",
     "OpRefused",
-    "Optimum",
     "Overrides",
-    "PairDecider",
     "Pairing",
+    "PartnerRoom",
     "Partners",
-    "PastVerdict",
-    "Patience",
     "Placed",
     "Policy",
     "PolicyRules",
@@ -260,39 +208,28 @@ __all__ = [
     "Reason",
     "Redispatch",
     "RedispatchRules",
-    "RemoteSite",
     "Reported",
     "RequestFacts",
     "RequestQueue",
     "RequestView",
     "RetryBudget",
-    "RoleDemand",
-    "RoleMember",
-    "RoleRules",
-    "RoleStep",
-    "RoleVerdict",
     "RoomRules",
     "ScoredRequest",
     "ServiceLevel",
     "ServiceModel",
     "SettingsChanged",
-    "Shadow",
+    "ShadowObserver",
     "Shed",
     "Shipped",
     "Shipping",
     "Slots",
-    "Split",
-    "Stages",
     "Started",
     "Switched",
-    "Throughput",
-    "ThroughputModel",
     "Ticket",
     "Tickets",
     "TimeSample",
     "Tracked",
     "Trim",
-    "UncachedLengths",
     "Unpublished",
     "Unserved",
     "Usage",
@@ -301,15 +238,12 @@ __all__ = [
     "Waiting",
     "WorkAhead",
     "Worker",
-    "WorkerClass",
     "WorkerGone",
     "WorkerPut",
     "admitted",
     "cheapest_row",
-    "choose_encoder",
     "class_of",
     "decode_ops",
-    "decode_policy",
     "departures",
     "encode_op",
     "encode_ops",
@@ -319,15 +253,11 @@ __all__ = [
     "make_policy",
     "model_and_length",
     "place",
-    "plan_roles",
     "priced",
     "probe_from_us",
     "redispatch",
-    "role_demand",
-    "role_taken",
     "said_us",
     "setting",
     "shares",
     "turn_of",
-    "turn_roles",
 ]

@@ -53,10 +53,8 @@ from radix.bounds import (
     sane_whole,
     whole,
 )
-from radix.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 from radix.match import Match
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
-from radix.residency import Residency
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.starts import SharedStart, shared_start
 from radix.tree import PrefixTree
@@ -85,14 +83,10 @@ __all__ = [
     "Attention",
     "AttentionProfile",
     "BlockChain",
-    "BlocksRemoved",
-    "BlocksStored",
-    "CacheCleared",
     "ContextTokens",
     "Count",
     "CountOrUnknown",
     "EndGone",
-    "EngineEvent",
     "Forget",
     "Insert",
     "KvBytes",
@@ -105,7 +99,6 @@ __all__ = [
     "PrefixTree",
     "Rate",
     "Real",
-    "Residency",
     "Rows",
     "Seconds",
     "Share",

@@ -15,6 +15,7 @@ for the first round of health checks only, so that the first request finds a wor
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,11 +25,11 @@ from types import MappingProxyType
 from fastapi import FastAPI
 
 from policies import FleetState
+from policies.observing import Shadow
 from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api, make_data_api
 from router.console import EventStream, RateWindow
 from router.discovery import make_discovery
 from router.encoding import Encoding
-from router.fleet import RolePlanner, watch_links
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -37,6 +38,7 @@ from router.loop_lag import LoopLag
 from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
+from router.pairs import PairPlugin, RolePlanner, watch_links
 from router.process import report
 from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
@@ -112,9 +114,7 @@ class GatewayProcess:
             log,
             discovers=lambda url: self.discovery is not None and self.discovery.sees(url),
             may_resend=lambda: self.gateway.sending.may_resend(),
-            connected=lambda local, connect_s: self.gateway.sending.link_watch.measured(
-                local.worker.site, connect_s
-            ),
+            connected=lambda local, connect_s: self.pairs.link_watch.measured(local.worker.site, connect_s),
         )
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
@@ -152,9 +152,10 @@ class GatewayProcess:
         self._secrets = self._secret_watches(settings)
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
-        reader = self.gateway.reader
-        judge = None if reader.door.is_open else reader.judge
-        self.protocol = self.clients.protocol(starting(self.gateway, self.encoding), is_proxied, judge)
+        judge = None if self.tenants.door.is_open else self.gateway.reader.judge
+        self.protocol = self.clients.protocol(
+            starting(self.gateway, self.encoding, self.pairs.share), is_proxied, judge
+        )
         warn_of_unpriced_links(settings)
         self.workers.add_named()
 
@@ -192,11 +193,13 @@ class GatewayProcess:
         core = self.workers.core
         self._trace = opened_trace(settings.observability)
         self._spans = opened_spans(settings.observability, self.replica)
+        loop = asyncio.get_running_loop()
         self._handovers = handovers(self.workers.destinations.resolve)
+        self.pairs = PairPlugin(settings, core, self._handovers, loop=loop, now_s=time.monotonic)
         reader = RequestReader(
             settings,
             cached_as=core.registry.cached_as,
-            keys=self.tenants.keyring,
+            door=self.tenants.door,
             traced=self._spans is not None,
         )
         self._tokenizing = opened_tokenizing(
@@ -212,8 +215,15 @@ class GatewayProcess:
                 trace_request=None if self._trace is None else self._trace.record,
                 spans=self._spans,
             ),
-            Plugins(self._handovers, self.tenants.limiter, self._tokenizing),
-            loop=asyncio.get_running_loop(),
+            Plugins(
+                self.pairs,
+                self.tenants.limiter,
+                self._tokenizing,
+                lambda policy, ratio: Shadow(
+                    policy, self.fleet, ratio, partial(self.metrics.shadowed, policy.name)
+                ),
+            ),
+            loop=loop,
             requests_max=files.requests_max,
         )
 
@@ -240,9 +250,11 @@ class GatewayProcess:
             gateway=self.gateway,
             live=self.live,
             client=self.workers.client,
+            pairs=self.pairs,
             roles=self.roles,
             kv_events=self.kv_events,
             discovery=self.discovery,
+            door=self.tenants.door,
             keys=self.tenants.keys,
             tokens=self.tenants.tokens,
             ending=self.ending,
@@ -261,7 +273,7 @@ class GatewayProcess:
         """Watch the key files that an operator may replace."""
         server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
         return [
-            *([SecretWatch(server_key, self.gateway.reader.door.use_admin_key)] if server_key else ()),
+            *([SecretWatch(server_key, self.tenants.door.use_admin_key)] if server_key else ()),
             *([SecretWatch(workers_key, self.workers.use_key)] if workers_key else ()),
         ]
 
@@ -270,7 +282,8 @@ class GatewayProcess:
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),
-            report.report_workers(self.workers, self._handovers),
+            report.report_workers(self.workers),
+            report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
             report.report_settings(self.live),
             report.report_tenants(self.tenants),
@@ -279,7 +292,7 @@ class GatewayProcess:
             report.report_lines(self._trace),
         )
         self.metrics.collect_hooks += [partial(each, self.metrics) for each in reports]
-        samples, keys = Samples(self.gateway), self.tenants.keys
+        samples, keys = Samples(self.gateway, self.pairs.offloading), self.tenants.keys
         self.metrics.readers += [samples.workers, samples.links, samples.plan, self.kv_events.samples]
         if self.discovery is not None:
             self.metrics.readers.append(self.discovery.samples)
@@ -313,7 +326,7 @@ class GatewayProcess:
         loops += self.tenants.loops()
         loops += [("secrets", watch.run) for watch in self._secrets]
         if self.settings.fleet.links:
-            loops.append(("links", partial(watch_links, self.gateway.sending.link_watch)))
+            loops.append(("links", partial(watch_links, self.pairs.link_watch)))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         return loops + self.clients.loops()

@@ -31,7 +31,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
-from policies import Judged
 from router import metric_families as families
 from router.metric_families import Family
 from router.shared import SkipReason
@@ -70,6 +69,22 @@ class Totals:
     ttft_bounds_s: tuple[float, ...]
     ttft_counts: tuple[int, ...]
     ttft_sum_s: float
+
+
+class ShadowResult(Protocol):
+    """Difference of a shadow policy's choice (`policies.observing.Judged`)."""
+
+    @property
+    def agreed(self) -> bool:
+        """True if it chose the same worker."""
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds to the first token."""
+
+    @property
+    def cached_tokens(self) -> float:
+        """Cached tokens."""
 
 
 class ReportedUsage(Protocol):
@@ -184,7 +199,7 @@ class Metrics:
         self.counts[families.DECISIONS].add((policy, reason))
         self.distributions[families.DECISION_TIME].observe(decision_s)
 
-    def shadowed(self, policy: str, judged: Judged | None) -> None:
+    def shadowed(self, policy: str, judged: ShadowResult | None) -> None:
         """Record a shadow placement; None if the shadow policy had no candidate."""
         if judged is None:
             self.counts[families.SHADOW_DECISIONS].add((policy, "unplaced"))

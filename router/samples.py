@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from math import inf
 
-from policies import DECODE, NEVER_TOKENS, PREFILL, LinkState
+from policies import DECODE, PREFILL, LinkState
+from policies.disaggregation import NEVER_TOKENS, Offloading
 from router import metric_families as families
 from router.fleet import LocalWorker
 from router.gateway import Gateway
@@ -22,16 +23,16 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
 
 
-def link_state(gateway: Gateway, link: str, now_us: int) -> str:
+def link_state(offloading: Offloading, link: str, now_us: int) -> str:
     """Return the state of a link for a request that would not wait."""
-    return gateway.placing.decider.offloading.offload.states.signals(link, 0.0, now_us).state.value
+    return offloading.offload.states.signals(link, 0.0, now_us).state.value
 
 
 class Samples:
     """Reader of the states of one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, offloading: Offloading) -> None:
+        self._gateway, self._offloading = gateway, offloading
         self._fleet = gateway.fleet
 
     def workers(self) -> Iterator[Sample]:
@@ -44,7 +45,7 @@ class Samples:
         """Yield the samples of every link that has rules, by name."""
         links, now_us = self._fleet.links, self._gateway.log.now_us()
         for link in sorted(links.rules):
-            now = link_state(self._gateway, link, now_us)
+            now = link_state(self._offloading, link, now_us)
             for state in LinkState:
                 yield families.LINK_STATE, (link, state.value), float(now == state.value)
             measured, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)
@@ -61,7 +62,7 @@ class Samples:
     def plan(self) -> Iterator[Sample]:
         """Yield the uncached tokens from which a prompt leaves its site, if planned."""
         plan = self._fleet.offload_plan
-        tokens = self._gateway.placing.decider.offloading.threshold_tokens
+        tokens = self._offloading.threshold_tokens
         if tokens is not None:
             never = plan is not None and tokens == NEVER_TOKENS
             yield families.OFFLOAD_THRESHOLD, (), inf if never else tokens

@@ -38,15 +38,14 @@ from policies import (
     KvBytes,
     LengthBuckets,
     LinkRules,
-    OffloadRules,
     PolicyRules,
     RedispatchRules,
-    RoleRules,
     RoomRules,
     ServiceLevel,
     VllmConnector,
     setting,
 )
+from policies.disaggregation import OffloadRules, RoleRules
 from radix import AttentionProfile
 from router.discovery import DiscoveryRules
 from router.fleet import HealthRules

@@ -40,7 +40,6 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
-    DecodeSelector,
     Finished,
     FirstToken,
     FleetState,
@@ -54,6 +53,7 @@ from policies import (
     make_policy,
     place,
 )
+from policies.disaggregation import DecodeSelector
 from radix import chain_bytes, root_hash
 
 REQUESTS = 4000

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from radix import BlocksRemoved, BlocksStored, EngineEvent
+from radix.residency import BlocksRemoved, BlocksStored, EngineEvent
 
 BLOCK_TOKENS = 16
 CHUNK_BLOCKS = 64

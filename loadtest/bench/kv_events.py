@@ -42,7 +42,8 @@ from loadtest.bench.costs import apart
 from loadtest.bench.event_engine import MIXES, Engine, Mix
 from loadtest.bench.process_tree import rss_bytes
 from policies import FleetRules, FleetState, Op, WorkerPut, decode_ops, encode_op, encode_ops
-from radix import BlocksRemoved, BlocksStored, EngineEvent, PrefixTree, Residency, apply
+from radix import PrefixTree, apply
+from radix.residency import BlocksRemoved, BlocksStored, EngineEvent, Residency
 from router.destinations import Destinations
 from router.fleet import Core, LocalWorker, Registry, ServedModel
 from router.fleet.kv_events import KvEvents, State

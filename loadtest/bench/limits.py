@@ -31,7 +31,8 @@ from rich.table import Table
 from loadtest.bench.child import say, started
 from loadtest.processes import ChildFailed
 from router.shared import Charge, EmbeddedValkey, Keys, Leases, LogClock
-from router.tenants import Limiter, Tenant, TenantLimits
+from router.tenant import Tenant, TenantLimits
+from router.tenants import Limiter
 
 ACCOUNT = "tenant"
 TTL_S = 3.0

@@ -41,7 +41,6 @@ from policies import (
     Decision,
     DecisionInput,
     DecisionRules,
-    DecodeSelector,
     EarlyRejection,
     Expired,
     Feedback,
@@ -51,14 +50,9 @@ from policies import (
     FleetState,
     Lanes,
     LengthClass,
-    LinkWatch,
     LogClock,
-    Offload,
-    Offloading,
-    OffloadRules,
     Op,
     OpLog,
-    PairDecider,
     Pairing,
     Partners,
     Policy,
@@ -68,7 +62,6 @@ from policies import (
     QueueRefusal,
     RequestFacts,
     RequestQueue,
-    RoleMember,
     Shed,
     Shipped,
     Usage,
@@ -78,6 +71,16 @@ from policies import (
     WorkerPut,
     lane_of,
     model_and_length,
+)
+from policies.disaggregation import (
+    DecodeSelector,
+    LinkWatch,
+    Offload,
+    Offloading,
+    OffloadRules,
+    PairDecider,
+    PairDecision,
+    RoleMember,
     plan_roles,
     role_demand,
 )
@@ -263,13 +266,12 @@ class Replica:
         if decision.decode is None:
             return Dispatch(parsed, decision.attempt)
         self.publish(decision.decode.placed)
-        if decision.shipping is not None:
-            self.publish(decision.shipping)
+        shipping = decision.shipping if isinstance(decision, PairDecision) else None
+        if shipping is not None:
+            self.publish(shipping)
             worker = self.fleet.at_slot(decision.attempt.chosen.slot)
-            self.link_watch.begun(
-                decision.shipping, decision.attempt.request_id, worker.slot, _protocol(worker)
-            )
-        return Dispatch(parsed, decision.attempt, decision.decode.attempt, decision.shipping is not None)
+            self.link_watch.begun(shipping, decision.attempt.request_id, worker.slot, _protocol(worker))
+        return Dispatch(parsed, decision.attempt, decision.decode.attempt, shipping is not None)
 
     @property
     def now_us(self) -> int:
@@ -372,7 +374,7 @@ class Replica:
         return self.fleet.collect(self._log_clock.now_us())
 
     def plan(self) -> None:
-        """Do what `router.fleet.role_planner` does where no worker may change its role."""
+        """Do what `router.pairs.role_planner` does where no worker may change its role."""
         fleet, now_us = self.fleet, self.now_us
         members = [
             RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")

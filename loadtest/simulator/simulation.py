@@ -36,17 +36,8 @@ from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import (
-    DECODE_COST,
-    CachePool,
-    FleetRules,
-    KvBytes,
-    LengthBuckets,
-    LinkRules,
-    OffloadRules,
-    decode_policy,
-    make_policy,
-)
+from policies import DECODE_COST, CachePool, FleetRules, KvBytes, LengthBuckets, LinkRules, make_policy
+from policies.disaggregation import OffloadRules, decode_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0

@@ -36,15 +36,10 @@ from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import ALONE, Pairing
 from policies.pricing.views import Candidates, Chosen, RequestView, Ships, Slots
-from policies.scoring import POLICIES, Policy, make_policy
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
 from policies.scoring.placement import cheapest_row
 from policies.state.buckets import ANY_BUCKET
 from radix import Match
-
-DECODE_COST = "decode_cost"
-"""The default policy, above. The policies of prefill workers may choose decode workers, too."""
-
-DECODE_POLICIES = (DECODE_COST, *POLICIES)
 
 TPOT_BASE_S, TPOT_REQUEST_S = 0.01, 0.0002
 """Seconds of a decode step, and of each request in it, before anything was observed: only order matters."""

@@ -18,12 +18,13 @@ from math import inf, isfinite
 import numpy as np
 
 from policies.disaggregation.optimum import service_curve
-from policies.disaggregation.role_plan import DECODE, PREFILL, RoleDemand, RoleMember, StageLoad, live_lengths
+from policies.disaggregation.role_plan import RoleDemand, RoleMember, StageLoad, live_lengths
 from policies.estimates.costs import Floats
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.fleet.admission import RUNNING_MAX_LABEL
 from policies.fleet.fleet import FleetState
+from policies.fleet.roles import DECODE, PREFILL
 from policies.state.links import link_name
 from radix import COUNT_MAX, parsed_whole
 

@@ -39,9 +39,8 @@ from policies.disaggregation.optimum import (
 from policies.estimates.costs import Floats
 from policies.estimates.length_histogram import ROW_TOKENS_MAX
 from policies.fleet.fleet import Worker
+from policies.fleet.roles import DECODE, PREFILL
 from policies.state.ops import OffloadPlan
-
-PREFILL, DECODE = "prefill", "decode"
 
 TURNING_LABEL = "turning"
 """Label of a worker that drains for another role, which it names (`policies.disaggregation.role_turns`)."""

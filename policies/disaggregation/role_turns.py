@@ -9,7 +9,7 @@ which names its new role. The newest `WorkerPut` counts whole, so a new leader g
          │                  │ or unwell                   │ or a reason to stay
          └──────────────────┴─────────────────────────────┘ by way of the engine
 
-The shell switches the engine (`router.fleet.role_planner`), maybe twice: a leader may die between that and
+The shell switches the engine (`router.pairs.role_planner`), maybe twice: a leader may die between that and
 its operation in the log. So only the engine's answer ends the state *free*; an unwell worker waits until it
 is well. An engine that failed half way keeps draining, without the label, until an operator mends it.
 
@@ -21,38 +21,22 @@ workers than one would; those beyond the size of a step go back.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import msgspec
 
 from policies.disaggregation.role_plan import (
-    DECODE,
-    PREFILL,
     TURNING_LABEL,
     RoleMember,
     RoleRules,
     RoleVerdict,
     size_of_step,
 )
+from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.state.ops import OffloadPlan, Op
 from radix import Forget
 
 STUCK_S = 3600.0
 """Seconds for which a worker that could not turn is not asked again."""
-
-
-class Switched(StrEnum):
-    """Outcome of an engine's switch to a role.
-
-    DONE: it has it, and kept its cache. EMPTIED: with an empty cache. LATER: not yet, or unknown. REFUSED: it
-    keeps its role. BROKEN: it has none.
-    """
-
-    DONE = "done"
-    EMPTIED = "emptied"
-    LATER = "later"
-    REFUSED = "refused"
-    BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True)

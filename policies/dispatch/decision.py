@@ -4,30 +4,30 @@
                                                          │           └─────────> Queued (Waiting)
                                                          └──> Shed
 
-Here each worker serves requests alone; `policies.dispatch.pair_decision` decides for pairs. Nothing is sent,
-published or awaited, and no clock is read, so the simulator decides by the same lines
+Here each worker serves requests alone; `policies.disaggregation.pair_decision` extends this to pairs. Nothing
+is sent, published or awaited, and no clock is read, so the simulator decides by the same lines
 (`loadtest.simulator.replica`).
 """
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from policies.disaggregation.offload import OffloadVerdict
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt, Feedback
+from policies.dispatch.ports import ScoredRequest, ShadowObserver
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import Pairing
-from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
 from policies.scoring.placement import place
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
-from policies.state.ops import Placed, Shipping, Waiting
+from policies.state.ops import Placed, Waiting
 from policies.state.queue_view import QueueView
 from radix import COUNT_MAX, DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
 
@@ -48,17 +48,15 @@ never evicted, or has too few blocks to tell an eviction from rounding."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A worker was chosen, or a pair, whose ``decode`` half is a decision under an id of its own.
+    """A worker was chosen; ``placed`` must be published before the next decision.
 
-    ``placed`` and ``shipping``, the reservation of a link for the KV, must be published before the next
-    decision.
+    If an option lets a second worker share the request, ``decode`` is the decision on that half, under an id
+    of its own.
     """
 
     attempt: Attempt
     placed: Placed
     decode: "Decision | None" = None
-    shipping: Shipping | None = None
-    offload: OffloadVerdict | None = None
 
 
 class Queued(msgspec.Struct, frozen=True, gc=False):
@@ -151,6 +149,15 @@ class Decider:
         self._block_bytes = rules.block_bytes
         self._expected_output_tokens = float(rules.expected_output_tokens)
 
+    def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "Decider":
+        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
+        rules = self.rules
+        if policy is not None:
+            rules = msgspec.structs.replace(rules, policy=policy, prefill_policy=None)
+        other = self._copy(dataclasses.replace(self._parts, next_attempt_id=str), rules)
+        other.shadow, other.placed_count = witness, self.placed_count
+        return other
+
     def length_of(self, parsed: RequestFacts) -> LengthClass:
         """Length class of a request.
 
@@ -207,6 +214,9 @@ class Decider:
                 return Queued(turn, parsed.paths[0], round(chosen.safe_tokens / candidates.tokens_per_block))
             chosen = turn
         return self._decision(asked, view, candidates, chosen)
+
+    def _copy(self, parts: DeciderParts, rules: DecisionRules) -> "Decider":
+        return Decider(parts, rules)
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None

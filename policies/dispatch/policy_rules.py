@@ -3,8 +3,7 @@
 from dataclasses import dataclass, fields
 
 from policies.declared import setting
-from policies.disaggregation.decode_selection import DECODE_COST, DECODE_POLICIES
-from policies.scoring import POLICIES, make_policy
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, make_policy
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.disaggregation.decode_selection import DecodeSelector
+from policies.dispatch.ports import PartnerRoom
 from policies.fleet.pairing import Pairing
 from policies.pricing.views import Slots
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
@@ -99,7 +99,7 @@ class Lanes:
     """Lanes in which requests wait, and the workers that serve them.
 
     ``slots_of`` and ``pairing_of`` return the same object until it changes; no pairing means that no worker
-    of a lane needs a partner.
+    of a lane needs a partner. ``partners`` None: partners have room, and no KV crosses a link.
 
     Attributes:
         slots: All workers that serve a lane, or may when idle.
@@ -110,11 +110,11 @@ class Lanes:
         self,
         slots_of: Callable[[str], Slots],
         pairing_of: Callable[[str], Pairing | None] = lambda _: None,
-        decode_selector: DecodeSelector | None = None,
+        partners: PartnerRoom | None = None,
     ) -> None:
         self._slots_of = slots_of
         self._pairing_of = pairing_of
-        self._decode_selector = decode_selector
+        self._partners = partners
         self._current: dict[str, _Served] = {}
         self._of = self._beyond = _Groups(())
         self.slots: Slots = NO_SLOTS
@@ -145,7 +145,7 @@ class Lanes:
 
         An idle decode worker needs no partner.
         """
-        if not self.pairs or self._decode_selector is None:
+        if not self.pairs or self._partners is None:
             return slots
         open_ = np.zeros(len(slots), dtype=np.bool_)
         for served in self._current.values():
@@ -153,18 +153,17 @@ class Lanes:
             for others in served.beyond:
                 mask |= np.isin(slots, others, assume_unique=True)
             if served.pairing is not None:
-                mask &= self._decode_selector.open(served.pairing, slots, now_us)
+                mask &= self._partners.open(served.pairing, slots, now_us)
             open_ |= mask
         return slots if open_.all() else slots[open_]
 
     def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
         """True if `open` would return this one, for a request of so many tokens."""
-        if not self.pairs or self._decode_selector is None:
+        if not self.pairs or self._partners is None:
             return True
         pairings = (self._current[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
         return any(
-            pairing is None or self._decode_selector.is_open(pairing, slot, now_us, tokens)
-            for pairing in pairings
+            pairing is None or self._partners.is_open(pairing, slot, now_us, tokens) for pairing in pairings
         )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
@@ -172,8 +171,8 @@ class Lanes:
         pairing = self._pairing_of(lane)
         return (
             pairing is not None
-            and self._decode_selector is not None
-            and self._decode_selector.any_room(pairing, tokens, now_us)
+            and self._partners is not None
+            and self._partners.any_room(pairing, tokens, now_us)
         )
 
     def knows(self, lane: str) -> bool:
@@ -198,9 +197,9 @@ class Lanes:
     def _served(self, lane: str) -> _Served:
         slots, pairing = self._slots_of(lane), self._pairing_of(lane)
         whole, at, link = lane.rpartition("@")
-        if not at or "|" in link or pairing is None or self._decode_selector is None:
+        if not at or "|" in link or pairing is None or self._partners is None:
             return _Served(slots, pairing)
-        by_site = self._decode_selector.by_site(pairing, slots)
+        by_site = self._partners.by_site(pairing, slots)
         if by_site is None:
             return _Served(slots, pairing)
         parts = {lane_by(whole, side.link): side.slots for side in by_site.remote}

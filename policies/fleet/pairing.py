@@ -113,3 +113,7 @@ class Pairing(msgspec.Struct, frozen=True, eq=False):
     slots: Slots
     groups: NDArray[np.intp]
     partners: tuple[Partners, ...]
+
+    def groups_of(self, slots: Slots) -> NDArray[np.intp]:
+        """Index of the partners of some workers of the list."""
+        return self.groups[np.searchsorted(self.slots, slots)]

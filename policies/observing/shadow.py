@@ -14,15 +14,13 @@ on the chosen side of a link are compared. Asking a policy that takes turns coun
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
-from policies.disaggregation.candidate_sites import CandidatesBySite
-from policies.disaggregation.decode_selection import DecodeView
-from policies.disaggregation.offload import OffloadVerdict
+from policies.disaggregation.pair_decision import ScoredPair
+from policies.dispatch.ports import ScoredRequest
 from policies.fleet.fleet import FleetState
-from policies.pricing.views import Candidates, Chosen, RequestView, Shed
+from policies.pricing.views import Shed
 from policies.scoring import Policy
 from policies.scoring.placement import place
 from policies.state.rendezvous import weights
@@ -37,37 +35,6 @@ NEWEST = 1000
 
 _SAMPLE = 0x9C5F_3D1B_6E2A_8477
 """Hashed with a prompt to decide its sampling: equal to a worker's hash only by accident."""
-
-
-class ScoredRequest(msgspec.Struct, frozen=True, eq=False):
-    """A request as it was weighed when it came.
-
-    Attributes:
-        everyone: Workers that may take it, on all sides of a link.
-        candidates: Those of the chosen side.
-        first: Choice of the policy, before its turn was judged.
-        decode_view: View of the decode workers; None if one worker does all.
-        by_site: Candidates by the link that their KV crosses; None if nothing crosses one.
-        verdict: Reason for the side; None if there was no choice.
-    """
-
-    model: str
-    view: RequestView
-    everyone: Candidates
-    candidates: Candidates
-    policy: Policy
-    first: Chosen | Shed
-    bucket: int
-    decode_view: DecodeView | None = None
-    by_site: CandidatesBySite | None = None
-    verdict: OffloadVerdict | None = None
-
-
-class ShadowObserver(Protocol):
-    """Observer of how requests are weighed."""
-
-    def weighed(self, weighed: ScoredRequest) -> None:
-        """Take note of a new request, before anything changes. Must not raise."""
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
@@ -141,7 +108,7 @@ class Shadow:
         if isinstance(first, Shed) or not self.samples(view.key):
             return
         candidates = weighed.candidates
-        if weighed.decode_view is not None and policy.price is None:
+        if isinstance(weighed, ScoredPair) and policy.price is None:
             slots = weighed.decode_view.without_decode(candidates.slots)
             candidates = self._fleet.among(candidates, slots, weighed.bucket)
         second = place(view, candidates, policy)

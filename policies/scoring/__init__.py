@@ -112,6 +112,12 @@ POLICIES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 
+DECODE_COST = "decode_cost"
+"""Default policy for decode workers (`policies.disaggregation.decode_selection`)."""
+
+DECODE_POLICIES = (DECODE_COST, *POLICIES)
+"""Policies for decode workers: the policies of prefill workers may choose them, too."""
+
 
 def make_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy:
     """Make a policy by name; options that are missing keep their defaults.

@@ -124,7 +124,7 @@ took 40 % of the time that it needs to make the application."""
 
 def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool) -> FastAPI:
     """Make an application without routes, and without FastAPI's pages: they load outside scripts."""
-    door = parts.gateway.reader.door
+    door = parts.door
     api = FastAPI(
         title="Cacheway",
         version=parts.version,

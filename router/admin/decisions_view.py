@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import orjson
 from fastapi import FastAPI, Query, Response
 
-from policies import Comparison, Reason, Shadow
+from policies import Reason
+from policies.disaggregation import OffloadVerdict
+from policies.observing import Comparison, Shadow
 from router.admin.parts import AdminParts
 from router.explaining import REASONS, explained
 from router.gateway.recent_decisions import RecentDecision
@@ -177,7 +179,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "why": f"{attempt.worker_id} {REASONS[Reason(attempt.chosen.reason)]}"
         if attempt is not None
         else None,
-        "side": explained(offload) if offload is not None else None,
+        "side": explained(offload) if isinstance(offload, OffloadVerdict) else None,
         "attempts": decision.attempts,
         "prompt_tokens": usage.prompt_tokens
         if usage is not None

@@ -27,7 +27,8 @@ from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.step_runner import StepRunner, Steps
 from router.offsets import offset
-from router.tenants import Tenant
+from router.tenant import Tenant
+from router.tenants import Door
 
 LIMIT_MAX = 1000
 
@@ -102,7 +103,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """
         body = await _body(request.stream(), parts.live.current.server.body_bytes_max)
-        parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, body))
+        parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, parts.door, body))
         if gateway.tokenizing is not None:
             parsed = await gateway.tokenizing.now(parsed, raw)
         policy = _policy(question)
@@ -149,11 +150,11 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 
 
 def _understood(
-    gateway: Gateway, body: bytes
+    gateway: Gateway, door: Door, body: bytes
 ) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
     """Return the question, the parsed request and its body; raise ClientError if they are not valid."""
     question, raw = yield from _question(body)
-    tenant = gateway.reader.door.tenant_named(question.tenant)
+    tenant = door.tenant_named(question.tenant)
     try:
         endpoint = Endpoint(question.endpoint)
     except ValueError as error:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from policies import ANY_BUCKET, NEVER_TOKENS
+from policies import ANY_BUCKET
+from policies.disaggregation import NEVER_TOKENS
 from router.admin.decisions_view import described as described_decision
 from router.admin.link_view import described
 from router.admin.parts import AdminParts
@@ -88,7 +89,10 @@ class ProcessFleetView:
             lag_s=status.lag_s,
             keys=None if keys is None else keys.problem,
             limits=None if gateway.limiter is None else gateway.limiter.degraded_reason,
-            links={name: link_state(gateway, name, now_us) for name in gateway.fleet.links.rules},
+            links={
+                name: link_state(self._parts.pairs.offloading, name, now_us)
+                for name in gateway.fleet.links.rules
+            },
             ending=self._parts.ending.begun,
             other=[
                 (f"setting:{key}", f"The setting {key} was changed, and this replica cannot use it: {why}.")
@@ -119,7 +123,7 @@ class ProcessFleetView:
 
     def _policy(self) -> dict[str, Any]:
         placement = self._parts.live.current.placement
-        threshold_tokens = self._gateway.placing.decider.offloading.threshold_tokens
+        threshold_tokens = self._parts.pairs.offloading.threshold_tokens
         return {
             "policy": placement.policy,
             "prefill": placement.prefill_policy or None,
@@ -133,7 +137,7 @@ class ProcessFleetView:
         fields = ("link", "state", "cap_bytes_per_s", "reserved_bytes_per_s", "utilisation", "loss_ratio")
         return [
             {**{key: link[key] for key in fields}, "transfers": link["under_way"]["transfers"]}
-            for link in described(self._gateway)["links"]
+            for link in described(self._gateway, self._parts.pairs.offloading)["links"]
         ]
 
     def _buckets(self) -> list[dict[str, Any]]:

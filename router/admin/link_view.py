@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS, PastVerdict
+from policies.disaggregation import NEVER_TOKENS, Offloading, PastVerdict
 from router.admin.parts import AdminParts
 from router.explaining import explained
 from router.gateway import Gateway
@@ -30,7 +30,7 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
 
         ``ahead`` counts the bytes that are reserved in each of the coming seconds, by all replicas.
         """
-        return described(parts.gateway)
+        return described(parts.gateway, parts.pairs.offloading)
 
     @api.get("/offload", tags=["links"])
     async def offload() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
         return offloaded(parts)
 
 
-def described(gateway: Gateway) -> dict[str, Any]:
+def described(gateway: Gateway, offloading: Offloading) -> dict[str, Any]:
     """Return the links as JSON."""
     links, now_us = gateway.fleet.links, gateway.log.now_us()
     planned: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
@@ -53,7 +53,7 @@ def described(gateway: Gateway) -> dict[str, Any]:
     return {
         "links": [
             {
-                **_link(gateway, link, now_us),
+                **_link(gateway, offloading, link, now_us),
                 "under_way": {"transfers": len(planned[link]), "kv_bytes": kv_bytes[link]},
                 "ahead": _ahead(planned[link], links.cap_bytes_per_s(link, now_us), now_us),
             }
@@ -62,7 +62,7 @@ def described(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
+def _link(gateway: Gateway, offloading: Offloading, link: str, now_us: int) -> dict[str, Any]:
     links, rules = gateway.fleet.links, gateway.fleet.links.rules[link]
     measured = links.measurement(link)
     from_site, _, to_site = link.partition(">")
@@ -70,7 +70,7 @@ def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
         "link": link,
         "from": from_site,
         "to": to_site,
-        "state": link_state(gateway, link, now_us),
+        "state": link_state(offloading, link, now_us),
         "configured_bytes_per_s": round(rules.bytes_per_s),
         "capacity_bytes_per_s": round(links.capacity_bytes_per_s(link, now_us)),
         "cap_bytes_per_s": round(links.cap_bytes_per_s(link, now_us)),
@@ -116,7 +116,7 @@ def _ahead(
 def offloaded(parts: AdminParts) -> dict[str, Any]:
     """Return remote prefill as JSON."""
     gateway, settings = parts.gateway, parts.live.current.offload
-    offloading, now_us = gateway.placing.decider.offloading, gateway.log.now_us()
+    offloading, now_us = parts.pairs.offloading, gateway.log.now_us()
     threshold_tokens = offloading.threshold_tokens
     by = "settings" if settings.threshold_tokens else "slow_loop"
     return {

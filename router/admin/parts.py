@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import httpx
 
 from router.discovery import Discovery
-from router.fleet import RolePlanner
 from router.fleet.kv_events import KvEvents
 from router.gateway import Gateway
 from router.live_settings import LiveSettings
+from router.pairs import PairPlugin, RolePlanner
 from router.proxy import Ending
 from router.shared import Vitals
-from router.tenants import KeysWatch, TokensWatch
+from router.tenants import Door, KeysWatch, TokensWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,11 @@ class AdminParts:
     gateway: Gateway
     live: LiveSettings
     client: httpx.AsyncClient
+    pairs: PairPlugin
     roles: RolePlanner
     kv_events: KvEvents
     discovery: Discovery | None
+    door: Door
     keys: KeysWatch | None
     tokens: TokensWatch | None
     ending: Ending

@@ -1,7 +1,7 @@
 """``GET /roles`` and ``GET /buckets``: division of work among the workers, by stage and by length.
 
 Every replica folds the same log, so any of them may be asked. The current verdict is computed when asked, by
-the rule that decides (`router.fleet.role_planner`), from the asked replica's own fit of decode, which may
+the rule that decides (`router.pairs.role_planner`), from the asked replica's own fit of decode, which may
 differ a little from the leader's. ``changes``, ``placed`` and ``spilled`` count since the asked replica's
 start.
 """
@@ -12,19 +12,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import (
-    ANY_BUCKET,
-    NEVER_TOKENS,
-    LengthBuckets,
-    OffloadPlan,
-    RoleDemand,
-    RoleMember,
-    RoleVerdict,
-    Throughput,
-)
+from policies import ANY_BUCKET, LengthBuckets, OffloadPlan
+from policies.disaggregation import NEVER_TOKENS, RoleDemand, RoleMember, RoleVerdict, Throughput
 from router.admin.parts import AdminParts
-from router.fleet import RolePlanner
 from router.gateway import Gateway
+from router.pairs import RolePlanner
 
 
 def add_role_view(api: FastAPI, parts: AdminParts) -> None:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import TURNING_LABEL, Forget
+from policies import Forget
+from policies.disaggregation import TURNING_LABEL
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.admin.worker_spec import WorkerChange, WorkerPatch, WorkerSpec

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from policies import TURNING_LABEL, Forget, OpRefused, Worker, WorkerGone, WorkerPut
+from policies import Forget, OpRefused, Worker, WorkerGone, WorkerPut
+from policies.disaggregation import TURNING_LABEL
 from radix import TOKENS_MAX, parsed_whole
 from router.discovery.pods import CAPACITY, ROLE, PodRules, PodWorker, Refusal, Refused, read_pod
 from router.discovery.sighting import Sighting

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from policies import Finished, Placed, Slots, choose_encoder
+from policies import Finished, Placed, Slots
+from policies.disaggregation import choose_encoder
 from router.encoding.exchange import ATTEMPTS_MAX, EncoderExchange
 from router.encoding.registrations import Registrations
 from router.errors import NoWorker, RequestRejected

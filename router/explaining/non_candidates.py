@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from policies import Circuit
+from policies.disaggregation import ScoredPair
 from router.explaining.rehearsal import Rehearsed
 from router.fleet import Health, LocalWorker
 from router.gateway.gateway import Gateway
@@ -66,7 +67,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
                 reason = _not_eligible(gateway, rehearsed, local)
             elif slot not in scored_slots:
                 reason = _not_for_this(gateway, rehearsed, local)
-            elif scored is not None and scored.by_site is not None:
+            elif isinstance(scored, ScoredPair) and scored.by_site is not None:
                 reason = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
             else:
                 reason = (
@@ -112,8 +113,7 @@ def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
 
 def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
-    handover = gateway.handovers.get(local.protocol)
-    if role == "prefill" and handover is not None and not handover.splits(parsed):
+    if role == "prefill" and gateway.pairs is not None and not gateway.pairs.splits(local.protocol, parsed):
         return Absence.NOT_SHARED, f"a request like this cannot be shared by two workers ({local.protocol})"
     if rehearsed.tenant.salt and local.engine in OVERLOOKED_BY.get(parsed.endpoint, ()):
         return Absence.NOT_KEPT_APART, f"{local.engine} cannot keep the tenant's cache apart here"

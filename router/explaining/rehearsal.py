@@ -1,6 +1,6 @@
 """A dry run of one request, by the code that decides real ones, without effects.
 
-    the gateway's fleet, registry and rules, and a `PairDecider` that rehearses
+    the gateway's fleet, registry and rules, and a `Decider` that rehearses
         └── `router.gateway.choosing.choose`, once ──> Decision | Queued | Shed, or the error of a client
 
 It publishes, reserves, counts, stores and learns nothing, and is no arrival. It shares with the real gateway
@@ -16,7 +16,7 @@ from router.gateway.choosing import choose
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 Outcome = Decision | Queued | Shed | RouterError
 

@@ -42,6 +42,7 @@ from router.metric_families import (
     Family,
 )
 from router.metrics import Component, Metrics
+from router.pairs import PairPlugin
 from router.process.client_side import ClientSide
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
@@ -99,8 +100,6 @@ def report_requests(gateway: Gateway) -> Report:
             inversion_s_max=inversions.us_max / 1e6,
             rooms_overdue=room.overdue,
         )
-        for reason, total in gateway.placing.decider.offloading.counts.items():
-            metrics.follow(OFFLOAD_DECISIONS, total, reason.value)
 
     return report
 
@@ -115,7 +114,7 @@ def report_clients(clients: ClientSide) -> Report:
     return report
 
 
-def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Report:
+def report_workers(workers: WorkerSide) -> Report:
     """Return the report of workers and of questions to them."""
 
     def report(metrics: Metrics) -> None:
@@ -128,6 +127,16 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
         metrics.follow(PROBES_REBUILT, workers.health.rebuilt)
         metrics.set(TREE_BLOCKS, core.fleet.tree.blocks)
         metrics.set(TREE_NODES, core.fleet.tree.nodes)
+
+    return report
+
+
+def report_pairs(pairs: PairPlugin, handovers: Mapping[str, Handover]) -> Report:
+    """Return the report of requests that two workers share."""
+
+    def report(metrics: Metrics) -> None:
+        for reason, total in pairs.offloading.counts.items():
+            metrics.follow(OFFLOAD_DECISIONS, total, reason.value)
         for name, handover in handovers.items():
             for event, total in handover.counts.items():
                 metrics.follow(HANDOVER_EVENTS, total, name, event)

@@ -6,14 +6,13 @@ from router.metrics import Metrics
 from router.process.loops import Loop
 from router.settings import Settings
 from router.shared import Keys, Leases, LogPort
-from router.tenants import Keyring, KeysWatch, Limiter, TokensWatch
+from router.tenants import Door, Keyring, KeysWatch, Limiter, TokensWatch
 
 
 class TenantSide:
-    """The tenants of one process. Make it inside a running event loop.
+    """The tenants of one process, and their door. Make it inside a running event loop.
 
-    ``keys``, ``limiter`` and ``keyring`` are None without a keys file, ``tokens`` without a file of admin
-    tokens.
+    ``keys`` and ``limiter`` are None without a keys file, ``tokens`` without a file of admin tokens.
     """
 
     def __init__(
@@ -22,7 +21,12 @@ class TenantSide:
         keys_file, tokens_file = settings.tenancy.keys_file, settings.admin.tokens_file
         self.keys = KeysWatch(keys_file, keyring, classes=settings.queue.classes) if keys_file else None
         self.tokens = TokensWatch(tokens_file) if tokens_file else None
-        self.keyring = keyring if keys_file else None
+        key = settings.server.api_key
+        self.door = Door(
+            admin_key=key.get_secret_value().encode() if key is not None else None,
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keyring if keys_file else None,
+        )
         self.leases = Leases(
             redis_url,
             Keys(settings.shared.namespace),

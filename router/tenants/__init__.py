@@ -5,12 +5,9 @@ from router.tenants.door import Door, TenancyRules, presented_key
 from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable, TenantKey
 from router.tenants.limits import Limiter
-from router.tenants.tenant import ANONYMOUS, UNLIMITED, Tenant, TenantLimits
 from router.tenants.watch import FileWatch, KeysWatch, TokensWatch, check_keys_file
 
 __all__ = [
-    "ANONYMOUS",
-    "UNLIMITED",
     "AccessRole",
     "AdminToken",
     "AdminTokens",
@@ -22,9 +19,7 @@ __all__ = [
     "KeysWatch",
     "Limiter",
     "TenancyRules",
-    "Tenant",
     "TenantKey",
-    "TenantLimits",
     "TokensWatch",
     "check_keys_file",
     "presented_key",

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
+from router.tenant import NAME, Tenant
 from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens, parsed_tokens
 from router.tenants.key_entries import KeysFileError, content_of
 from router.tenants.keys import KeyTable, TenantKey, digest_of, new_key, new_salt
 from router.tenants.keys_file import parsed_keys
-from router.tenants.tenant import NAME, Tenant
 
 SOON_S = 7 * 86_400.0
 """A key that expires sooner is worth a word."""

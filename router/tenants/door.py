@@ -23,8 +23,8 @@ from policies import setting
 from radix import NAME_CHARS_MAX
 from router.errors import ClientError, InvalidKey
 from router.proxy import Header
+from router.tenant import ANONYMOUS, Tenant, named_by_client
 from router.tenants.keys import Keyring
-from router.tenants.tenant import ANONYMOUS, Tenant, named_by_client
 from router.values import HeaderName
 
 NAMED_MAX = 1000

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from router.tenants.tenant import NAME
+from router.tenant import NAME
 
 FILE_BYTES_MAX = 16 << 20
 

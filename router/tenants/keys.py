@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from router.tenants.tenant import Tenant
+from router.tenant import Tenant
 
 KEY_PREFIX = "cw-"
 """Marks keys for people and for scanners of source code."""

@@ -22,9 +22,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from router.tenant import Tenant, TenantLimits
 from router.tenants.key_entries import Entry, KeyHash, KeysFileError, Moment, Reading, content_of
 from router.tenants.keys import INDEX_BYTES, KeyTable, TenantKey
-from router.tenants.tenant import Tenant, TenantLimits
 
 TENANTS_MAX = 10_000
 """As many label values as a metric takes (`router.tallies.SERIES_MAX`)."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from router.errors import RequestRejected
 from router.shared import Charge, Leases
-from router.tenants.tenant import Tenant
+from router.tenant import Tenant
 
 KINDS = ("", "requests", "tokens", "concurrent_tokens")
 """Words for the numbers of limits (`Refusal.kind`), as metrics and logs have them."""

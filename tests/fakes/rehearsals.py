@@ -13,7 +13,7 @@ from router.gateway.choosing import choose
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.tenants import ANONYMOUS, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 
 def digest(bench: Bench) -> tuple[Any, ...]:

@@ -25,7 +25,6 @@ from policies import (
     DecisionInput,
     DecisionRules,
     DecodeFit,
-    DecodeSelector,
     EarlyRejection,
     Feedback,
     Finished,
@@ -37,7 +36,6 @@ from policies import (
     Op,
     OpLog,
     OpRefused,
-    PairDecider,
     Pairing,
     Partners,
     Queued,
@@ -58,6 +56,7 @@ from policies import (
     make_policy,
     model_and_length,
 )
+from policies.disaggregation import DecodeSelector, PairDecider
 
 TOKENS_PER_S = 15_000
 """Of the default service model, without its fixed 20 ms and at a short context."""

@@ -14,7 +14,7 @@ from fakes.running import Fleet, RunningGateway, until
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.link.server import LinkServer
-from policies import OffloadReason
+from policies.disaggregation import OffloadReason
 from router.fleet import Health
 
 LINK = "dc2>dc1"
@@ -98,7 +98,7 @@ class Sites:
             links = replica.process.fleet.links
             await until(lambda replica=replica: replica.idle())  # type: ignore[misc]
             await until(lambda links=links: not links.transfers)  # type: ignore[misc]
-            assert len(replica.process.gateway.sending.link_watch) == 0
+            assert len(replica.process.pairs.link_watch) == 0
 
 
 @pytest.fixture

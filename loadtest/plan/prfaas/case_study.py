@@ -38,7 +38,7 @@ from loadtest.plan.prfaas.paper import (
     TABLE_5,
     THRESHOLD_TOKENS,
 )
-from policies import (
+from policies.disaggregation import (
     Optimum,
     RemoteSite,
     Split,

@@ -26,7 +26,7 @@ from loadtest.plan.prfaas.paper import (
     TOKENS_MIN,
     TOKENS_PER_S,
 )
-from policies import Curve, UncachedLengths
+from policies.disaggregation import Curve, UncachedLengths
 
 Floats = NDArray[np.float64]
 

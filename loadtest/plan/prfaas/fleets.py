@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from loadtest.plan.prfaas.engines import H20, H200
 from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
 from loadtest.simulator.fleet import WorkerGroup
-from policies import NEVER_TOKENS, OffloadRules, link_name
+from policies import link_name
+from policies.disaggregation import NEVER_TOKENS, OffloadRules
 
 HOME, REMOTE = "home", "remote"
 LINK = link_name(REMOTE, HOME)

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from policies import Forget, Op, Tracked
-from radix import Residency
+from radix.residency import Residency
 from router.engines.sources import Source
 from router.fleet.core import Core
 from router.fleet.kv_events.feed import Feed

@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from policies import DP_SIZE_LABEL, Tracked
-from radix import RANKS_MAX, Residency, parsed_whole
+from radix import RANKS_MAX, parsed_whole
+from radix.residency import Residency
 from router.destinations import Destinations
 from router.engines import DIALECTS
 from router.engines.sources import Source

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from radix import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
+from radix.residency import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 
 STORED, REMOVED, CLEARED = "BlockStored", "BlockRemoved", "AllBlocksCleared"
 

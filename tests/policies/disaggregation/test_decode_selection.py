@@ -17,7 +17,6 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
-    DecodeSelector,
     Finished,
     FirstToken,
     FleetRules,
@@ -32,10 +31,10 @@ from policies import (
     RequestView,
     ServiceModel,
     WorkerPut,
-    decode_policy,
     make_policy,
     place,
 )
+from policies.disaggregation import DecodeSelector, decode_policy
 from policies.disaggregation.decode_selection import (
     CONTEXT_TOKENS,
     DECODE_S,

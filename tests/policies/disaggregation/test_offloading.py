@@ -27,13 +27,8 @@ from policies import (
     Lanes,
     LinkMeasured,
     LinkRules,
-    Offload,
-    Offloading,
     OffloadPlan,
-    OffloadReason,
-    OffloadRules,
     OpLog,
-    PairDecider,
     Pairing,
     Partners,
     Queued,
@@ -46,6 +41,7 @@ from policies import (
     WorkerPut,
     make_policy,
 )
+from policies.disaggregation import Offload, Offloading, OffloadReason, OffloadRules, PairDecider
 from policies.estimates.length_histogram import row_of
 from policies.fleet.pairing import KEEPS_PREFIXES_LABEL as KEEPS
 

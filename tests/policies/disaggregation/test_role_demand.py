@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 
-from policies import (
-    DecodeFit,
-    FleetRules,
-    FleetState,
-    KvBytes,
-    LinkRules,
-    Placed,
-    Reported,
-    RoleDemand,
-    RoleMember,
-    WorkerPut,
-)
+from policies import DecodeFit, FleetRules, FleetState, KvBytes, LinkRules, Placed, Reported, WorkerPut
+from policies.disaggregation import RoleDemand, RoleMember
 from policies.disaggregation.role_demand import role_demand
 from policies.estimates.length_histogram import row_of
 

@@ -22,8 +22,9 @@ from policies.disaggregation.role_plan import (
     live_lengths,
     plan_roles,
 )
-from policies.disaggregation.role_turns import STUCK_S, RoleStep, Switched, role_taken, turn_roles
+from policies.disaggregation.role_turns import STUCK_S, RoleStep, role_taken, turn_roles
 from policies.estimates.length_histogram import LengthHistogram
+from policies.fleet.roles import Switched
 
 START_US = 10**15
 SECOND = 1_000_000

@@ -9,7 +9,6 @@ from policies import (
     Admission,
     AdmissionRules,
     DecodeFit,
-    DecodeSelector,
     FleetState,
     Lanes,
     LengthClass,
@@ -21,6 +20,7 @@ from policies import (
     lane_of,
     model_and_length,
 )
+from policies.disaggregation import DecodeSelector
 from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates
 from policies.dispatch.queue_lanes import lane_by
 

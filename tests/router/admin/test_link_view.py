@@ -8,18 +8,8 @@ import pytest
 from fakes.admin import parts_of
 from fakes.gateway import Bench, VirtualTime
 
-from policies import (
-    NEVER_TOKENS,
-    FleetRules,
-    LinkMeasured,
-    LinkRules,
-    LinkState,
-    OffloadPlan,
-    OffloadReason,
-    OffloadVerdict,
-    Shipped,
-    Shipping,
-)
+from policies import FleetRules, LinkMeasured, LinkRules, LinkState, OffloadPlan, Shipped, Shipping
+from policies.disaggregation import NEVER_TOKENS, OffloadReason, OffloadVerdict
 from router.admin.link_view import described, offloaded
 from router.explaining import explained
 
@@ -41,7 +31,9 @@ class Links:
         )
 
     def view(self) -> dict[str, Any]:
-        return {link["link"]: link for link in described(self.bench.gateway)["links"]}
+        return {
+            link["link"]: link for link in described(self.bench.gateway, self.bench.pairs.offloading)["links"]
+        }
 
 
 def test_a_link_nobody_uses_shows_what_is_configured() -> None:

@@ -22,7 +22,7 @@ from router.gateway.parsing import Identifier, ParsedRequest
 from router.metric_families import TOKENIZED_PROMPTS, TOKENIZING_MISCOUNTS
 from router.metrics import Metrics
 from router.settings import Settings
-from router.tenants import Tenant
+from router.tenant import Tenant
 from router.tokenizing import check_tokenizers, opened_tokenizing, tokenizing
 from router.tokenizing.engine import EngineTokenizer
 from router.tokenizing.local import LocalTokenizer

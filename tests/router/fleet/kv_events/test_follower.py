@@ -6,7 +6,7 @@ import pytest
 from fakes.kv_fleet import Replica
 
 from policies import Tracked
-from radix import Residency
+from radix.residency import Residency
 from router.fleet.kv_events import Follower, State
 
 

@@ -19,8 +19,9 @@ from loadtest.engine.kv_encoding import CacheGroup, Content, Encoding, SglangEnc
 from loadtest.engine.kv_events import KvEvents
 from loadtest.engine.tokens import pack_ids
 from policies import FleetRules
-from radix import FULL_ATTENTION, AttentionProfile, Residency, chain_bytes, chain_token_ids
+from radix import FULL_ATTENTION, AttentionProfile, chain_bytes, chain_token_ids
 from radix.blocks import HASH_BYTES
+from radix.residency import Residency
 from router.engines.sources import Source
 from router.fleet import Core
 from router.fleet.kv_events.feed import Feed

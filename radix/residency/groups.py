@@ -18,10 +18,10 @@ A group's blocks on one medium are a *lane*. A group holds a block while any of 
 
 from typing import TYPE_CHECKING
 
-from radix.engine_events import BlocksStored
+from radix.residency.engine_events import BlocksStored
 
 if TYPE_CHECKING:
-    from radix.residency_runs import Run
+    from radix.residency.runs import Run
 
 WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla"})
 STATE_KINDS = frozenset({"mamba"})

@@ -18,27 +18,18 @@ from math import inf
 
 import msgspec
 
-from policies import (
-    HAND_OVERS,
-    Attempt,
-    Finished,
-    FirstToken,
-    OffloadVerdict,
-    Patience,
-    Placed,
-    Shipped,
-    Shipping,
-    Usage,
-)
+from policies import HAND_OVERS, Attempt, Finished, FirstToken, Placed, Shipped, Shipping, Usage
+from policies.disaggregation import LinkWatch, OffloadVerdict, Patience
 from router.errors import TransferFailed, UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.answer import answered_error
 from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT_OF_PAIR, PairPhase
 from router.handover import Leg, PairedRequest
 from router.metric_families import HANDOVERS, LEG_FAILURES, LINK_KV_BYTES, UPSTREAM_ERRORS
+from router.pairs.pair_phase import NEXT_OF_PAIR, PairPhase
+from router.pairs.stall_detector import StallDetector
 
 
 class PairEnd(StrEnum):
@@ -67,6 +58,8 @@ class PairReservation(msgspec.Struct, eq=False):
     """
 
     gateway: Gateway
+    link_watch: LinkWatch
+    stall_detector: StallDetector
     parsed: ParsedRequest
     prefill: LocalWorker
     decode: LocalWorker
@@ -118,6 +111,10 @@ class PairReservation(msgspec.Struct, eq=False):
             return [self.local.worker.slot]
         return self.gateway.registry.at_site(self.prefill.worker.site)
 
+    def avoided_at_least(self, error: UpstreamError) -> list[int]:
+        """Return only the prefill worker if the KV did not come: the other side may serve it, too."""
+        return [self.prefill.worker.slot] if isinstance(error, TransferFailed) else []
+
     @property
     def usage(self) -> bytes:
         """The end of the prefill worker's answer, with its counts; empty before."""
@@ -136,14 +133,14 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.dispatched(prefill, attempt.placed_us)
         circuits.dispatched(self.decode, attempt.placed_us)
         if shipping is not None:
-            gateway.sending.link_watch.begun(
+            self.link_watch.begun(
                 shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
             )
-        gateway.sending.stall_detector.prefilling(self)
+        self.stall_detector.prefilling(self)
         decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided(
-            gateway.placing.decider.prefill_policy.name, attempt.chosen.reason, decision_s
-        )
+        rules = gateway.placing.decider.rules
+        policy = rules.prefill_policy or rules.policy
+        gateway.metrics.decided(policy.name, attempt.chosen.reason, decision_s)
 
     def prefill_over(self) -> None:
         """Free the prefill worker: its leg ended well."""
@@ -154,11 +151,11 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.usage:  # otherwise the decode leg's answer ended it
             self.prefill_s = gateway.now_s() - attempt.started_s
         if self.shipping is not None:
-            gateway.sending.link_watch.prefilled(self.shipping.request_id)
+            self.link_watch.prefilled(self.shipping.request_id)
         now_us = gateway.log.now_us()
         gateway.log.publish(Finished(attempt.request_id, now_us, now_us))
         self._pulled_from(now_us)
-        gateway.sending.stall_detector.decoding(self)
+        self.stall_detector.decoding(self)
         self._relieved()
 
     def _pulled_from(self, now_us: int) -> None:
@@ -182,7 +179,7 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.released(self.prefill, now_us, self.attempt.placed_us)
         gateway.log.publish(FirstToken(attempt.request_id, now_us))
         if self.shipping is not None:
-            gateway.sending.link_watch.arrived(self.shipping.request_id)
+            self.link_watch.arrived(self.shipping.request_id)
             gateway.log.publish(Shipped(attempt.request_id, now_us))
             gateway.metrics.labelled_sums[LINK_KV_BYTES].add((self.shipping.link, self.shipping.kv_bytes))
         self._relieved()
@@ -191,7 +188,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """End all that comes before the answer, which began."""
         self.prefill_over()
         self.shipped()
-        self.gateway.sending.stall_detector.answered(self)
+        self.stall_detector.answered(self)
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Publish the reservations again if they were dropped; see `RequestExchange.renew`."""
@@ -242,14 +239,14 @@ class PairReservation(msgspec.Struct, eq=False):
         self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
         if prefilled_us:
-            gateway.sending.stall_detector.answered(self)
+            self.stall_detector.answered(self)
         else:
-            gateway.sending.stall_detector.forget(self)
+            self.stall_detector.forget(self)
         gateway.sending.at_workers(-1)
         now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits
         if self.shipping is not None:
-            gateway.sending.link_watch.dropped(self.shipping.request_id)
+            self.link_watch.dropped(self.shipping.request_id)
         if not prefilled:
             gateway.log.publish(Finished(attempt.request_id, now_us))
         if not arrived:
@@ -276,7 +273,7 @@ class PairReservation(msgspec.Struct, eq=False):
         self.end = PairEnd.PREFILL_FAILED if leg is Leg.PREFILL else PairEnd.DECODE_FAILED
         self.gateway.metrics.counts[LEG_FAILURES].add((self.prefill.protocol, leg.value, code))
         if self.shipping is not None:
-            self.gateway.sending.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
+            self.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
 
     # Reports and lessons.
 

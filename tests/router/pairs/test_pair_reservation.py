@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim, Usage
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
-from router.gateway.attempt import PairAttempt
-from router.gateway.pair_reservation import PairReservation
-from router.gateway.phase import PairPhase
 from router.handover import Leg
+from router.pairs.pair_attempt import PairAttempt
+from router.pairs.pair_phase import PairPhase
+from router.pairs.pair_reservation import PairReservation
 
 
 def reserved(bench: PairBench) -> PairReservation:
@@ -196,7 +196,7 @@ def test_who_watches_the_link_hears_how_the_transfer_ended(
     bench = PairBench(1, 1)
     reservation = with_link(reserved(bench))
     reservation.phase = PairPhase.UNMADE
-    watch = bench.gateway.sending.link_watch
+    watch = bench.pairs.link_watch
     reservation.make()
     reservation.prefill_over()
     assert len(watch) == 1

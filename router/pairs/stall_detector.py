@@ -41,7 +41,7 @@ LOOK_S = 0.5
 
 
 class WatchedPair(Protocol):
-    """A pair, as `router.gateway.pair_reservation.PairReservation` has it."""
+    """A pair, as `router.pairs.pair_reservation.PairReservation` has it."""
 
     parsed: ParsedRequest
     prefill: LocalWorker

@@ -25,28 +25,29 @@ from policies import (
     CONVERTIBLE_LABEL,
     DECODE,
     PREFILL,
-    SWITCHED_OFF,
-    TURNING_LABEL,
     DecodeFit,
     OffloadPlan,
+    ServiceLevel,
+    Switched,
+    Worker,
+    turn_of,
+)
+from policies.disaggregation import (
+    SWITCHED_OFF,
+    TURNING_LABEL,
     RoleDemand,
     RoleMember,
     RoleRules,
     RoleStep,
     RoleVerdict,
-    ServiceLevel,
-    Switched,
-    Worker,
     plan_roles,
     role_demand,
     role_taken,
-    turn_of,
     turn_roles,
 )
 from router.engines import DIALECTS, switches_role
+from router.fleet import Core, Health, LocalWorker
 from router.fleet.asking import page
-from router.fleet.core import Core
-from router.fleet.local_worker import Health, LocalWorker
 
 logger = logging.getLogger(__name__)
 

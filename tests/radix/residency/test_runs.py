@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from radix import chain_token_ids
-from radix.residency_runs import Rank, Run, ranges
+from radix.residency.runs import Rank, Run, ranges
 
 
 def run(

@@ -8,7 +8,7 @@ it leaves is not divided:
     run 2              [5 6]        starts at 5
 
 So a block keeps its place, the number of a run and one in it. The facts about all blocks of a run are a few
-integers with a bit for each: the lanes that hold them (`radix.residency_groups`), and the boundaries from
+integers with a bit for each: the lanes that hold them (`radix.residency.groups`), and the boundaries from
 which the engine can go on.
 
 The tree's blocks lie across: a run has the hashes of those that are complete at one of its own blocks. Where
@@ -24,7 +24,7 @@ from collections.abc import Iterable
 import msgspec
 
 from radix.blocks import HASH_BYTES, chain_bytes
-from radix.engine_events import Handle
+from radix.residency.engine_events import Handle
 
 RUN_BLOCKS_MAX = 1024
 """Longest run, engine blocks: a lane's bits of a whole run are copied when one changes (128 bytes)."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from router.tenants import ANONYMOUS, UNLIMITED, TenantLimits
-from router.tenants.tenant import NAME, named_by_client
+from router.tenant import ANONYMOUS, NAME, UNLIMITED, TenantLimits, named_by_client
 
 
 def test_limits_of_zero_limit_nothing() -> None:

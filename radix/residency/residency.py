@@ -18,7 +18,7 @@
   and evict it twice. So stores are counted. (An engine that reports hits as stores, vLLM's
   ``kv_cache_report_mode=full``, cannot be followed: it never removes what it only repeats.)
 
-An event costs dictionary look-ups per handle and a few operations on whole runs (`radix.residency_runs`),
+An event costs dictionary look-ups per handle and a few operations on whole runs (`radix.residency.runs`),
 never steps per block of a sequence. `Residency.changes` derives the rest, once per changed run.
 """
 
@@ -27,12 +27,12 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from radix.blocks import HASH_BYTES, words_of
-from radix.engine_events import BlocksRemoved, BlocksStored, EngineEvent
 from radix.node import common_blocks
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim
-from radix.residency_audit import AUDIT_BLOCKS, Audit
-from radix.residency_places import Places
-from radix.residency_runs import (
+from radix.residency.audit import AUDIT_BLOCKS, Audit
+from radix.residency.engine_events import BlocksRemoved, BlocksStored, EngineEvent
+from radix.residency.places import Places
+from radix.residency.runs import (
     RUN_BLOCKS_MAX,
     UNREACHED,
     Rank,
@@ -185,7 +185,7 @@ class Residency:
         before_us: int,
         blocks_max: int = AUDIT_BLOCKS,
     ) -> list[TreeOp]:
-        """Compare a part of a tree's belief about the worker with its blocks here (`radix.residency_audit`).
+        """Compare a part of a tree's belief about the worker with its blocks here (`radix.residency.audit`).
 
         Only for a residency that has followed all ranks from the beginning or since they were cleared, and a
         tree up to date with `changes`. Inserts get ``at_us``; uses and reports in the tree at or after

@@ -2,8 +2,8 @@
 
 import pytest
 
-from radix import BlocksStored
-from radix.residency_groups import LANES_MAX, Groups
+from radix.residency import BlocksStored
+from radix.residency.groups import LANES_MAX, Groups
 
 
 def store(

@@ -6,8 +6,8 @@
 import asyncio
 import logging
 
-from policies import LINK_LOOK_S as LOOK_S
-from policies import LinkWatch
+from policies.disaggregation import LINK_LOOK_S as LOOK_S
+from policies.disaggregation import LinkWatch
 
 logger = logging.getLogger(__name__)
 

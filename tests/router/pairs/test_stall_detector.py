@@ -9,9 +9,9 @@ from fakes.handover import FakePaired, PairBench
 from policies import HAND_OVERS, Circuit, Finished, FirstToken, Placed, Shipping
 from policies.dispatch.feedback import FITTED_MIN
 from router.gateway.exchange import RequestExchange
-from router.gateway.pair_reservation import PairReservation
-from router.gateway.stall_detector import LOOK_S
 from router.handover import Leg
+from router.pairs.pair_reservation import PairReservation
+from router.pairs.stall_detector import LOOK_S
 
 FACTOR, FLOOR_S = 4.0, 10.0
 TOKENS = 1_250
@@ -98,7 +98,7 @@ def test_a_prefill_worker_that_stalls_is_given_up_and_another_pair_answers(proto
     assert bench.clients[-1].status == 200
     assert bench.failures() == {"prefill_stalled": 1}
     assert bench.metrics.exposition()[0].decode().count('reason="prefill_stalled"} 1.0') == 1
-    assert not len(bench.gateway.sending.stall_detector)
+    assert not len(bench.pairs.stall_detector)
     bench.check()
 
 
@@ -293,7 +293,7 @@ def test_what_crosses_a_link_may_take_as_long_as_was_planned_for_it() -> None:
     pair.shipping = Shipping(
         pair.decode_placed.request_id, at_us, "r1", "far>", 10**9, at_us, at_us + 30 * 10**6
     )
-    bench.gateway.sending.stall_detector.prefilling(pair)
+    bench.pairs.stall_detector.prefilling(pair)
     bench.time.advance(FACTOR * 30.0 + FLOOR_S)
     assert first.live
     bench.time.advance(LIMIT_S - FLOOR_S + LOOK_S)
@@ -334,12 +334,12 @@ def test_nothing_is_given_up_where_that_is_turned_off() -> None:
 def test_an_answer_that_has_begun_is_waited_for_no_more() -> None:
     bench = Fitted(1, 1)
     paired = bench.ask("new")
-    assert len(bench.gateway.sending.stall_detector) == 1
+    assert len(bench.pairs.stall_detector) == 1
     paired.leg = Leg.DECODE
     paired.began()
     paired.head(200)
     paired.data(b"data: {}\n\n")
-    assert len(bench.gateway.sending.stall_detector) == 0
+    assert len(bench.pairs.stall_detector) == 0
     bench.time.advance(10 * LIMIT_S)
     paired.end()
     bench.check()

@@ -3,8 +3,9 @@
 import pytest
 from fakes.gateway import FakeShared, VirtualTime
 
-from policies import LINK_LOOK_S, FleetRules, LinkMeasured, LinkRules, LinkWatch, OpLog
-from router.fleet import watch_links
+from policies import FleetRules, LinkMeasured, LinkRules, OpLog
+from policies.disaggregation import LINK_LOOK_S, LinkWatch
+from router.pairs import watch_links
 
 LINK = "far>"
 
@@ -36,7 +37,7 @@ async def test_links_that_go_down_and_come_back_are_logged_once_each(
         setup.shared.publish(LinkMeasured(LINK, setup.time.clock.now_us(), "r2", 0.0, 0.0, loss_ratio))
 
     monkeypatch.setattr("asyncio.sleep", sleep)
-    caplog.set_level("INFO", logger="router.fleet.link_watch")
+    caplog.set_level("INFO", logger="router.pairs.link_watch")
     with pytest.raises(InterruptedError):
         await watch_links(setup.watch)
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from radix.blocks import HASH_BYTES
 from radix.node import Node
 from radix.ops import EndGone, Insert, TreeOp, Trim
-from radix.residency_runs import Run, ranges
+from radix.residency.runs import Run, ranges
 
 if TYPE_CHECKING:
-    from radix.residency import Residency
+    from radix.residency.residency import Residency
     from radix.tree import PrefixTree
 
 AUDIT_BLOCKS = 4096

@@ -12,13 +12,13 @@ only that waits for any worker of its lane. Where KV crosses links, a lane has a
 request whose link is full, or left to another that goes first, waits for the link.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
+from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_selection import DecodePartner, DecodeSelector, DecodeView
 from policies.disaggregation.offload import Offload, OffloadVerdict
 from policies.disaggregation.offloading import NO_LINE, Line, Offloading, Placing
@@ -34,17 +34,42 @@ from policies.dispatch.decision import (
 )
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt
+from policies.dispatch.ports import ScoredRequest
 from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.admission import Admission, AdmissionRules
-from policies.observing.shadow import ScoredRequest, ShadowObserver
 from policies.pricing.views import Candidates, Chosen, Shed
-from policies.scoring import Policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
-from policies.state.ops import Placed, Waiting
+from policies.state.ops import Placed, Shipping, Waiting
 from policies.state.queue_view import without
 from radix import WHOLE_MAX, whole
+
+
+class PairDecision(Decision, frozen=True, gc=False):
+    """A decision where workers may need partners.
+
+    Attributes:
+        shipping: Reservation of a link for the KV, to be published with ``placed``; None without one.
+        offload: Choice of the prefill's site; None if there was no choice.
+    """
+
+    shipping: Shipping | None = None
+    offload: OffloadVerdict | None = None
+
+
+class ScoredPair(ScoredRequest, frozen=True, eq=False):
+    """A request as it was weighed where workers may need partners; ``everyone`` is on all sides of a link.
+
+    Attributes:
+        decode_view: View of the decode workers.
+        by_site: Candidates by the link that their KV crosses; None if nothing crosses one.
+        verdict: Reason for the side; None if there was no choice.
+    """
+
+    decode_view: DecodeView
+    by_site: CandidatesBySite | None
+    verdict: OffloadVerdict | None
 
 
 class PairDecider(Decider):
@@ -69,18 +94,6 @@ class PairDecider(Decider):
         """Take over other rules."""
         super().use(rules)
         self.prefill_policy = rules.prefill_policy or rules.policy
-
-    def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "PairDecider":
-        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
-        rules = self.rules if policy is None else replace(self.rules, policy=policy, prefill_policy=None)
-        other = PairDecider(
-            dataclasses.replace(self._parts, next_attempt_id=str),
-            rules,
-            self._decode_selector,
-            self.offloading.rehearsing(),
-        )
-        other.shadow, other.placed_count = witness, self.placed_count
-        return other
 
     def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
         """Choose a worker, or a pair of them, and say whether it is the request's turn there."""
@@ -128,6 +141,9 @@ class PairDecider(Decider):
         decision = self._decision(asked, view, candidates, chosen)
         return self._shared(decision, decode_view, partner, verdict, crosses=weighed.by_site is not None)
 
+    def _copy(self, parts: DeciderParts, rules: DecisionRules) -> "PairDecider":
+        return PairDecider(parts, rules, self._decode_selector, self.offloading.rehearsing())
+
     def _placed(
         self,
         model: str,
@@ -137,7 +153,7 @@ class PairDecider(Decider):
         line_of: Callable[[str, Chosen, int], Line],
         *,
         failed: bool,
-    ) -> tuple[ScoredRequest, DecodeView]:
+    ) -> tuple[ScoredPair, DecodeView]:
         """Choose a worker at the cost of its partners; the view that is returned knows which link is full."""
         view, policy, slots = decode_view.request, self.prefill_policy, candidates.slow.slots
         if policy.price is None:
@@ -155,7 +171,7 @@ class PairDecider(Decider):
             )
             if placing.full_link:
                 decode_view = decode_view.without_room_on(placing.full_link)
-        weighed = ScoredRequest(
+        weighed = ScoredPair(
             model,
             view,
             everyone,
@@ -174,7 +190,7 @@ class PairDecider(Decider):
         turns: Turns,
         entry: QueueEntry,
         parsed: RequestFacts,
-        weighed: ScoredRequest,
+        weighed: ScoredPair,
         chosen: Chosen,
         decode_view: DecodeView,
         line_of: Callable[[str, Chosen, int], Line],
@@ -209,7 +225,7 @@ class PairDecider(Decider):
         self,
         order: QueueOrder,
         entry: QueueEntry,
-        weighed: ScoredRequest,
+        weighed: ScoredPair,
         verdict: OffloadVerdict,
         chosen: Chosen,
         decode_view: DecodeView,
@@ -285,14 +301,14 @@ class PairDecider(Decider):
                 home_tokens = verdict.judged_tokens
         placed = replace(decision.placed, home_uncached_tokens=home_tokens)
         if partner is None:
-            return Decision(attempt, placed, offload=verdict)
+            return PairDecision(attempt, placed, offload=verdict)
         decode, shipping = self._decode_half(attempt, placed, partner), None
         if crosses:
             request_id = decode.attempt.request_id
             shipping = self.offloading.shipping(
                 request_id, decode_view, chosen, partner.cached_tokens, now_us
             )
-        return Decision(attempt, placed, decode, shipping, verdict)
+        return PairDecision(attempt, placed, decode, shipping, verdict)
 
     def _decode_half(self, attempt: Attempt, placed: Placed, partner: DecodePartner) -> Decision:
         chosen, cached_tokens = attempt.chosen, round(partner.cached_tokens)

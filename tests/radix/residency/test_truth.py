@@ -13,19 +13,8 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv_encoding import CacheGroup, Content, Encoding, SglangEncoding, VllmEncoding
 from loadtest.engine.kv_events import KvEvents
 from loadtest.engine.tokens import pack_ids
-from radix import (
-    FULL_ATTENTION,
-    AttentionProfile,
-    BlocksRemoved,
-    BlocksStored,
-    CacheCleared,
-    EngineEvent,
-    PrefixTree,
-    Residency,
-    apply,
-    chain_bytes,
-    chain_token_ids,
-)
+from radix import FULL_ATTENTION, AttentionProfile, PrefixTree, apply, chain_bytes, chain_token_ids
+from radix.residency import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent, Residency
 
 BLOCK = 4
 FULL = CacheGroup("full", "full_attention")

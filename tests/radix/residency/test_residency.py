@@ -6,24 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from radix import (
-    AttentionProfile,
-    BlocksRemoved,
-    BlocksStored,
-    CacheCleared,
-    EndGone,
-    EngineEvent,
-    Forget,
-    Insert,
-    PrefixTree,
-    Residency,
-    Trim,
-    apply,
-    chain_token_ids,
-)
+from radix import AttentionProfile, EndGone, Forget, Insert, PrefixTree, Trim, apply, chain_token_ids
 from radix.invariants import check
-from radix.residency_groups import LANES_MAX
-from radix.residency_runs import RUN_BLOCKS_MAX
+from radix.residency import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent, Residency
+from radix.residency.groups import LANES_MAX
+from radix.residency.runs import RUN_BLOCKS_MAX
 
 ROOT = 7
 ENDS = AttentionProfile("linear")

@@ -17,7 +17,6 @@ from policies import (
     DecisionInput,
     DecisionRules,
     DecodeFit,
-    DecodeSelector,
     EarlyRejection,
     Feedback,
     Finished,
@@ -25,7 +24,6 @@ from policies import (
     Lanes,
     Op,
     OpLog,
-    PairDecider,
     Pairing,
     Partners,
     Placed,
@@ -38,6 +36,7 @@ from policies import (
     WorkerPut,
     make_policy,
 )
+from policies.disaggregation import DecodeSelector, PairDecider
 
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))

@@ -1,8 +1,8 @@
 """Blocks get their places from parents and tokens, and keep them while anything is known behind them."""
 
-from radix import BlocksStored
-from radix.residency_places import Places
-from radix.residency_runs import Rank
+from radix.residency import BlocksStored
+from radix.residency.places import Places
+from radix.residency.runs import Rank
 
 
 def places() -> tuple[Places, Rank]:

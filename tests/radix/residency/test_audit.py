@@ -6,18 +6,9 @@ from fakes.naive_residency import NaiveEngines, NaiveGroup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix import (
-    AttentionProfile,
-    EndGone,
-    Insert,
-    PrefixTree,
-    Residency,
-    TreeOp,
-    Trim,
-    apply,
-    chain_token_ids,
-)
+from radix import AttentionProfile, EndGone, Insert, PrefixTree, TreeOp, Trim, apply, chain_token_ids
 from radix.invariants import check
+from radix.residency import Residency
 
 ENDS = AttentionProfile("linear")
 FULL = NaiveGroup(0, "full_attention")

@@ -10,7 +10,6 @@ import pytest
 from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 
 from policies import (
-    TURNING_LABEL,
     Circuit,
     CircuitSet,
     DecodeFit,
@@ -20,14 +19,15 @@ from policies import (
     OffloadPlan,
     Op,
     Placed,
-    RoleRules,
     ServiceLevel,
     Started,
     Switched,
 )
+from policies.disaggregation import TURNING_LABEL, RoleRules
 from radix import WHOLE_MAX
-from router.fleet import Core, RolePlanner
-from router.fleet.role_planner import LEAD_S, role_of, switch_role
+from router.fleet import Core
+from router.pairs import RolePlanner
+from router.pairs.role_planner import LEAD_S, role_of, switch_role
 
 
 class Setup:

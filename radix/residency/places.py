@@ -1,4 +1,4 @@
-"""Finds the places of engines' blocks in runs (`radix.residency_runs`), and the lanes that hold them.
+"""Finds the places of engines' blocks in runs (`radix.residency.runs`), and the lanes that hold them.
 
     with a parent and its tokens     behind the parent, in a run that ends there or in a new one
     otherwise, with a known place    there: another group or medium, or once more
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from radix.blocks import HASH_BYTES
-from radix.engine_events import BlocksStored, Handle
-from radix.residency_groups import IGNORED, Groups
-from radix.residency_runs import PLACE_MASK, PLACE_SHIFT, RUN_BLOCKS_MAX, TOKEN_BYTES, Rank, Run
+from radix.residency.engine_events import BlocksStored, Handle
+from radix.residency.groups import IGNORED, Groups
+from radix.residency.runs import PLACE_MASK, PLACE_SHIFT, RUN_BLOCKS_MAX, TOKEN_BYTES, Rank, Run
 
 
 class Places:
