@@ -95,8 +95,8 @@ UNMOVED_MAX = 16
 """Workers without a taker after which a look ends (the next begins behind them): where decode workers are
 lacking, most others have room all the time."""
 
-LEFT_MAX = 64
-"""Rooms of equal workers that one look leaves to other replicas: twice of what those dispatch in one."""
+LEFT_MAX = MOVED_MAX
+"""Rooms of equal workers that one look leaves to other replicas: as many as one of those fills in a look."""
 
 WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US = 20_000, 2_000
 """Microseconds until a request that waits for a link is asked again: the greater of the first, and the second
