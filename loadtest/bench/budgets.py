@@ -7,6 +7,7 @@ greatest of `CALLS` calls, in microseconds of CPU. A step that ends something pr
 
 * *look*: a look of the request queue at workers that all have room, while 50 requests wait for a busy one;
 * *look, others idle*: the same while all other workers are idle;
+* *look, another's turn*: as *look*, while requests of another replica may go to any worker;
 * *match*: of a sliding-window model, below a system prompt that every worker has cached;
 * *split*: of a run of blocks that every worker has cached;
 * *arrival*: whether one of the requests of all tenants goes before a new one;
@@ -112,7 +113,7 @@ def _placed(name: str, worker: int, at_us: int, replica: str = "other", service_
     return Placed(name, at_us, worker_of(worker), replica, service_us, 1, 1, (b"",), flow="normal/t0")
 
 
-def _look(size: int, *, busy: bool) -> Step:
+def _look(size: int, *, busy: bool, foreign: int = 0) -> Step:
     fleet, now_us = fleet_of(size), NOW_US
     admission, slots = Admission(AdmissionRules(), fleet), slots_of(fleet)
     looks: list[Callable[[], None]] = []
@@ -135,6 +136,10 @@ def _look(size: int, *, busy: bool) -> Step:
         fleet.apply(_placed(f"b{number}", 0, now_us, service_us=5_000_000))
     for number in range(1, size if busy else 1):
         fleet.apply(_placed(f"p{number}", number, now_us))
+    for number in range(foreign):
+        fleet.apply(
+            Waiting(f"f{number}", now_us, "other", now_us, now_us, LANE, "", "normal/f", 500_000, 1000, 2000)
+        )
     for number in range(WAITING):
         op = Waiting(
             f"q{number}",
@@ -282,6 +287,7 @@ def _relisted(size: int) -> Step:
 STEPS: dict[str, Callable[[int], Step]] = {
     "look": lambda size: _look(size, busy=True),
     "look, others idle": lambda size: _look(size, busy=False),
+    "look, another's turn": lambda size: _look(size, busy=True, foreign=WAITING),
     "match": _match,
     "split": _split,
     "arrival": _arrival,

@@ -146,7 +146,7 @@ def _junk(random: Random) -> tuple[Argument, ...]:
             ("SET", "key:probe", one),
             ("SET", "key:log", one),
             ("SET", "key:replicas", one),
-            ("HSET", f"key:limits:{EVIL}", random.choice(("at", "used", "h", EVIL)), one),
+            ("HSET", f"key:limits:{EVIL}", random.choice(("a", "s1", "h", EVIL)), one),
             ("SET", "key:limits:default", one),
             ("HSET", "key:snap:evil", 0, random.randbytes(40)),
         )

@@ -37,7 +37,7 @@ next turn of the loop.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -95,8 +95,8 @@ UNMOVED_MAX = 16
 """Workers without a taker after which a look ends (the next begins behind them): where decode workers are
 lacking, most others have room all the time."""
 
-LEFT_MAX = 64
-"""Rooms of equal workers that one look leaves to other replicas: twice of what those dispatch in one."""
+LEFT_MAX = MOVED_MAX
+"""Rooms of equal workers that one look leaves to other replicas: as many as one of those fills in a look."""
 
 WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US = 20_000, 2_000
 """Microseconds until a request that waits for a link is asked again: the greater of the first, and the second
@@ -500,22 +500,22 @@ class RequestQueue:
         if self._lanes.pairs:
             yield from slots
             return
-        rest = np.array(slots, dtype=np.intp)
+        rest: Slots = np.array(slots, dtype=np.intp)
+        groups, lanes_of = self._lanes.groups(rest)
         while len(rest):
-            version = look.version
-            offered = np.flatnonzero(self._may_be_taken(rest, look))
-            after = len(rest)
-            for at in offered.tolist():
+            version, after = look.version, len(rest)
+            for at in np.flatnonzero(self._may_be_taken(rest, groups, lanes_of, look)).tolist():
                 yield rest.item(at)
                 if look.version != version:
                     after = at + 1
                     break
-            rest = rest[after:]
+            rest, groups = rest[after:], groups[after:]
 
-    def _may_be_taken(self, slots: Slots, look: _Look) -> NDArray[np.bool_]:
+    def _may_be_taken(
+        self, slots: Slots, groups: Slots, lanes_of: Sequence[Sequence[str]], look: _Look
+    ) -> NDArray[np.bool_]:
         """True for workers that a request waits for, by name or in a lane; for idle ones, if not in vain."""
         tickets = self._fleet.tickets
-        groups, lanes_of = self._lanes.groups(slots)
         waits = [
             group not in look.empty and any(map(tickets.waits_in, lanes))
             for group, lanes in enumerate(lanes_of)

@@ -238,12 +238,14 @@ class Admission:
             return np.zeros(len(slots), dtype=np.bool_)
         loads, reports = self._fleet.loads, self._fleet.reports
         own = loads.inflight_requests[slots]
+        below: NDArray[np.bool_]
+        if now_us - reports.newest_us > self._stale_us:
+            below = (own == 0) | (own < self._running_max[slots])
+            return below
         fresh = now_us - reports.at_us[slots] <= self._stale_us
         requests = own + np.where(fresh, reports.foreign_requests[slots], 0.0)
         tokens = np.where(fresh, loads.inflight_tokens[slots] + reports.extra_tokens[slots], -inf)
-        below: NDArray[np.bool_] = (own == 0) | (
-            (requests < self._running_max[slots]) & (tokens < self._kv_max[slots])
-        )
+        below = (own == 0) | ((requests < self._running_max[slots]) & (tokens < self._kv_max[slots]))
         return below
 
     def _follow(self) -> None:
@@ -270,7 +272,8 @@ class Admission:
         default = float(rules.worker_running_max) or inf
         self._running_max = np.where(exists & (running_max < inf), running_max, default)
         capacity = np.where(self._capacity > 0.0, self._capacity, float(fleet.rules.capacity_tokens))
-        self._kv_max = np.where(exists & (capacity > 0.0), rules.kv_ratio_max * capacity, inf)
+        kv_max = rules.kv_ratio_max * capacity
+        self._kv_max = np.where(exists & (capacity > 0.0), kv_max, inf)
 
     def _note_workers(self, revision: int, rows: int) -> None:
         """Note what workers say of themselves that changed since a revision."""

@@ -133,15 +133,15 @@ class FlowRows:
         served = service_us / weights
         least, total_us = served.min(), int(service_us.sum())
         own = self._row.get(newcomer, -1)
-        known = np.flatnonzero(rows == own) if own >= 0 else ()
-        added = [] if len(known) or not newcomer else [self._weight_of(newcomer)]
+        known: list[int] = np.flatnonzero(rows == own).tolist() if own >= 0 else []
+        added = [] if known or not newcomer else [self._weight_of(newcomer)]
         n = 0.0
         if added:
             own_us = self._service_of(newcomer)
             n = own_us / added[0]
             least, total_us = min(least, n), total_us + own_us
-        elif len(known):
-            n = served[known[0]]
+        elif known:
+            n = served.item(known[0])
         most = float(least) + slack_ratio * total_us / _sum(weights, added)
         return served <= most, bool(n <= most)
 

@@ -272,9 +272,12 @@ class Loads:
             for request_id, request in self._of_replica.get(op.replica, {}).items()
             if request.at_us <= op.at_us
         ]
+        slots = {request.slot for _, request in gone}
         for request_id, request in gone:
-            self._end(request_id, request)
-        return [request.slot for _, request in gone]
+            self._release(request_id, request)
+        for slot in slots:
+            self._find_head(slot)
+        return list(slots)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget old traces, release requests in flight for too long, and return how many.
@@ -516,6 +519,13 @@ class Loads:
         return request
 
     def _end(self, request_id: str, request: Reservation) -> None:
+        """Release a reservation (`_release`), and find the prefill that is the oldest then."""
+        prefilled_us = request.prefilled_us
+        self._release(request_id, request)
+        if not prefilled_us:
+            self._find_head(request.slot)
+
+    def _release(self, request_id: str, request: Reservation) -> None:
         """Release a reservation, and remember it without the fields that a later placement repeats."""
         del self.requests[request_id]
         of_replica = self._of_replica[request.replica]
@@ -529,7 +539,6 @@ class Loads:
         self._inflight_tokens_at[slot] -= request.context_tokens
         if not request.prefilled_us:
             self._release_prefill(request)
-            self._find_head(slot)
         request.replica = ""
         request.service_us = request.uncached_tokens = request.context_tokens = 0
 

@@ -1,8 +1,10 @@
 """Who goes when: the laws of the common queue, held to by the real rooms over a modelled fleet."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes.rooms import Request, Stage
 from hypothesis import given
@@ -10,22 +12,30 @@ from hypothesis import strategies as st
 
 from policies import (
     SLO_UNREACHABLE,
+    Admission,
     AdmissionRules,
+    Decision,
     Displaced,
     Expire,
     Expired,
+    FleetState,
+    Lanes,
     Left,
+    OpLog,
     OpRefused,
     Placed,
+    Queued,
     QueueFull,
+    RequestQueue,
     RoomRules,
     ServiceLevel,
     Shed,
     Unserved,
     WaitEnd,
     Waiting,
+    WorkerPut,
 )
-from policies.dispatch.request_queue import LOOK_S, MOVED_MAX
+from policies.dispatch.request_queue import LEFT_MAX, LOOK_S, MOVED_MAX
 
 arrivals = st.lists(
     st.tuples(
@@ -613,3 +623,60 @@ def test_a_ticket_that_cannot_be_published_is_no_ticket() -> None:
         stage.arrive(256)
     assert len(stage.replicas[0].room) == 0
     assert stage.replicas[0].fleet.tickets.count == 0
+
+
+class Timer:
+    def cancel(self) -> None:
+        """Nothing is due."""
+
+
+class Recorder:
+    """A request that goes on waiting, and notes the rooms that it is offered."""
+
+    def __init__(self, op: Waiting) -> None:
+        self.op = op
+        self.offered: list[int] = []
+
+    def decide(self, _ticket_id: str, turn: int) -> Queued:
+        self.offered.append(turn)
+        return Queued(self.op, b"", 0)
+
+    def dispatched(self, _decision: Decision) -> None:
+        raise AssertionError("it goes on waiting")
+
+    def refused(self, refusal: object) -> None:
+        raise AssertionError(refusal)
+
+
+def test_rooms_left_to_another_replica_hold_up_no_request_that_waits_for_one_behind_them() -> None:
+    """Every worker has room, and the best request of all but the last one's is of another replica."""
+    fleet, now_us = FleetState(), 10**12
+    workers = LEFT_MAX + 10
+    for number in range(workers):
+        fleet.apply(WorkerPut(f"w{number:03}:1", 1, "static", f"http://w{number}:1"))
+        fleet.apply(Placed(f"p{number}", now_us, f"w{number:03}:1", "other", 100_000, 1, 1, (b"",)))
+    fleet.apply(Waiting("foreign", now_us, "other", now_us, now_us, "m|", "", "normal/a", 1000, 1, 1))
+    slots = np.arange(workers)
+    looks: list[Callable[[], None]] = []
+
+    def call_later(_delay_s: float, look: Callable[[], None]) -> Timer:
+        looks.append(look)
+        return Timer()
+
+    queue = RequestQueue(
+        log=OpLog("own", fleet.apply, lambda: now_us),
+        fleet=fleet,
+        admission=Admission(AdmissionRules(), fleet),
+        lanes=Lanes(lambda _lane: slots),
+        rules=RoomRules(),
+        call_later=call_later,
+        grace_s=lambda: 0.05,
+        ended=lambda *_: None,
+    )
+    last = fleet.worker(f"w{workers - 1:03}:1")
+    assert last is not None
+    op = Waiting("own", now_us, "own", now_us, now_us - 1, "m|", last.worker_id, "normal/a", 1000, 1, 1)
+    waiter = Recorder(op)
+    queue.begin(waiter, Queued(op, b"", 0))
+    looks.pop()()
+    assert waiter.offered == [last.slot]

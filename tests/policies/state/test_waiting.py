@@ -313,6 +313,15 @@ def test_a_question_takes_as_many_python_steps_for_1000_flows_as_for_50(
     assert bytecodes(lambda: ask(many)) <= bytecodes(lambda: ask(few)) + 50
 
 
+def test_flows_that_no_longer_wait_have_no_rows() -> None:
+    tickets = many_flows(50)
+    for number in range(100):
+        tickets.ended(str(number))
+    assert not tickets.fairness.rows._row
+    assert not tickets.fairness.rows.work_us
+    assert len(tickets.fairness.rows._free) == 50
+
+
 def test_flows_of_two_lines_compete_as_one() -> None:
     """A flow that waits in both is counted once."""
     tickets = Tickets(Fairness(), few=0)
