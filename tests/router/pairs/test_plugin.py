@@ -52,4 +52,3 @@ def test_nothing_stays_reserved_if_the_hand_over_crashes(monkeypatch: pytest.Mon
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert bench.own == []
-    bench.check()
