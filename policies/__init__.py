@@ -55,7 +55,6 @@ from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthBuckets, LengthClass
 from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
-from policies.state.link_states import LinkState, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name
 from policies.state.newest import Newest
 from policies.state.ops import (
@@ -182,8 +181,6 @@ __all__ = [
     "LengthClass",
     "LinkMeasured",
     "LinkRules",
-    "LinkState",
-    "LinkStates",
     "Links",
     "LogClock",
     "Newest",

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from math import inf
 
-from policies import DECODE, PREFILL, LinkState
-from policies.disaggregation import NEVER_TOKENS, Offloading
+from policies import DECODE, PREFILL
+from policies.disaggregation import NEVER_TOKENS, LinkState, Offloading
 from router import metric_families as families
 from router.fleet import LocalWorker
 from router.gateway import Gateway

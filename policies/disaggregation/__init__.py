@@ -2,6 +2,7 @@
 
 from policies.disaggregation.decode_selection import DecodeSelector, decode_policy
 from policies.disaggregation.encoders import choose_encoder
+from policies.disaggregation.link_states import LinkState, LinkStates
 from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
 from policies.disaggregation.link_watch import LinkWatch, Patience
 from policies.disaggregation.offload import Offload, OffloadReason, OffloadRules, OffloadVerdict
@@ -38,6 +39,8 @@ __all__ = [
     "TURNING_LABEL",
     "Curve",
     "DecodeSelector",
+    "LinkState",
+    "LinkStates",
     "LinkWatch",
     "Offload",
     "OffloadReason",

@@ -12,8 +12,8 @@ seen, so only what is very late is the link's fault. Observations average with t
 any replica, and age: `policies.state.links` lets the capacity grow back.
 
 **Loss** is the averaged share of failed transfers. Failures at one worker count once in `FAILURE_US`, since
-it may be the worker. Two of different workers make a link down (`policies.state.link_states`), a probe that
-arrives makes it up.
+it may be the worker. Two of different workers make a link down (`policies.disaggregation.link_states`), a
+probe that arrives makes it up.
 
 **Given up.** A late transfer may never arrive. A request that waits for it is told (`Patience`) once it is
 later than allowed by as long as a prefill on this side takes: at most twice the best time. While the link is
@@ -31,9 +31,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from policies.disaggregation.link_states import DOWN_LOSS_RATIO
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import HAND_OVERS
-from policies.state.link_states import DOWN_LOSS_RATIO
 from policies.state.links import link_name
 from policies.state.ops import LinkMeasured, OpLog, Shipping
 

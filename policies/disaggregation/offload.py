@@ -36,7 +36,7 @@ from math import inf
 import msgspec
 
 from policies.declared import setting
-from policies.state.link_states import LinkSignals, LinkState, LinkStateRules, LinkStates
+from policies.disaggregation.link_states import LinkSignals, LinkState, LinkStateRules, LinkStates
 from policies.state.links import Links, Quote
 
 UTILISATION_MAX = 0.95

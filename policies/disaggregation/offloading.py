@@ -12,12 +12,12 @@ import numpy as np
 
 from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_selection import DecodeView
+from policies.disaggregation.link_states import LinkState
 from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadVerdict
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
 from policies.scoring.placement import place
-from policies.state.link_states import LinkState
 from policies.state.links import Quote
 from policies.state.ops import Shipping
 from policies.state.waiting_lines import Ticket

@@ -1,8 +1,8 @@
 """``GET /links`` and ``GET /offload``: links between sites, and the requests that are prefilled over them.
 
 All replicas share reservations and measurements. Only ``state`` is the asked replica's own, since it has a
-memory (`policies.state.link_states`), and so are decisions about remote prefill, since its start; the metrics
-count for all. Only requests with a choice of sites are counted.
+memory (`policies.disaggregation.link_states`), and so are decisions about remote prefill, since its start;
+the metrics count for all. Only requests with a choice of sites are counted.
 """
 
 from collections import defaultdict

@@ -44,9 +44,6 @@ NO_HEAD = AnswerHead(0, b"", None)
 class Owner(Protocol):
     """The request of an attempt (`router.gateway.exchange.RequestExchange`)."""
 
-    def begins(self, attempt: "WorkerAttempt") -> None:
-        """Take note of the present attempt, which is about to reserve."""
-
     def prompt_is_sent(self) -> None:
         """Release the body: no other worker will get it."""
 

@@ -60,8 +60,8 @@ class ShareRequest(Protocol):
         owner: Owner,
         retries: Retries,
         /,
-    ) -> None:
-        """Reserve on both, tell the owner of the attempt, and send."""
+    ) -> WorkerAttempt:
+        """Reserve on both, and send; nothing stays reserved if it raises."""
 
 
 class RequestExchange:
@@ -283,7 +283,9 @@ class RequestExchange:
         record.tail = None
         if decision.decode is not None:
             assert self._share is not None
-            self._share(gateway, decision, request, record, parsed, self._client, self, dispatcher)
+            self._attempt = self._share(
+                gateway, decision, request, record, parsed, self._client, self, dispatcher
+            )
             return
         body: Sequence[bytes | memoryview] = (request.body,)
         if parsed.edits:
@@ -311,10 +313,6 @@ class RequestExchange:
             patient=not parsed.stream,
             resend=record.attempts == 1,
         )
-
-    def begins(self, attempt: WorkerAttempt) -> None:
-        """Take note of the present attempt, which is about to reserve."""
-        self._attempt = attempt
 
     def left(self) -> None:
         """Forget the attempt that failed; another follows."""

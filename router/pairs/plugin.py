@@ -8,8 +8,9 @@ A fleet of plain workers asks nothing of it but whether a decision has a second 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from policies import Admission, Decider, DeciderParts, Decision, DecisionRules, Feedback, Pairing, Slots
+from policies import Admission, Decider, DeciderParts, Decision, DecisionRules, Feedback
 from policies.disaggregation import (
     DecodeSelector,
     LinkWatch,
@@ -40,6 +41,7 @@ class PairPlugin:
     Attributes:
         offloading: Decides in which site a request is prefilled.
         link_watch: Sees how late KV is on links.
+        splitting: See `router.gateway.placing.PairsPort`.
         decode_selector, stall_detector: Exist once the gateway is made.
     """
 
@@ -59,6 +61,7 @@ class PairPlugin:
         self._loop, self._now_s = loop, now_s
         self.offloading = Offloading(core.fleet, Offload(core.fleet.links), replica=core.log.replica)
         self.link_watch = LinkWatch(core.fleet, core.log)
+        self.splitting = partial(splitting, handovers)
 
     # For decisions (`router.gateway.placing.PairsPort`).
 
@@ -90,12 +93,6 @@ class PairPlugin:
         offload.rules = offload.states.rules = settings.offload
         self.stall_detector.rules = settings.reliability
 
-    def splitting(
-        self, slots: Slots, pairing: Pairing, parsed: ParsedRequest
-    ) -> tuple[Slots, Pairing | None]:
-        """Leave out the pairs that cannot share a request; `NoWorker` if no other worker is left."""
-        return splitting(slots, pairing, self._handovers, parsed)
-
     def splits(self, protocol: str, parsed: ParsedRequest) -> bool:
         """True if two workers with this hand-over may share a request, or if it is unknown."""
         handover = self._handovers.get(protocol)
@@ -117,8 +114,8 @@ class PairPlugin:
         client: ClientConnection,
         owner: Owner,
         retries: Retries,
-    ) -> None:
-        """Reserve on both workers and the link between them, and send."""
+    ) -> PairAttempt:
+        """Reserve on both workers and the link between them, and send; release again if that raises."""
         assert isinstance(decision, PairDecision)
         half = decision.decode
         assert half is not None
@@ -142,25 +139,29 @@ class PairPlugin:
         if decision.shipping is not None:
             pair.too_late = attempt.late
         record.pair = pair
-        owner.begins(attempt)
         pair.make()
-        context = b""
-        if record.spans is not None:
-            workers = {
-                "cacheway.prefill_worker": decision.attempt.worker_id,
-                "cacheway.worker": half.attempt.worker_id,
-            }
-            context = record.spans.sent(decision.attempt, workers, gateway.now_s())
-        legs = Pair(
-            parsed,
-            request.method,
-            request.path,
-            request.query,
-            gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
-            edited(request.body, parsed.edits),
-            record.request_id,
-            prefill,
-            decode,
-            record.attempts == 1,
-        )
-        attempt.upstream = pair.request = self._handovers[prefill.protocol].send(legs, attempt)
+        try:
+            context = b""
+            if record.spans is not None:
+                workers = {
+                    "cacheway.prefill_worker": decision.attempt.worker_id,
+                    "cacheway.worker": half.attempt.worker_id,
+                }
+                context = record.spans.sent(decision.attempt, workers, gateway.now_s())
+            legs = Pair(
+                parsed,
+                request.method,
+                request.path,
+                request.query,
+                gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
+                edited(request.body, parsed.edits),
+                record.request_id,
+                prefill,
+                decode,
+                record.attempts == 1,
+            )
+            attempt.upstream = pair.request = self._handovers[prefill.protocol].send(legs, attempt)
+        except BaseException:
+            pair.release(abandoned=True)
+            raise
+        return attempt

@@ -12,7 +12,7 @@ from router.handover import Handover
 
 
 def splitting(
-    slots: Slots, pairing: Pairing, handovers: Mapping[str, Handover], parsed: ParsedRequest
+    handovers: Mapping[str, Handover], slots: Slots, pairing: Pairing, parsed: ParsedRequest
 ) -> tuple[Slots, Pairing | None]:
     """Leave out the pairs whose hand-over protocol cannot split a request; `NoWorker` if no other is left.
 

@@ -5,19 +5,10 @@ from typing import cast
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 
-from policies import (
-    Finished,
-    FleetRules,
-    LinkMeasured,
-    LinkRules,
-    LinkStates,
-    OpLog,
-    Placed,
-    Shipped,
-    Shipping,
-)
+from policies import Finished, FleetRules, LinkMeasured, LinkRules, OpLog, Placed, Shipped, Shipping
+from policies.disaggregation import LinkStates
+from policies.disaggregation.link_states import LinkState
 from policies.disaggregation.link_watch import FAILURE_US, LOOK_S, LinkTurn, LinkWatch, Patience
-from policies.state.link_states import LinkState
 from router.fleet import LocalWorker
 
 LINK = "far>"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import LinkMeasured, LinkRules, Links, Shipping
+from policies.disaggregation.link_states import LinkState
 from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadVerdict
-from policies.state.link_states import LinkState
 
 LINK, OTHER = "far>", "near>"
 SECOND = 1_000_000

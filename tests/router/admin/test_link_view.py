@@ -8,8 +8,8 @@ import pytest
 from fakes.admin import parts_of
 from fakes.gateway import Bench, VirtualTime
 
-from policies import FleetRules, LinkMeasured, LinkRules, LinkState, OffloadPlan, Shipped, Shipping
-from policies.disaggregation import NEVER_TOKENS, OffloadReason, OffloadVerdict
+from policies import FleetRules, LinkMeasured, LinkRules, OffloadPlan, Shipped, Shipping
+from policies.disaggregation import NEVER_TOKENS, LinkState, OffloadReason, OffloadVerdict
 from router.admin.link_view import described, offloaded
 from router.explaining import explained
 

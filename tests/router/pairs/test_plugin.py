@@ -1,7 +1,8 @@
 """The option as the gateway sees it: what is asked of it without a pair, and new settings."""
 
 import msgspec
-from fakes.gateway import Bench
+import pytest
+from fakes.gateway import Bench, chat
 from fakes.handover import PairBench
 from fakes.rehearsals import parsed_text
 
@@ -43,3 +44,11 @@ def test_new_settings_reach_partners_links_and_stalls() -> None:
     assert policy.name == "least_load"
     assert bench.pairs.offloading.threshold_tokens == 700
     assert bench.pairs.stall_detector._limit_s(5.0) == 13.0
+
+
+def test_nothing_stays_reserved_if_the_hand_over_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = PairBench(1, 1)
+    monkeypatch.setattr(bench.handovers["sglang"], "send", lambda *_: 1 / 0)
+    _, client = bench.start(chat())
+    assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert bench.own == []

@@ -41,7 +41,7 @@ class Parsed:
 
 def split(endpoint: Endpoint, slots: list[int], **protocols: bool) -> tuple[list[int], Pairing | None]:
     handovers = cast(Mapping[str, Handover], {name: Splits(splits=each) for name, each in protocols.items()})
-    kept, pairing = splitting(np.array(slots), PAIRING, handovers, cast(Any, Parsed(endpoint)))
+    kept, pairing = splitting(handovers, np.array(slots), PAIRING, cast(Any, Parsed(endpoint)))
     return kept.tolist(), pairing
 
 

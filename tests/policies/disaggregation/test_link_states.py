@@ -1,7 +1,7 @@
 """When a link has bandwidth to spare, when it has not, and when nothing may cross it."""
 
 from policies import LinkMeasured, LinkRules, Links, Shipping
-from policies.state.link_states import LinkState, LinkStates
+from policies.disaggregation.link_states import LinkState, LinkStates
 
 LINK = "far>"
 SECOND = 1_000_000
