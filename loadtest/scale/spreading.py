@@ -1,0 +1,92 @@
+"""How news of loads reach the other replicas: when, in how many messages, of how many bytes.
+
+    log       all through one stream: a delay that does not depend on the number of replicas
+    direct    each replica sends the loads that it causes to every other, `VECTORS_PER_S` times a second
+    groups    to its group's aggregator, which adds them up, tells the other aggregators and its members:
+
+        member --tick--> aggregator --tick--> aggregators --tick--> members        groups of sqrt(replicas)
+
+A vector holds the workers whose loads changed since the last one: absolute figures, so a lost one is mended by
+the next. A group has two aggregators; the second is told everything and sends nothing while the first lives.
+"""
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+VECTORS_PER_S = 20.0
+HEAD_BYTES = 24
+WORKER_BYTES = 22
+"""Slot of two bytes, and five figures of four: prefill time, prefills, tokens, in flight, head of the line."""
+
+CHANGES_PER_REQUEST = 3
+LATENCY_S = 0.0003
+LATENCY_SIGMA = 0.6
+"""One way between two replicas: lognormal, median 0.3 ms and P99 1.2 ms; assumed, one datacentre."""
+
+LOG_S = 0.006
+LOG_SIGMA = 0.5
+"""Lag of the log: its median as measured (`router.shared.reader`), P99 19 ms assumed."""
+
+Way = Literal["log", "direct", "groups", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Vectors of the busiest replica, received and sent, and of all replicas, per second."""
+
+    busiest_messages: float
+    busiest_bytes: float
+    total_messages: float
+
+
+class Spreading:
+    """Times at which others see a change of one replica's loads."""
+
+    def __init__(self, way: Way, replicas: int, seed: int = 1) -> None:
+        self.way = way
+        self._chance = random.Random(seed)
+        self._replicas = replicas
+        self._phases = [self._chance.random() / VECTORS_PER_S for _ in range(replicas)]
+        self._group = math.ceil(math.sqrt(replicas))
+
+    def seen_s(self, replica: int, made_s: float) -> float:
+        """Time at which the others know of a change that a replica made; infinite if never."""
+        if self.way == "none":
+            return math.inf
+        if self.way == "log":
+            return made_s + LOG_S * self._chance.lognormvariate(0.0, LOG_SIGMA)
+        at_s = self._tick_s(replica, made_s) + self.latency_s()
+        if self.way == "groups":
+            at_s = self._tick_s(replica // self._group * self._group, at_s) + self.latency_s()
+            other = self._chance.randrange(self._replicas) // self._group * self._group
+            at_s = self._tick_s(other, at_s) + self.latency_s()
+        return at_s
+
+    def latency_s(self) -> float:
+        """Draw a way between two replicas, seconds."""
+        return LATENCY_S * self._chance.lognormvariate(0.0, LATENCY_SIGMA)
+
+    def _tick_s(self, replica: int, from_s: float) -> float:
+        phase_s = self._phases[replica]
+        return phase_s + math.ceil((from_s - phase_s) * VECTORS_PER_S) / VECTORS_PER_S
+
+
+def vectors(way: Way, replicas: int, workers: int, requests_per_s: float) -> Traffic:
+    """Work out the vectors of so many replicas with ``requests_per_s`` each, when every tick has news."""
+    changed = min(workers, CHANGES_PER_REQUEST * requests_per_s / VECTORS_PER_S)
+    one_bytes = HEAD_BYTES + WORKER_BYTES * changed
+    if way == "direct":
+        each = 2 * (replicas - 1) * VECTORS_PER_S
+        return Traffic(each, each * one_bytes, replicas * each / 2)
+    assert way == "groups"
+    group = math.ceil(math.sqrt(replicas))
+    groups = math.ceil(replicas / group)
+    sum_bytes = HEAD_BYTES + WORKER_BYTES * min(workers, changed * group)
+    all_bytes = HEAD_BYTES + WORKER_BYTES * min(workers, changed * replicas)
+    members, others = (group - 1) * VECTORS_PER_S, (groups - 1) * VECTORS_PER_S
+    busiest_bytes = members * (one_bytes + all_bytes) + 3 * others * sum_bytes
+    # Both aggregators of a group hear its members and the other groups; one of them speaks.
+    total = groups * (3 * members + 2 * others)
+    return Traffic(2 * members + 3 * others, busiest_bytes, total)
