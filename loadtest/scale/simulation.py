@@ -10,7 +10,9 @@ Three kinds of knowledge are compared, with the same requests at the same replic
     alone     every replica knows what it placed itself, and nothing of loads that others cause
 
 The decision is the least predicted time to first token: backlog as known, plus prefill of what is not matched.
-Workers prefill one prompt after the other and keep what fits, least recently used first (`PrefixTree` with a
+With ``sampled`` it looks at workers that hold more of the prompt than a head that all share, and at so many
+others, drawn: if all replicas looked at all workers, those that decide within the same staleness would all take
+the same one. Workers prefill one prompt after the other and keep what fits, least recently used first (`PrefixTree` with a
 bound); what was really cached is counted, and a wrong prediction trims the tree it came from.
 
 *Evictions.* An owner sees a part of what a worker holds, so it cannot know when the worker is full. Replicas
@@ -48,7 +50,7 @@ TIMEOUT_S = 0.02
 FALLBACK_S = 30.0
 """So long after a split its parts ask the shard they came from for prompts that they do not know."""
 
-HOT_WINDOW_S = 1.0
+HOT_WINDOW_S = 5.0
 HOT_MIN = 10
 STALE_TRIES = 3
 MESSAGE_BYTES = 64
@@ -70,11 +72,13 @@ class Setup:
         owners: Of each shard.
         warm_s: Requests that arrive before are not counted.
         dies_s: Death of the busiest replica; None for none.
+        sampled: Workers considered beside those that hold the prompt; 0 for all.
     """
 
     knowledge: Knowledge
     replicas: int
     owners: int = 2
+    sampled: int = 0
     workers: int = 64
     capacity_blocks: int = 8000
     warm_s: float = 20.0
@@ -283,6 +287,10 @@ class Simulation:
             backlog_s[worker] += change_s
         rank = hashes_of(int.from_bytes(path[-HASH_BYTES:], "little"), self._worker_ids) * 2.0**-64
         backlog_s = np.maximum(backlog_s, 0.0) + 1e-4 * rank
+        if 0 < self._setup.sampled < len(rank):
+            heads = self._with_heads(request) if len(request.shards) > 1 else 0
+            drawn = rank <= np.sort(rank)[self._setup.sampled - 1]
+            backlog_s[~drawn & (matched <= heads)] = math.inf
         for _ in range(STALE_TRIES):
             worker = int((backlog_s + (blocks - matched) * (BLOCK_TOKENS / PREFILL_TOKENS_PER_S)).argmin())
             if self._setup.knowledge != "shards" or not self._is_stale(request, worker, int(matched[worker])):
@@ -372,6 +380,8 @@ class Simulation:
         self._at(self._now_s + late_s, self._learn, shard, worker, request.path, at_us, gone)
 
     def _learn(self, shard: int, worker: int, path: bytes, at_us: int, gone: int) -> None:
+        if self._setup.knowledge == "shards" and self._shards.owners_of(shard) == (self._victim,):
+            return
         if gone:
             self._known(shard).trim(worker, path[: gone * HASH_BYTES], at_us)
         self._known(shard).insert(worker, path, at_us, end=False)
@@ -388,7 +398,7 @@ class Simulation:
 
     def _split_hot(self) -> None:
         """Split shards that bring more requests than a replica's mean; at most one split a shard."""
-        hot = max(HOT_MIN, self._window.total() * HOT_WINDOW_S / self._setup.replicas)
+        hot = max(HOT_MIN, self._window.total() / self._setup.replicas)
         for shard, requests in self._window.items():
             if requests <= hot or shard in self._shards.splits:
                 continue

@@ -70,7 +70,9 @@ def agents(sessions_per_s: float, seed: int = 1) -> Starts:
             tokens += output + shape.result.draw(chance)
         blocks = np.arange(turns[-1].blocks, dtype=np.uint64)
         hashes = hashes_of(scope_root(seed, "session", number), blocks)
-        hashes[: systems[product]] = hashes_of(scope_root(seed, "product", product), blocks[: systems[product]])
+        hashes[: systems[product]] = hashes_of(
+            scope_root(seed, "product", product), blocks[: systems[product]]
+        )
         yield at_s, Conversation(hashes.tobytes(), tuple(turns))
 
 
