@@ -7,7 +7,7 @@ python -m loadtest.scale --traffic agents --replicas 10 100
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,39 +27,14 @@ WINDOWS = {"agents": (80.0, 140.0), "conversation": (40.0, 85.0)}
 
 DIES_S = 100.0
 AFTER_S = 10.0
+DEATHS = 4
+"""Seeds of which the mean is shown."""
+
 REQUESTS_PER_S = 100.0
 """Of a replica, where messages are counted per second; `WORKERS_PER_REPLICA` workers keep up with it."""
 
 WORKERS_PER_REPLICA = 10
 APPLIED = 2000
-
-HEADS = [
-    "traffic",
-    "replicas",
-    "tree",
-    "workers considered",
-    "hit rate, %",
-    "TTFT mean / P99, s",
-    "messages a request",
-    "bytes a request",
-    "busiest / mean owner",
-    "tree late P50 / P99, ms",
-    "loads late P50 / P99, ms",
-]
-DEATH_HEADS = [
-    "owners",
-    "hit rate in the 10 s after, %",
-    "without the death, %",
-    "answers waited for in vain",
-]
-VECTOR_HEADS = [
-    "replicas",
-    "way",
-    "busiest replica, messages/s",
-    "MB/s",
-    "its CPU, % of a core",
-    "all, messages/s",
-]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,14 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = [kind for kind in options.traffic if kind == "agents" or options.trace.exists()]
     try:
         rows = [row(kind, setup, _run(kind, setup, options)) for kind, setup in setups(kinds, options)]
-        print(table(HEADS, rows, left=3))
-        print(f"\nDeath of the busiest of {options.replicas[-1]} replicas\n")
-        print(table(DEATH_HEADS, _deaths(options), left=0))
+        print(_text(rows))
+        print(f"\nDeath of the busiest of {options.replicas[0]} replicas: {AFTER_S:.0f} s after, agents\n")
+        print(_text(_deaths(options)))
     except TraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"\nVectors at {REQUESTS_PER_S:.0f} requests/s and {WORKERS_PER_REPLICA} workers a replica\n")
-    print(table(VECTOR_HEADS, _vectors(options.replicas), left=0))
+    print(_text(_vectors(options.replicas)))
     return 0
 
 
@@ -101,24 +76,24 @@ def setups(kinds: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[
         yield kind, replace(one, knowledge="alone")
 
 
-def row(kind: str, setup: Setup, outcome: Outcome) -> list[str]:
-    """Cells of a run."""
+def row(kind: str, setup: Setup, outcome: Outcome) -> dict[str, str]:
+    """Cells of a run by their heads."""
     names = {"log": "one log", "alone": "each its own", "shards": f"{setup.owners} owners"}
-    messages = (2 * outcome.asks + outcome.tells) / outcome.requests
-    mean = outcome.handled.total() / setup.replicas
-    return [
-        kind,
-        f"{setup.replicas:,}",
-        names[setup.knowledge],
-        f"holders and {setup.sampled}" if setup.sampled else "all",
-        f"{100 * outcome.hit_ratio:.1f}",
-        f"{np.mean(outcome.ttft_s):.2f} / {np.quantile(outcome.ttft_s, 0.99):.1f}",
-        f"{messages:.1f}" if messages else "",
-        f"{outcome.size_bytes / outcome.requests:,.0f}" if messages else "",
-        f"{max(outcome.handled.values()) / mean:.1f}" if mean else "",
-        late(outcome.tree_late_s),
-        late(outcome.loads_late_s),
-    ]
+    requests, mean = len(outcome.placed), outcome.handled.total() / setup.replicas
+    mean_s, p99_s = np.mean(outcome.ttft_s), np.quantile(outcome.ttft_s, 0.99)
+    return {
+        "traffic": kind,
+        "replicas": f"{setup.replicas:,}",
+        "tree": names[setup.knowledge],
+        "workers considered": f"holders and {setup.sampled}" if setup.sampled else "all",
+        "hit rate, %": f"{100 * outcome.hit_ratio():.1f}",
+        "TTFT mean / P99, s": f"{mean_s:.2f} / {p99_s:.1f}",
+        "messages a request": f"{(2 * outcome.asks + outcome.tells) / requests:.1f}" if mean else "",
+        "bytes a request": f"{outcome.size_bytes / requests:,.0f}" if mean else "",
+        "busiest / mean owner": f"{max(outcome.handled.values()) / mean:.1f}" if mean else "",
+        "tree late P50 / P99, ms": late(outcome.tree_late_s),
+        "loads late P50 / P99, ms": late(outcome.loads_late_s),
+    }
 
 
 def late(seconds: Sequence[float]) -> str:
@@ -141,6 +116,11 @@ def applied_us(workers: int = 15) -> float:
     return 1e6 * (time.thread_time() - began_s) / APPLIED
 
 
+def _text(rows: Iterable[dict[str, str]]) -> str:
+    cells = list(rows)
+    return table(list(cells[0]), [list(each.values()) for each in cells])
+
+
 def _run(kind: str, setup: Setup, options: argparse.Namespace) -> Outcome:
     print(f"{kind}, {setup.replicas} replicas, {setup.knowledge}", file=sys.stderr)
     starts: Starts = agents(SESSIONS_PER_S, setup.seed)
@@ -149,32 +129,35 @@ def _run(kind: str, setup: Setup, options: argparse.Namespace) -> Outcome:
     return Simulation(setup, starts).run()
 
 
-def _deaths(options: argparse.Namespace) -> Iterator[list[str]]:
-    warm_s, until_s = WINDOWS["agents"]
+def _deaths(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     for owners in (1, 2, 3):
-        setup = Setup(
-            knowledge="shards",
-            replicas=options.replicas[-1],
-            owners=owners,
-            sampled=SAMPLED,
-            seed=options.seed,
-            warm_s=warm_s,
-            until_s=min(until_s, DIES_S + AFTER_S),
-        )
-        usual, death = (_run("agents", each, options) for each in (setup, replace(setup, dies_s=DIES_S)))
-        ratios = [100 * each.hit_ratio_between(DIES_S, DIES_S + AFTER_S) for each in (death, usual)]
-        yield [str(owners), *(f"{ratio:.1f}" for ratio in ratios), str(death.timeouts)]
+        one = Setup(knowledge="shards", replicas=options.replicas[0], owners=owners, sampled=SAMPLED)
+        one = replace(one, warm_s=WINDOWS["agents"][0], until_s=DIES_S + AFTER_S)
+        seeds = [replace(one, seed=options.seed + number) for number in range(DEATHS)]
+        usual = [_run("agents", setup, options) for setup in seeds]
+        died = [_run("agents", replace(setup, dies_s=DIES_S), options) for setup in seeds]
+        yield {
+            "owners": str(owners),
+            "hit rate after it, %": f"{100 * np.mean([each.hit_ratio(DIES_S) for each in died]):.1f}",
+            "without it, %": f"{100 * np.mean([each.hit_ratio(DIES_S) for each in usual]):.1f}",
+            "answers waited for in vain": f"{np.mean([each.timeouts for each in died]):.0f}",
+        }
 
 
-def _vectors(replicas: Sequence[int]) -> Iterator[list[str]]:
+def _vectors(replicas: Sequence[int]) -> Iterator[dict[str, str]]:
     for number in replicas:
         for way in ("direct", "groups"):
             if way == "groups" and number <= DIRECT_MAX:
                 continue
-            told = vectors(way, number, WORKERS_PER_REPLICA * number, REQUESTS_PER_S)
-            cpu = told.busiest_messages / 2 * applied_us() / 1e4
-            figures = f"{told.busiest_messages:,.0f}", f"{told.busiest_bytes / 1e6:.1f}", f"{cpu:.1f}"
-            yield [f"{number:,}", way, *figures, f"{told.total_messages:,.0f}"]
+            busiest, size_bytes, total = vectors(way, number, WORKERS_PER_REPLICA * number, REQUESTS_PER_S)
+            yield {
+                "replicas": f"{number:,}",
+                "way": way,
+                "busiest replica, messages/s": f"{busiest:,.0f}",
+                "MB/s": f"{size_bytes / 1e6:.1f}",
+                "CPU of applying, % of a core": f"{busiest / 2 * applied_us() / 1e4:.1f}",
+                "all, messages/s": f"{total:,.0f}",
+            }
 
 
 if __name__ == "__main__":

@@ -1,28 +1,28 @@
 """Replicas that place requests by what they know, in virtual time.
 
-    arrive ──> ask an owner ──> its match ──> decide ──> place ──> tell the owners ──> first token ──> next turn
-       └── the replica knows it itself: no message ──^        └──> tell the others the load
+    arrive ──> ask an owner ──> its match ──> place ──> tell the owners ──> first token ──> next turn
+       └── the replica is an owner: no message ──^ └──> tell the others the load
 
-Three kinds of knowledge are compared, with the same requests at the same replicas:
+Three kinds of knowledge are compared, with the same requests:
 
     log       every replica folds everything, as today: one tree, known to all after the log's lag
     shards    each part of the tree has a few owners (`loadtest.scale.shards`); others ask
     alone     every replica knows what it placed itself, and nothing of loads that others cause
 
-The decision is the least predicted time to first token: backlog as known, plus prefill of what is not matched.
-With ``sampled`` it looks at workers that hold more of the prompt than a head that all share, and at so many
-others, drawn: if all replicas looked at all workers, those that decide within the same staleness would all take
-the same one. Workers prefill one prompt after the other and keep what fits, least recently used first (`PrefixTree` with a
-bound); what was really cached is counted, and a wrong prediction trims the tree it came from.
+A replica takes the least predicted time to first token: backlog as it knows it, plus prefill of what is not
+matched. With ``sampled`` it looks at workers that hold more of the prompt than a head that all share, and at
+so many others, drawn: if it looked at all, the replicas that decide within one staleness would all take the
+same worker. Workers prefill one prompt after the other and keep what fits, least recently used first
+(`PrefixTree` with a bound). A prediction that was wrong trims the tree that it came from.
 
 *Evictions.* An owner sees a part of what a worker holds, so it cannot know when the worker is full. Replicas
-tell with the loads how many new blocks they caused at each worker; a block counts as evicted when as many came
-since its last use as the worker holds.
+tell with the loads how many new blocks they caused at each worker. A block counts as evicted when as many
+came since its last use as the worker holds.
 
-*Death.* The busiest replica dies. For `TTL_S` the others find out one by one, each after an answer that does
-not come within `TIMEOUT_S`; then all know, the shard's next replica becomes an owner, and copies the shard from
-a living owner (time of the copy not counted). Loads that the dead one reserved count until then. Requests at it
-are not lost here: their clients' next turns go to others.
+*Death.* The busiest replica dies. For `TTL_S` the others find out one by one, each when an answer does not
+come within `TIMEOUT_S`. Then all know, and the next replica in rank becomes an owner and copies the shard
+from a living one (the time of copying is not counted). Loads that the dead one reserved count until then.
+Its requests are not lost here: later turns go to other replicas.
 """
 
 import heapq
@@ -95,31 +95,22 @@ class Setup:
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts of a run, after its warm-up."""
+    """Counts of a run after its warm-up; ``placed`` has seconds, cached and all blocks of each request."""
 
-    requests: int = 0
-    blocks: int = 0
-    hit_blocks: int = 0
+    placed: list[tuple[float, int, int]] = field(default_factory=list)
     asks: int = 0
     tells: int = 0
     timeouts: int = 0
     size_bytes: int = 0
-    splits: int = 0
     ttft_s: list[float] = field(default_factory=list)
     tree_late_s: list[float] = field(default_factory=list)
     loads_late_s: list[float] = field(default_factory=list)
     handled: Counter[int] = field(default_factory=Counter)
-    by_second: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
-    @property
-    def hit_ratio(self) -> float:
-        """Prompt blocks that their worker had."""
-        return self.hit_blocks / max(self.blocks, 1)
-
-    def hit_ratio_between(self, from_s: float, until_s: float) -> float:
-        """The same of requests placed in these seconds."""
-        pairs = [pair for second, pair in self.by_second.items() if from_s <= second < until_s]
-        return sum(hit for hit, _ in pairs) / max(sum(blocks for _, blocks in pairs), 1)
+    def hit_ratio(self, from_s: float = 0.0) -> float:
+        """Share of prompt blocks that their worker had, of requests placed since."""
+        blocks = sum(blocks for at_s, _, blocks in self.placed if at_s >= from_s)
+        return sum(cached for at_s, cached, _ in self.placed if at_s >= from_s) / max(blocks, 1)
 
 
 @dataclass(slots=True)
@@ -145,7 +136,7 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = 0
         self._now_s = 0.0
-        self._held = self._tree()
+        self._held = self._bounded()
         self._trees: dict[int, PrefixTree] = {}
         self._free_s = np.zeros(setup.workers)
         self._seen = np.zeros(setup.workers)
@@ -163,7 +154,7 @@ class Simulation:
     def run(self) -> Outcome:
         """Play until the end and return what was counted."""
         setup = self._setup
-        self._start_next()
+        self._start(None)
         if setup.knowledge == "shards":
             self._at(HOT_WINDOW_S, self._split_hot)
         if setup.dies_s is not None:
@@ -171,7 +162,6 @@ class Simulation:
         while self._events and self._events[0][0] < setup.until_s:
             self._now_s, _, action, arguments = heapq.heappop(self._events)
             action(*arguments)
-        self.outcome.splits = len(self._shards.splits)
         return self.outcome
 
     @property
@@ -182,29 +172,24 @@ class Simulation:
         self._numbers += 1
         heapq.heappush(self._events, (at_s, self._numbers, action, arguments))
 
-    def _tree(self, *, bounded: bool = True) -> PrefixTree:
+    def _bounded(self) -> PrefixTree:
         tree = PrefixTree(block_tokens=BLOCK_TOKENS)
-        if bounded:
-            for worker in range(self._setup.workers):
-                tree.set_capacity(worker, self._setup.capacity_blocks)
+        for worker in range(self._setup.workers):
+            tree.set_capacity(worker, self._setup.capacity_blocks)
         return tree
 
     def _known(self, key: int) -> PrefixTree:
-        tree = self._trees.get(key)
-        if tree is None:
-            tree = self._trees[key] = self._tree(bounded=self._setup.knowledge != "shards")
-        return tree
+        if key not in self._trees:
+            self._trees[key] = PrefixTree() if self._setup.knowledge == "shards" else self._bounded()
+        return self._trees[key]
 
-    # A request.
-
-    def _start_next(self) -> None:
-        at_s, conversation = next(self._starts, (math.inf, None))
+    def _start(self, conversation: Conversation | None) -> None:
+        """Start a conversation and see to the next one."""
+        at_s, following = next(self._starts, (math.inf, None))
+        if following is not None:
+            self._at(at_s, self._start, following)
         if conversation is not None:
-            self._at(at_s, self._start, conversation)
-
-    def _start(self, conversation: Conversation) -> None:
-        self._start_next()
-        self._arrive(conversation, 0)
+            self._arrive(conversation, 0)
 
     def _arrive(self, conversation: Conversation, turn: int) -> None:
         path = conversation.path[: conversation.turns[turn].blocks * HASH_BYTES]
@@ -222,15 +207,12 @@ class Simulation:
     def _ask(self, request: _Request, shard: int, known: Blocks) -> None:
         """Ask an owner of a shard, or look at once where the replica is one."""
         owners, waited_s = self._shards.owners_of(shard), 0.0
-        if request.replica in owners:
-            owner = request.replica
-        else:
-            owner = self._chance.choice(owners)
-        if owner == self._victim and request.replica not in self._suspected:
-            self._suspected.add(request.replica)
-            self._count("timeouts")
-            waited_s = TIMEOUT_S
+        owner = request.replica if request.replica in owners else self._chance.choice(owners)
         if owner == self._victim:
+            if request.replica not in self._suspected:
+                self._suspected.add(request.replica)
+                self._count("timeouts")
+                waited_s = TIMEOUT_S
             others = [other for other in owners if other != owner]
             if not others:
                 self._at(self._now_s + waited_s, self._decide, request, known)
@@ -323,13 +305,8 @@ class Simulation:
         self._tell(request, worker, predicted, cached)
         self._at(ended_s, self._first_token, request, worker, reserved_s)
         if self._counted:
-            self.outcome.requests += 1
-            self.outcome.blocks += blocks
-            self.outcome.hit_blocks += cached
+            self.outcome.placed.append((self._now_s, cached, blocks))
             self.outcome.ttft_s.append(ended_s - request.at_s)
-            pair = self.outcome.by_second[int(self._now_s)]
-            pair[0] += cached
-            pair[1] += blocks
 
     def _first_token(self, request: _Request, worker: int, reserved_s: float) -> None:
         self._change(request.replica, worker, -reserved_s, [])
@@ -337,8 +314,6 @@ class Simulation:
         if request.turn + 1 < len(request.conversation.turns):
             next_s = self._now_s + turn.decode_s + turn.pause_s
             self._at(next_s, self._arrive, request.conversation, request.turn + 1)
-
-    # What is told of it.
 
     def _change(self, replica: int, worker: int, change_s: float, heads: list[int]) -> None:
         seen_s = self._spreading.seen_s(replica, self._now_s)
@@ -393,8 +368,6 @@ class Simulation:
     def _count(self, name: str, by: int = 1) -> None:
         if self._counted:
             setattr(self.outcome, name, getattr(self.outcome, name) + by)
-
-    # Hot shards and deaths.
 
     def _split_hot(self) -> None:
         """Split shards that bring more requests than a replica's mean; at most one split a shard."""

@@ -6,19 +6,18 @@
 
         member --tick--> aggregator --tick--> aggregators --tick--> members        groups of sqrt(replicas)
 
-A vector holds the workers whose loads changed since the last one: absolute figures, so a lost one is mended by
-the next. A group has two aggregators; the second is told everything and sends nothing while the first lives.
+A vector holds the workers whose loads changed since the last one, in absolute figures: the next one mends a
+lost one. A group has two aggregators; the second hears everything and sends nothing while the first lives.
 """
 
 import math
 import random
-from dataclasses import dataclass
 from typing import Literal
 
 VECTORS_PER_S = 20.0
 HEAD_BYTES = 24
 WORKER_BYTES = 22
-"""Slot of two bytes, and five figures of four: prefill time, prefills, tokens, in flight, head of the line."""
+"""A slot of two bytes and five figures of four: prefill time, prefills, tokens, in flight, first in line."""
 
 CHANGES_PER_REQUEST = 3
 LATENCY_S = 0.0003
@@ -30,15 +29,6 @@ LOG_SIGMA = 0.5
 """Lag of the log: its median as measured (`router.shared.reader`), P99 19 ms assumed."""
 
 Way = Literal["log", "direct", "groups", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Vectors of the busiest replica, received and sent, and of all replicas, per second."""
-
-    busiest_messages: float
-    busiest_bytes: float
-    total_messages: float
 
 
 class Spreading:
@@ -73,20 +63,23 @@ class Spreading:
         return phase_s + math.ceil((from_s - phase_s) * VECTORS_PER_S) / VECTORS_PER_S
 
 
-def vectors(way: Way, replicas: int, workers: int, requests_per_s: float) -> Traffic:
-    """Work out the vectors of so many replicas with ``requests_per_s`` each, when every tick has news."""
+def vectors(way: Way, replicas: int, workers: int, requests_per_s: float) -> tuple[float, float, float]:
+    """Work out the vectors of so many replicas with ``requests_per_s`` each, when every tick has news.
+
+    Returns:
+        Per second: messages and bytes that the busiest replica receives and sends, messages of all.
+    """
     changed = min(workers, CHANGES_PER_REQUEST * requests_per_s / VECTORS_PER_S)
     one_bytes = HEAD_BYTES + WORKER_BYTES * changed
     if way == "direct":
         each = 2 * (replicas - 1) * VECTORS_PER_S
-        return Traffic(each, each * one_bytes, replicas * each / 2)
+        return each, each * one_bytes, replicas * each / 2
     assert way == "groups"
     group = math.ceil(math.sqrt(replicas))
     groups = math.ceil(replicas / group)
     sum_bytes = HEAD_BYTES + WORKER_BYTES * min(workers, changed * group)
     all_bytes = HEAD_BYTES + WORKER_BYTES * min(workers, changed * replicas)
     members, others = (group - 1) * VECTORS_PER_S, (groups - 1) * VECTORS_PER_S
-    busiest_bytes = members * (one_bytes + all_bytes) + 3 * others * sum_bytes
     # Both aggregators of a group hear its members and the other groups; one of them speaks.
-    total = groups * (3 * members + 2 * others)
-    return Traffic(2 * members + 3 * others, busiest_bytes, total)
+    busiest_bytes = members * (one_bytes + all_bytes) + 3 * others * sum_bytes
+    return 2 * members + 3 * others, busiest_bytes, groups * (3 * members + 2 * others)

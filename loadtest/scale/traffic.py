@@ -3,9 +3,9 @@
     agents         drawn: sessions with the lengths of recorded coding agents (`loadtest.simulator.generated`)
     conversation   recorded: the Mooncake trace, sped up; each row is a conversation of one turn
 
-Blocks are the gateway's, of 256 tokens. Pauses of *agents* are a tenth of the recorded ones, and the trace runs
-many times faster than it was recorded: turns of a conversation follow each other sooner than in a real fleet,
-so late news costs more here than there.
+Blocks are the gateway's, of 256 tokens. Pauses of *agents* are a tenth of the recorded ones, and the trace
+runs many times faster than recorded. So the next turn comes sooner than in a real fleet, and late news costs
+more here than there.
 """
 
 import random
@@ -30,7 +30,7 @@ _BLOCKS_PER_TRACE_BLOCK = TRACE_BLOCK_TOKENS // BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Part of a conversation's path that is the prompt, in blocks; seconds of decoding and before the next turn."""
+    """Blocks of a conversation's path that are the prompt; seconds of decoding and before the next turn."""
 
     blocks: int
     decode_s: float
