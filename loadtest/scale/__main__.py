@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--replicas", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--traffic", nargs="+", choices=WINDOWS, default=list(WINDOWS))
     parser.add_argument("--trace", type=Path, default=TRACE, help="Mooncake trace [default %(default)s]")
+    parser.add_argument("--capacity-blocks", type=int, default=8000, help="of a worker [default 8000]")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same figures [default 1]")
     options = parser.parse_args(arguments)
     kinds = [kind for kind in options.traffic if kind == "agents" or options.trace.exists()]
