@@ -27,7 +27,7 @@ WINDOWS = {"agents": (80.0, 140.0), "conversation": (40.0, 85.0)}
 
 DIES_S = 100.0
 AFTER_S = 10.0
-DEATHS = 4
+DEATHS = 3
 """Seeds of which the mean is shown."""
 
 REQUESTS_PER_S = 100.0

@@ -62,12 +62,10 @@ class Shards:
             found = self._owners[shard] = tuple(living[: self._owners_wanted])
         return found
 
-    def bury(self, replica: int) -> list[int]:
-        """Note a death; return the shards that the replica owned alone: what they knew is lost."""
-        lost = [shard for shard, owners in self._owners.items() if owners == (replica,)]
+    def bury(self, replica: int) -> None:
+        """Note a death: the next replicas in rank own its shards."""
         self.dead.add(replica)
         self._owners.clear()
-        return lost
 
 
 def _word(path: bytes, block: int) -> int:

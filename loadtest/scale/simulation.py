@@ -13,7 +13,7 @@ A replica takes the least predicted time to first token: backlog as it knows it,
 matched. With ``sampled`` it looks at workers that hold more of the prompt than a head that all share, and at
 so many others, drawn: if it looked at all, the replicas that decide within one staleness would all take the
 same worker. Workers prefill one prompt after the other and keep what fits, least recently used first
-(`PrefixTree` with a bound). A prediction that was wrong trims the tree that it came from.
+(`PrefixTree` with a bound). A prediction that was wrong trims the shard's tree.
 
 *Evictions.* An owner sees a part of what a worker holds, so it cannot know when the worker is full. Replicas
 tell with the loads how many new blocks they caused at each worker. A block counts as evicted when as many
@@ -155,6 +155,7 @@ class Simulation:
         """Play until the end and return what was counted."""
         setup = self._setup
         self._start(None)
+        self._at(setup.warm_s, self._count_anew)
         if setup.knowledge == "shards":
             self._at(HOT_WINDOW_S, self._split_hot)
         if setup.dies_s is not None:
@@ -163,10 +164,6 @@ class Simulation:
             self._now_s, _, action, arguments = heapq.heappop(self._events)
             action(*arguments)
         return self.outcome
-
-    @property
-    def _counted(self) -> bool:
-        return self._now_s >= self._setup.warm_s
 
     def _at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self._numbers += 1
@@ -211,20 +208,20 @@ class Simulation:
         if owner == self._victim:
             if request.replica not in self._suspected:
                 self._suspected.add(request.replica)
-                self._count("timeouts")
+                self.outcome.timeouts += 1
                 waited_s = TIMEOUT_S
             others = [other for other in owners if other != owner]
             if not others:
                 self._at(self._now_s + waited_s, self._decide, request, known)
                 return
             owner = self._chance.choice(others)
-        self._handle(owner)
+        self.outcome.handled[owner] += 1
         if owner == request.replica:
             self._at(self._now_s + waited_s, self._answer, request, shard, known, 0.0)
             return
         request.asked = owner
-        self._count("asks")
-        self._count("size_bytes", MESSAGE_BYTES + len(request.path))
+        self.outcome.asks += 1
+        self.outcome.size_bytes += MESSAGE_BYTES + len(request.path)
         there_s = self._now_s + waited_s + self._spreading.latency_s()
         self._at(there_s, self._answer, request, shard, known, self._spreading.latency_s())
 
@@ -232,7 +229,7 @@ class Simulation:
         matched = np.maximum(self._matched(shard, request.path), known)
         holders = int((matched > known).sum())
         if back_s:
-            self._count("size_bytes", MESSAGE_BYTES + HOLDER_BYTES * holders)
+            self.outcome.size_bytes += MESSAGE_BYTES + HOLDER_BYTES * holders
         parents = request.shards[: request.shards.index(shard)]
         if not holders and parents:
             split = self._shards.splits[parents[-1]]
@@ -304,9 +301,8 @@ class Simulation:
         self._change(request.replica, worker, reserved_s, request.shards[:-1])
         self._tell(request, worker, predicted, cached)
         self._at(ended_s, self._first_token, request, worker, reserved_s)
-        if self._counted:
-            self.outcome.placed.append((self._now_s, cached, blocks))
-            self.outcome.ttft_s.append(ended_s - request.at_s)
+        self.outcome.placed.append((self._now_s, cached, blocks))
+        self.outcome.ttft_s.append(ended_s - request.at_s)
 
     def _first_token(self, request: _Request, worker: int, reserved_s: float) -> None:
         self._change(request.replica, worker, -reserved_s, [])
@@ -321,9 +317,8 @@ class Simulation:
         if replica == self._victim:
             assert self._setup.dies_s is not None
             seen_s = max(seen_s, self._setup.dies_s + TTL_S)
-        elif self._counted and seen_s < math.inf:
-            self.outcome.loads_late_s.append(seen_s - self._now_s)
         if seen_s < math.inf:
+            self.outcome.loads_late_s.append(seen_s - self._now_s)
             self._at(seen_s, self._see, replica, worker, change_s, heads, self._now_s)
 
     def _see(self, replica: int, worker: int, change_s: float, heads: list[int], made_s: float) -> None:
@@ -342,15 +337,14 @@ class Simulation:
             late_s = self._spreading.seen_s(request.replica, self._now_s) - self._now_s
         elif self._setup.knowledge == "shards":
             for owner in self._shards.owners_of(shard):
-                self._handle(owner)
+                self.outcome.handled[owner] += 1
                 if owner == request.replica:
                     continue
                 late_s = self._spreading.latency_s()
                 new = 0 if owner == request.asked else len(request.path) - predicted * HASH_BYTES
-                self._count("tells")
-                self._count("size_bytes", MESSAGE_BYTES + new)
-        if self._counted:
-            self.outcome.tree_late_s.append(late_s)
+                self.outcome.tells += 1
+                self.outcome.size_bytes += MESSAGE_BYTES + new
+        self.outcome.tree_late_s.append(late_s)
         gone = cached + 1 if cached < predicted else 0
         self._at(self._now_s + late_s, self._learn, shard, worker, request.path, at_us, gone)
 
@@ -361,13 +355,8 @@ class Simulation:
             self._known(shard).trim(worker, path[: gone * HASH_BYTES], at_us)
         self._known(shard).insert(worker, path, at_us, end=False)
 
-    def _handle(self, owner: int) -> None:
-        if self._counted:
-            self.outcome.handled[owner] += 1
-
-    def _count(self, name: str, by: int = 1) -> None:
-        if self._counted:
-            setattr(self.outcome, name, getattr(self.outcome, name) + by)
+    def _count_anew(self) -> None:
+        self.outcome = Outcome()
 
     def _split_hot(self) -> None:
         """Split shards that bring more requests than a replica's mean; at most one split a shard."""
@@ -392,13 +381,10 @@ class Simulation:
         """Kill the replica that handled most, and with it the shards that it alone owned."""
         victim = self._victim = max(self._living, key=lambda replica: self.outcome.handled[replica])
         self._living.remove(victim)
-        self._suspected.clear()
         for shard in [shard for shard in self._trees if self._shards.owners_of(shard) == (victim,)]:
             del self._trees[shard]
-        self._at(self._now_s + TTL_S, self._bury)
+        self._at(self._now_s + TTL_S, self._bury, victim)
 
-    def _bury(self) -> None:
-        assert self._victim is not None
-        for shard in self._shards.bury(self._victim):
-            self._trees.pop(shard, None)
+    def _bury(self, victim: int) -> None:
+        self._shards.bury(victim)
         self._victim = None
