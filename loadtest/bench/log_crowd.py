@@ -195,7 +195,7 @@ async def _discard(plan: CrowdPlan) -> None:
     answers = hiredis.Reader()
     while True:
         command = ("XREAD", "COUNT", READ_ENTRIES_MAX, "BLOCK", BLOCK_MS, "STREAMS", log, position)
-        writer.write(hiredis.pack_command(command))  # type: ignore[arg-type] - hints know tuples of one only
+        writer.write(hiredis.pack_command(command))  # type: ignore[arg-type]  # they know tuples of one
         while (answer := answers.gets()) is False:
             answers.feed(await reader.read(READ_BYTES))
         if answer:
