@@ -12,7 +12,7 @@ lost one. A group has two aggregators; the second hears everything and sends not
 
 import math
 import random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 VECTORS_PER_S = 20.0
 HEAD_BYTES = 24
@@ -63,23 +63,34 @@ class Spreading:
         return phase_s + math.ceil((from_s - phase_s) * VECTORS_PER_S) / VECTORS_PER_S
 
 
-def vectors(way: Way, replicas: int, workers: int, requests_per_s: float) -> tuple[float, float, float]:
-    """Work out the vectors of so many replicas with ``requests_per_s`` each, when every tick has news.
+class Vectors(NamedTuple):
+    """Vectors per second: of the busiest replica, received and sent, and of all replicas.
 
-    Returns:
-        Per second: messages and bytes that the busiest replica receives and sends, messages of all.
+    ``applied`` has those that the busiest one receives and adds up, with the workers in each.
     """
-    changed = min(workers, CHANGES_PER_REQUEST * requests_per_s / VECTORS_PER_S)
-    one_bytes = HEAD_BYTES + WORKER_BYTES * changed
+
+    messages: float
+    size_bytes: float
+    all_messages: float
+    applied: list[tuple[float, int]]
+
+
+def vectors(way: Way, replicas: int, workers: int, requests_per_s: float) -> Vectors:
+    """Work out the vectors of replicas with ``requests_per_s`` each, when every tick has news."""
+    one = min(workers, round(CHANGES_PER_REQUEST * requests_per_s / VECTORS_PER_S))
     if way == "direct":
-        each = 2 * (replicas - 1) * VECTORS_PER_S
-        return each, each * one_bytes, replicas * each / 2
+        heard = (replicas - 1) * VECTORS_PER_S
+        return Vectors(2 * heard, 2 * heard * _size(one), replicas * heard, [(heard, one)])
     assert way == "groups"
     group = math.ceil(math.sqrt(replicas))
     groups = math.ceil(replicas / group)
-    sum_bytes = HEAD_BYTES + WORKER_BYTES * min(workers, changed * group)
-    all_bytes = HEAD_BYTES + WORKER_BYTES * min(workers, changed * replicas)
+    some, every = min(workers, one * group), min(workers, one * replicas)
     members, others = (group - 1) * VECTORS_PER_S, (groups - 1) * VECTORS_PER_S
     # Both aggregators of a group hear its members and the other groups; one of them speaks.
-    busiest_bytes = members * (one_bytes + all_bytes) + 3 * others * sum_bytes
-    return 2 * members + 3 * others, busiest_bytes, groups * (3 * members + 2 * others)
+    size_bytes = members * (_size(one) + _size(every)) + 3 * others * _size(some)
+    all_messages = groups * (3 * members + 2 * others)
+    return Vectors(2 * members + 3 * others, size_bytes, all_messages, [(members, one), (others, some)])
+
+
+def _size(workers: int) -> int:
+    return HEAD_BYTES + WORKER_BYTES * workers
