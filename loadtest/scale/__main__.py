@@ -65,9 +65,8 @@ def setups(kinds: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[
     """Runs of the first table."""
     for kind in kinds:
         warm_s, until_s = WINDOWS[kind]
-        one = Setup(
-            knowledge="log", replicas=options.replicas[0], seed=options.seed, warm_s=warm_s, until_s=until_s
-        )
+        one = Setup(knowledge="log", replicas=options.replicas[0], warm_s=warm_s, until_s=until_s)
+        one = replace(one, seed=options.seed, capacity_blocks=options.capacity_blocks)
         most = replace(one, knowledge="shards", replicas=options.replicas[-1])
         yield kind, one
         yield kind, replace(one, sampled=SAMPLED)
