@@ -107,8 +107,9 @@ bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, o
 	@$(BIN)/python -m loadtest.bench.decision --queue
 	@$(BIN)/python -m loadtest.bench.snapshots
 
-bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, lag (10 min)
-	@$(BIN)/python -m loadtest.bench.log
+bench-log: setup ## Shared log: CPU, bytes and lag per request of the fleet, then a soak of its sizes (10 min)
+	@$(BIN)/python -m loadtest.bench.log_requests
+	@$(BIN)/python -m loadtest.bench.log --duration-s 300
 
 bench-replicas: setup ## Hit rate of eight replicas beside one (10 min)
 	@$(BIN)/python -m loadtest.bench.replicas
