@@ -50,15 +50,15 @@ from router.process.starting import (
     opened_spans,
     opened_trace,
     replica_id,
+    secret_watches,
     warn_of_unpriced_links,
 )
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.proxy import Ending
 from router.samples import Samples
-from router.secret_files import SecretWatch
 from router.settings import Settings
-from router.shared import LogClock, LogPort, SharedState
+from router.shared import Hooks, LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
 from router.tenants import Keyring
 from router.tokenizing import opened_tokenizing
@@ -128,14 +128,11 @@ class GatewayProcess:
             level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
+        destinations, root_of = self.workers.destinations, self.gateway.reader.hasher.engine_root
         pair_labels = settings.fleet.pair_labels
-        self.discovery = make_discovery(settings.discovery, core, self.workers.destinations, pair_labels)
+        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels)
         self.kv_events = make_kv_events(
-            settings,
-            core,
-            self.workers.client,
-            root_of=self.gateway.reader.hasher.engine_root,
-            destinations=self.workers.destinations,
+            settings, core, self.workers.client, root_of=root_of, destinations=destinations
         )
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(
@@ -149,7 +146,7 @@ class GatewayProcess:
         self.clients = ClientSide(settings, self.metrics, files)
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
-        self._secrets = self._secret_watches(settings)
+        self._secrets = secret_watches(settings, self.tenants.door.use_admin_key, self.workers.use_key)
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
         judge = None if self.tenants.door.is_open else self.gateway.reader.judge
@@ -183,9 +180,11 @@ class GatewayProcess:
             self.fleet,
             self.clock,
             self._ops,
-            on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
-            vitals=lambda: self._vital_signs.read(),
-            on_seed=self._use_seed,
+            Hooks(
+                on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
+                on_seed=self._use_seed,
+                vitals=lambda: self._vital_signs.read(),
+            ),
         )
 
     def _make_gateway(self, settings: Settings, files: OpenFiles) -> None:
@@ -269,14 +268,6 @@ class GatewayProcess:
         self.clients.listen_for_admins(make_admin_api(parts, self.console), admin_listener)
         return make_data_api(parts, self._lifespan)
 
-    def _secret_watches(self, settings: Settings) -> list[SecretWatch]:
-        """Watch the key files that an operator may replace."""
-        server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
-        return [
-            *([SecretWatch(server_key, self.tenants.door.use_admin_key)] if server_key else ()),
-            *([SecretWatch(workers_key, self.workers.use_key)] if workers_key else ()),
-        ]
-
     def _tell_metrics(self) -> None:
         """Let metrics read at each scrape what is not counted."""
         reports = report.reports_of(
@@ -341,14 +332,9 @@ class GatewayProcess:
             self._use_seed(await self.shared.seed(SEED_WAIT_S))
             tasks.start(self._loops())
             await first_probes(self.workers, self.discovery)
-            logger.info(
-                "serving",
-                extra={
-                    "event": "gateway.started",
-                    "replica": self.replica,
-                    "workers": len(self.registry.all()),
-                },
-            )
+            workers = len(self.registry.all())
+            started = {"event": "gateway.started", "replica": self.replica, "workers": workers}
+            logger.info("serving", extra=started)
             try:
                 yield
             finally:

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from router.discovery import Discovery
 from router.fleet import Health
 from router.process.worker_side import WorkerSide
 from router.request_trace import RequestTrace, RequestTraceRules
+from router.secret_files import SecretWatch
 from router.settings import Settings
 from router.tracing import SpanRules, traces_url
 
@@ -30,6 +32,17 @@ def replica_id(settings: Settings) -> str:
         several = settings.server.workers > 1
         return f"{settings.shared.replica_id}-{os.getpid()}" if several else settings.shared.replica_id
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def secret_watches(
+    settings: Settings, use_server_key: Callable[[bytes], None], use_workers_key: Callable[[bytes], None]
+) -> list[SecretWatch]:
+    """Watch the key files that an operator may replace."""
+    server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
+    return [
+        *([SecretWatch(server_key, use_server_key)] if server_key else ()),
+        *([SecretWatch(workers_key, use_workers_key)] if workers_key else ()),
+    ]
 
 
 def opened_trace(rules: RequestTraceRules) -> RequestTrace | None:

@@ -8,13 +8,14 @@ from router.shared.lease_account import Charge, Refusal
 from router.shared.leases import Leases
 from router.shared.log_port import LogPort
 from router.shared.ports import Fold, NoListener, Publish, RefusalReason, SharedListener, SkipReason
-from router.shared.state import SharedState
+from router.shared.state import Hooks, SharedState
 from router.shared.vitals import Vitals
 
 __all__ = [
     "Charge",
     "EmbeddedValkey",
     "Fold",
+    "Hooks",
     "Keys",
     "Leases",
     "LogClock",

@@ -28,6 +28,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -78,6 +79,22 @@ BUFFER_BYTES_MAX = 64 << 20
 """Bytes of own operations kept while Redis is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The process around a shared state.
+
+    Attributes:
+        on_given_up: Called with `Left.at_us` when the log says that this live replica has left: its siblings
+            have dropped what it had in flight until then.
+        on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
+        vitals: Returns what this replica reports of itself with its heartbeat.
+    """
+
+    on_given_up: Callable[[int], None] | None = None
+    on_seed: Callable[[int], None] = lambda _seed: None
+    vitals: Callable[[], Vitals] = Vitals
+
+
 class SharedState:
     """One replica's part in the shared log. Create and use it on the event loop.
 
@@ -88,10 +105,7 @@ class SharedState:
         fold: What every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
         listener: Told what happens, for metrics.
-        on_given_up: Called with `Left.at_us` when the log says that this replica has left, while it lives:
-            its siblings have dropped what it had in flight until then.
-        vitals: What this replica says of itself with its heartbeat.
-        on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
+        hooks: The process around it.
 
     Raises:
         StateError: The URL makes no sense.
@@ -106,19 +120,15 @@ class SharedState:
         fold: Fold,
         clock: LogClock,
         listener: SharedListener | None = None,
-        on_given_up: Callable[[int], None] | None = None,
-        vitals: Callable[[], Vitals] = Vitals,
-        on_seed: Callable[[int], None] = lambda _seed: None,
+        hooks: Hooks = Hooks(),
     ) -> None:
-        self._on_seed = on_seed
+        self._hooks = hooks
         self._seed_known = asyncio.Event()
-        self._vitals = vitals
         self._rules = rules
         self._replica = replica
         self._fold = fold
         self._clock = clock
         self._listener: SharedListener = listener or NoListener()
-        self._on_given_up = on_given_up
         self._keys = keys = Keys(rules.namespace)
         self._seed = HashSeed(keys.seed)
         # A replica that starts again under its old id must read what it wrote in its former life.
@@ -131,7 +141,7 @@ class SharedState:
             clock,
             self._declare_left,
             ttl_s=rules.heartbeat_ttl_s,
-            value=lambda: msgspec.json.encode(self._vitals()),
+            value=lambda: msgspec.json.encode(hooks.vitals()),
             digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
         )
         self._agreement = Agreement(replica, fold.digests)
@@ -169,11 +179,16 @@ class SharedState:
         self._must_disown = False
         self._answered_marks = 0
         self._server: bytes | None = None
-        link = partial(RedisLink, url, home=keys.log, name=f"cacheway-{replica}")
-        # For short commands, blocking reads, and large values.
-        self._commands = link(COMMAND_TIMEOUT_S, measured=self._redis_latency.measured)
-        self._blocking = link(BLOCK_S + COMMAND_TIMEOUT_S)
-        self._bulk = link(BULK_TIMEOUT_S)
+        self._commands, self._blocking, self._bulk = self._links(url)
+
+    def _links(self, url: str) -> tuple[RedisLink, RedisLink, RedisLink]:
+        """Links for short commands, blocking reads, and large values."""
+        link = partial(RedisLink, url, home=self._keys.log, name=f"cacheway-{self._replica}")
+        return (
+            link(COMMAND_TIMEOUT_S, measured=self._redis_latency.measured),
+            link(BLOCK_S + COMMAND_TIMEOUT_S),
+            link(BULK_TIMEOUT_S),
+        )
 
     @property
     def status(self) -> LogStatus:
@@ -218,7 +233,7 @@ class SharedState:
             else:
                 known = zip(replicas, values, strict=True)
                 found = {replica: decoded(value) if value else None for replica, value in known}
-        found[own] = self._vitals()
+        found[own] = self._hooks.vitals()
         return found
 
     def publish(self, op: Op, *more: Op) -> None:
@@ -325,7 +340,7 @@ class SharedState:
                     "the replicas have another seed of hashes: what was known of prompts here counts no more",
                     extra={"event": "seed.changed"},
                 )
-            self._on_seed(self._seed.value)
+            self._hooks.on_seed(self._seed.value)
         self._seed_known.set()
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
@@ -460,8 +475,8 @@ class SharedState:
                 "siblings gave this replica up while it was alive",
                 extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
             )
-            if self._on_given_up is not None:
-                self._on_given_up(op.at_us)
+            if self._hooks.on_given_up is not None:
+                self._hooks.on_given_up(op.at_us)
 
     def _declare_left(self, op: Left) -> None:
         logger.warning(
@@ -515,10 +530,10 @@ class SharedState:
         if len(self._publisher) > self._rules.buffer_ops_max // 2:
             return  # it would be dropped itself; the next look tries again
         self._must_disown, self._disowned_dropped = False, dropped
-        if self._on_given_up is not None:
+        if self._hooks.on_given_up is not None:
             left = Left(self._replica, self._clock.now_us())
             self.publish(left)
-            self._on_given_up(left.at_us)
+            self._hooks.on_given_up(left.at_us)
 
 
 async def _server_process(link: RedisLink) -> bytes | None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from loadtest.chaos import ValkeyServer
 from policies import Finished, FleetState, Forget, Op, Placed, TimeSample, WorkerPut
-from router.shared import LogClock, SharedState, SharingRules
+from router.shared import Hooks, LogClock, SharedState, SharingRules
 
 S = 1_000_000
 HOUR_US = 3600 * S
@@ -30,7 +30,7 @@ class Replica:
             name,
             self.fleet,
             self.clock,
-            on_given_up=lambda _at_us: None,
+            hooks=Hooks(on_given_up=lambda _at_us: None),
         )
         self.task = asyncio.create_task(self.state.run())
 

@@ -12,7 +12,7 @@ import pytest
 
 from loadtest.chaos import TcpProxy, ValkeyServer
 from policies import BytesPerToken, FleetState, Op, Placed, SettingsChanged, WorkerPut
-from router.shared import LogClock, SharedState, SharingRules
+from router.shared import Hooks, LogClock, SharedState, SharingRules
 
 AGREE_S = 60.0
 """Replicas agree within some 4 s; so much is left to a busy machine."""
@@ -37,7 +37,7 @@ class Replica:
             name,
             self.fleet,
             self.clock,
-            on_given_up=lambda _at_us: None,
+            hooks=Hooks(on_given_up=lambda _at_us: None),
         )
         self.task = asyncio.create_task(self.state.run())
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from router.shared import Keys, LogClock, NoListener, SharedState, SharingRules, Vitals
+from router.shared import Hooks, Keys, LogClock, NoListener, SharedState, SharingRules, Vitals
 from router.shared.server import RedisLink
 from router.shared.vitals import decoded
 
@@ -58,7 +58,7 @@ async def test_a_replica_knows_the_vitals_of_those_that_live(redis_url: str, nam
             NoFold(),  # type: ignore[arg-type]
             LogClock(),
             NoListener(),
-            vitals=lambda name=name: Vitals(version=name),  # type: ignore[misc]
+            hooks=Hooks(vitals=lambda name=name: Vitals(version=name)),  # type: ignore[misc]
         )
         for name in ("one", "two")
     }
