@@ -146,8 +146,8 @@ def _junk(random: Random) -> tuple[Argument, ...]:
             ("SET", "key:probe", one),
             ("SET", "key:log", one),
             ("SET", "key:replicas", one),
-            ("HSET", f"key:limits:{EVIL}", random.choice(("a", "s1", "h", EVIL)), one),
-            ("SET", "key:limits:default", one),
+            ("HSET", f"key:account:{EVIL}", random.choice(("a", "s1", "h", EVIL)), one),
+            ("SET", "key:account:default", one),
             ("HSET", "key:snap:evil", 0, random.randbytes(40)),
         )
     )

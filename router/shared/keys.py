@@ -71,5 +71,5 @@ class Keys:
         return f"cw:{{{self.namespace}}}:replica:{replica}"
 
     def limits(self, account: str) -> str:
-        """What is used of the limits of one account."""
-        return f"cw:{{{self.namespace}}}:limits:{account}"
+        """Use of the limits of one account, a hash. Older versions keep a string under ``limits``."""
+        return f"cw:{{{self.namespace}}}:account:{account}"
