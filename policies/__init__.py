@@ -105,6 +105,7 @@ from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
 from policies.state.clock import LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
+from policies.state.known_paths import KnownPaths
 from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name, site_after
 from policies.state.newest import Newest
@@ -144,6 +145,7 @@ from policies.state.ops import (
     encode_sound_ops,
 )
 from policies.state.overrides import Overrides
+from policies.state.placed_forms import LOG_KINDS, LogOp, PlacedForms, decode_entry
 from policies.state.queue_view import QueueView
 from policies.state.rendezvous import turn_of
 from policies.state.waiting import Inversions, Tickets
@@ -170,6 +172,7 @@ __all__ = [
     "HANDOVER_LABEL",
     "HAND_OVERS",
     "LINK_LOOK_S",
+    "LOG_KINDS",
     "NEVER_TOKENS",
     "NO_WORKER_RETRY_AFTER_S",
     "OP_KINDS",
@@ -231,6 +234,7 @@ __all__ = [
     "Insert",
     "Inversions",
     "Judged",
+    "KnownPaths",
     "KvBytes",
     "Lanes",
     "Left",
@@ -245,6 +249,7 @@ __all__ = [
     "LinkWatch",
     "Links",
     "LogClock",
+    "LogOp",
     "Miss",
     "Newest",
     "Offer",
@@ -266,6 +271,7 @@ __all__ = [
     "PastVerdict",
     "Patience",
     "Placed",
+    "PlacedForms",
     "Policy",
     "Prospect",
     "QueueEntry",
@@ -336,6 +342,7 @@ __all__ = [
     "cheapest_row",
     "choose_encoder",
     "class_of",
+    "decode_entry",
     "decode_ops",
     "decode_per_s",
     "decode_policy",

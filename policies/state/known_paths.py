@@ -65,10 +65,12 @@ class KnownPaths:
 
     Args:
         bytes_max: Most bytes held.
+        blocks_min: Depth of the shallowest anchor.
     """
 
-    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = BYTES_MAX, blocks_min: int = BLOCKS_MIN) -> None:
         self._bytes_max = bytes_max
+        self._blocks_min = blocks_min
         self._anchors: dict[int, tuple[_Known, int]] = {}
         self._paths: OrderedDict[_Known, None] = OrderedDict()
         self._bytes = 0
@@ -113,7 +115,7 @@ class KnownPaths:
             junction_blocks: Depth at which it left what others share; 0 if that is not known.
         """
         blocks = len(path) // HASH_BYTES
-        if blocks < BLOCKS_MIN or len(path) > self._bytes_max // 8 or len(path) % HASH_BYTES:
+        if blocks < self._blocks_min or len(path) > self._bytes_max // 8 or len(path) % HASH_BYTES:
             return
         words = memoryview(path).cast("Q")
         if after_blocks:
@@ -134,7 +136,7 @@ class KnownPaths:
                 return
             # What is told from a recent anchor keeps it recent; what is told as a whole tells this path, too.
             self._touch(known, recent=recent and (whole or self._is_recent(known)))
-        if BLOCKS_MIN <= junction_blocks < blocks and junction_blocks > known_blocks:
+        if self._blocks_min <= junction_blocks < blocks and junction_blocks > known_blocks:
             self._put(path[: HASH_BYTES * junction_blocks], words[junction_blocks - 1], recent, grows=False)
         if blocks > known_blocks or (recent and not self._is_recent(known)):
             self._put(path, words[-1], recent, grows=True)

@@ -17,13 +17,15 @@ without being counted, and never given to another kind (`RETIRED_TAGS`).
     settings: SettingsChanged
     register: every subclass of `Register`            (of each subject the newest word counts)
 
+Some operations have another form on their way through the log (`policies.state.placed_forms`, tags 17 to 19).
+
 A register is declared here and nowhere else: the log, the fold and the snapshot find it in `REGISTERS`.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
 from types import GenericAlias
-from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args
 
 import msgspec
 
@@ -58,6 +60,8 @@ from radix import (
     WholeNumber,
     WorkerId,
 )
+
+AnOp = TypeVar("AnOp")
 
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
@@ -629,17 +633,12 @@ OP_KINDS: tuple[type[Op], ...] = (*(kind for kind in get_args(Op) if kind is not
 """All kinds of operations."""
 
 _encoder = msgspec.msgpack.Encoder()
-_any_kind: Any = Union[OP_KINDS]  # noqa: UP007
-_one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(_any_kind)
 
 ENTRY_BYTES_MAX = 1 << 26
 ENTRY_OPS_MAX = 1 << 16
 """A longer log entry is skipped whole: reading it would hold the event loop for a second."""
 
 _few = msgspec.Meta(max_length=ENTRY_OPS_MAX)
-_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(
-    Annotated[GenericAlias(list, (_any_kind,)), _few]
-)
 _raw_decoder: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], _few]
 )
@@ -659,7 +658,7 @@ def encode_op(op: Op) -> bytes:
     """
     try:
         body = _encoder.encode(op)
-        _one_decoder.decode(body)
+        _ops.decode_one(body)
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise OpRefused(f"{type(op).__name__}: {error}") from error
     return body
@@ -690,7 +689,7 @@ def encode_sound_ops(ops: Sequence[Op]) -> tuple[bytes, int]:
     return _encoder.encode(sound), len(ops) - len(sound)
 
 
-class Decoded(NamedTuple):
+class Decoded(NamedTuple, Generic[AnOp]):
     """What one log entry says.
 
     Attributes:
@@ -700,42 +699,62 @@ class Decoded(NamedTuple):
             array at all counts as one.
     """
 
-    ops: list[Op]
+    ops: list[AnOp]
     unknown: int = 0
     invalid: int = 0
 
 
-def decode_ops(data: bytes) -> Decoded:
-    """Decode one log entry; whatever its bytes are, nothing is raised."""
-    if len(data) > ENTRY_BYTES_MAX:
-        return Decoded([], invalid=1)
-    try:
-        return Decoded(_decoder.decode(data))
-    except (ValueError, RecursionError, MemoryError):
-        pass
-    ops: list[Op] = []
-    unknown = invalid = 0
-    try:
-        raws = _raw_decoder.decode(data)
-    except (ValueError, RecursionError, MemoryError):
-        return Decoded([], invalid=1)
-    for raw in raws:
+class OpDecoder(Generic[AnOp]):
+    """Decodes entries whose operations are of some kinds.
+
+    Args:
+        kinds: The kinds.
+    """
+
+    def __init__(self, kinds: tuple[type[AnOp], ...]) -> None:
+        any_kind: Any = Union[kinds]  # noqa: UP007
+        one: msgspec.msgpack.Decoder[AnOp] = msgspec.msgpack.Decoder(any_kind)
+        self.decode_one = one.decode
+        self._entry: msgspec.msgpack.Decoder[list[AnOp]] = msgspec.msgpack.Decoder(
+            Annotated[GenericAlias(list, (any_kind,)), _few]
+        )
+        self._tags = frozenset(_tag_of_kind(kind) for kind in kinds)
+
+    def decode(self, data: bytes) -> Decoded[AnOp]:
+        """Decode one log entry; whatever its bytes are, nothing is raised."""
+        if len(data) > ENTRY_BYTES_MAX:
+            return Decoded([], invalid=1)
         try:
-            ops.append(_one_decoder.decode(raw))
-        except (ValueError, RecursionError):
-            tag = _tag_of(raw)
-            if tag is None or tag in _TAGS:
-                invalid += 1
-            elif tag not in RETIRED_TAGS:
-                unknown += 1
-    return Decoded(ops, unknown, invalid)
+            return Decoded(self._entry.decode(data))
+        except (ValueError, RecursionError, MemoryError):
+            pass
+        ops: list[AnOp] = []
+        unknown = invalid = 0
+        try:
+            raws = _raw_decoder.decode(data)
+        except (ValueError, RecursionError, MemoryError):
+            return Decoded([], invalid=1)
+        for raw in raws:
+            try:
+                ops.append(self.decode_one(raw))
+            except (ValueError, RecursionError):
+                tag = _tag_of(raw)
+                if tag is None or tag in self._tags:
+                    invalid += 1
+                elif tag not in RETIRED_TAGS:
+                    unknown += 1
+        return Decoded(ops, unknown, invalid)
 
 
-_TAGS = frozenset(kind.__struct_config__.tag for kind in OP_KINDS)
 RETIRED_TAGS = frozenset((25,))
 """Kinds that older versions wrote: 25 was the plan of automatic length buckets (decision 0046)."""
 
 _tag_decoder = msgspec.msgpack.Decoder(Count)
+
+
+def _tag_of_kind(kind: type[Any]) -> int:
+    tag: int = kind.__struct_config__.tag
+    return tag
 
 
 def _tag_of(raw: msgspec.Raw) -> int | None:
@@ -745,3 +764,11 @@ def _tag_of(raw: msgspec.Raw) -> int | None:
         return _tag_decoder.decode(items[0]) if items else None
     except (ValueError, RecursionError):
         return None
+
+
+_ops: OpDecoder[Op] = OpDecoder(OP_KINDS)
+
+
+def decode_ops(data: bytes) -> Decoded[Op]:
+    """Decode operations that were encoded as one log entry; whatever the bytes are, nothing is raised."""
+    return _ops.decode(data)

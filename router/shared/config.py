@@ -63,6 +63,8 @@ class LogStatus:
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
         warming: What it still reads before that; None if nothing.
+        onward_ops: Placements that this replica published with the new part of their prompt.
+        unknown_paths: Placements of others that go on from a prompt that this replica had to ask for.
     """
 
     connected: bool
@@ -75,3 +77,5 @@ class LogStatus:
     replicas: tuple[str, ...]
     ready: bool
     warming: Warming | None
+    onward_ops: int = 0
+    unknown_paths: int = 0

@@ -4,6 +4,10 @@ Each beat is one round trip: ``SET cw:{ns}:replica:{id} .. PX ttl``, the time of
 sorted set ``cw:{ns}:replicas``, and that set back. It also asks Redis, without writing anything, whether
 it would append to the log, so that a refusal shows while nothing is published.
 
+In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened placements
+(`policies.state.placed_forms`). An older version does not. It may go on under the id of a newer one: then its
+beat in the set is newer than the one in the hash.
+
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
 for by its key; if that has expired too, the sibling has left. No clock is compared with another, so
 no clock that steps, ours, its or the server's, makes anybody leave.
@@ -23,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies import Left
-from radix import WHOLE_MAX, is_name
+from radix import WHOLE_MAX, is_name, parsed_whole
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
 from router.shared.server import RedisLink
@@ -63,6 +67,8 @@ class Heartbeat:
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
         value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
+        process: Names this process, unique per start.
+        on_joined: Called when a process of a sibling is seen for the first time.
         monotonic_s: The local clock; its zero does not matter.
     """
 
@@ -75,6 +81,8 @@ class Heartbeat:
         *,
         ttl_s: float,
         value: Callable[[], bytes],
+        process: bytes = b"",
+        on_joined: Callable[[], None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
@@ -84,6 +92,8 @@ class Heartbeat:
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
         self._value = value
+        self._process, self._on_joined = process, on_joined
+        self._onward: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
         self._beating_since_s: float | None = None
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
@@ -97,6 +107,11 @@ class Heartbeat:
     def alone(self) -> bool:
         """Whether no other replica is known to be alive."""
         return not self._siblings
+
+    @property
+    def onward(self) -> bool:
+        """Whether all replicas that are alive read shortened placements."""
+        return self._siblings.keys() <= self._onward.keys()
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
@@ -115,20 +130,27 @@ class Heartbeat:
             StateError: The beat did not get through.
         """
         try:
+            now_us = self._clock.now_us()
             replies = await link.calls(
                 ("SET", self._keys.replica(self._replica), self._value(), "PX", int(self._ttl_s * 1000)),
-                ("ZADD", self._keys.replicas, self._clock.now_us(), self._replica),
+                ("HSET", self._keys.onward, self._replica, b"%d %s" % (now_us, self._process)),
+                ("ZADD", self._keys.replicas, now_us, self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
+                ("HGETALL", self._keys.onward),
             )
             now_s = self._monotonic_s()
             if self._beating_since_s is None:
                 self._beating_since_s = now_s
-            members = replies[2]
-            for member, score in zip(members[::2], members[1::2], strict=True):
-                beat = _beat_of(member, score)
-                if beat is not None:
-                    self._note(*beat, now_s)
+            members = replies[3]
+            beats = [
+                beat
+                for member, score in zip(members[::2], members[1::2], strict=True)
+                if (beat := _beat_of(member, score)) is not None
+            ]
+            for beat in beats:
+                self._note(*beat, now_s)
+            self._note_onward(beats, replies[5])
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
         except BaseException:
@@ -143,7 +165,12 @@ class Heartbeat:
         Raises:
             StateError: Redis refuses that as well.
         """
-        kinds = ((self._keys.replicas, b"zset"), (self._keys.probe, b"none"), (self._keys.log, b"stream"))
+        kinds = (
+            (self._keys.replicas, b"zset"),
+            (self._keys.onward, b"hash"),
+            (self._keys.probe, b"none"),
+            (self._keys.log, b"stream"),
+        )
         found = await link.calls(*(("TYPE", key) for key, _ in kinds))
         for (key, kind), known in zip(kinds, found, strict=True):
             if known not in (kind, b"none"):
@@ -164,7 +191,9 @@ class Heartbeat:
     async def goodbye(self, link: RedisLink) -> None:
         """Remove this replica, so that nobody waits for its heartbeat to expire."""
         await link.calls(
-            ("DEL", self._keys.replica(self._replica)), ("ZREM", self._keys.replicas, self._replica)
+            ("DEL", self._keys.replica(self._replica)),
+            ("ZREM", self._keys.replicas, self._replica),
+            ("HDEL", self._keys.onward, self._replica),
         )
 
     def _note(self, replica: str, beat_us: int, now_s: float) -> None:
@@ -173,6 +202,19 @@ class Heartbeat:
             return
         if known is not None or len(self._siblings) < REPLICAS_MAX:
             self._siblings[replica] = _Sibling(beat_us, now_s)
+
+    def _note_onward(self, beats: list[tuple[str, int]], fields: list[bytes]) -> None:
+        """Note which siblings read shortened placements, and whether one of them is a new process."""
+        said = dict(zip(fields[::2], fields[1::2], strict=True))
+        onward: dict[str, bytes] = {}
+        for replica, beat_us in beats:
+            said_us, _, process = said.get(replica.encode(), b"").partition(b" ")
+            if replica != self._replica and (parsed_whole(said_us.decode(errors="replace")) or 0) >= beat_us:
+                onward[replica] = process
+        joined = onward.items() - self._onward.items()
+        self._onward = onward
+        if joined:
+            self._on_joined()
 
     async def _judge(self, link: RedisLink, now_s: float) -> None:
         silent = [
@@ -190,4 +232,5 @@ class Heartbeat:
                 del self._siblings[replica]
                 self._publish_left(Left(replica, sibling.beat_us + int(self._ttl_s * 1e6)))
         if gone:
-            await link.call("ZREM", self._keys.replicas, *(replica for replica, _ in gone))
+            names = [replica for replica, _ in gone]
+            await link.calls(("ZREM", self._keys.replicas, *names), ("HDEL", self._keys.onward, *names))

@@ -52,6 +52,11 @@ class Keys:
         return f"cw:{{{self.namespace}}}:replicas"
 
     @property
+    def onward(self) -> str:
+        """Replicas that read shortened placements: the time of their last beat, and their process."""
+        return f"cw:{{{self.namespace}}}:onward"
+
+    @property
     def probe(self) -> str:
         """Never exists: appending to it without making it asks whether the log would be appended to."""
         return f"cw:{{{self.namespace}}}:probe"

@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine
 
 import msgspec
 
-from policies import Left, Op, TimeSample, encode_op
+from policies import Left, Op, PlacedForms, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharedConfig
@@ -106,6 +106,7 @@ class SharedState:
         self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._redis_latency = RedisLatency(self._degraded_reasons)
+        self._forms = PlacedForms(config.replica)
         self._heartbeat = Heartbeat(
             config.replica,
             keys,
@@ -113,6 +114,8 @@ class SharedState:
             self._declare_left,
             ttl_s=config.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
+            process=self._writer,
+            on_joined=self._forms.reset,
         )
         presence = PeerPresence(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
@@ -121,6 +124,8 @@ class SharedState:
             self._listener,
             self._degraded_reasons,
             presence,
+            self._forms,
+            lambda: self._heartbeat.onward,
             interval_s=config.flush_interval_s,
             ops_max=config.buffer_ops_max,
             bytes_max=config.buffer_bytes_max,
@@ -137,6 +142,8 @@ class SharedState:
             self._on_left,
             redis_latency=self._redis_latency,
             presence=presence,
+            forms=self._forms,
+            send=self._publisher.put,
         )
         self._keeper = SnapshotKeeper(config, clock, fold, snapshots, self._reader, self._publisher)
         self._started_us: int | None = None
@@ -169,6 +176,8 @@ class SharedState:
             replicas=self._heartbeat.replicas,
             ready=self._reader.ready.is_set(),
             warming=self._reader.warming,
+            onward_ops=self._forms.onward,
+            unknown_paths=self._forms.unknown,
         )
 
     @property
@@ -285,6 +294,7 @@ class SharedState:
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
+        self._forms.reset()
         server, gaps, marks = await _server_process(commands), self._reader.gaps, self._reader.marks
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from policies import Finished, encode_op
+from policies import Finished, PlacedForms, encode_op
 from router.shared import LogClock, NoListener, SharedConfig
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
@@ -67,6 +67,8 @@ def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> 
         NoListener(),
         DegradedReasons(NoListener()),
         PeerPresence(lambda: True),
+        PlacedForms("me"),
+        lambda: True,
         interval_s=0.0,
         ops_max=2,
         bytes_max=1000,

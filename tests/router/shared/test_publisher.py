@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from policies import Finished, Placed, decode_ops, encode_op, encode_ops
+from policies import Finished, Placed, PlacedForms, decode_ops, encode_op, encode_ops
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
@@ -17,7 +17,14 @@ from router.shared.publisher import ENTRY_BYTES_MAX, Publisher, array_header
 from router.shared.server import RedisLink, RedisLost
 
 
-def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Publisher:
+def make(
+    namespace: str,
+    *,
+    ops_max: int = 1000,
+    bytes_max: int = 1 << 30,
+    forms: PlacedForms | None = None,
+    onward: bool = True,
+) -> Publisher:
     listener = NoListener()
     return Publisher(
         b"me/1",
@@ -25,6 +32,8 @@ def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Pu
         listener,
         DegradedReasons(listener),
         PeerPresence(lambda: False),
+        PlacedForms("me") if forms is None else forms,
+        lambda: onward,
         interval_s=0.001,
         ops_max=ops_max,
         bytes_max=bytes_max,

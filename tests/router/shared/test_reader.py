@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 
 import pytest
 
-from policies import Finished, Left, Op, encode_ops
+from policies import Finished, Left, Op, PlacedForms, encode_ops
 from router.shared.clock import LogClock
 from router.shared.config import Warming
 from router.shared.degraded_reasons import DegradedReasons
@@ -72,6 +72,7 @@ class Bench:
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
         self.listener = NoListener()
         self.alone = True
+        self.sent: list[bytes] = []
         self.presence = PeerPresence(lambda: self.alone)
         self.reader = Reader(
             ReaderRules(ME, "me", self.keys, 10.0, 0.05),
@@ -82,6 +83,8 @@ class Bench:
             self.lefts.append,
             redis_latency=RedisLatency(self.degraded_reasons),
             presence=self.presence,
+            forms=PlacedForms("me"),
+            send=self.sent.append,
         )
 
     async def append(self, writer: bytes, *ops: Op) -> bytes:
