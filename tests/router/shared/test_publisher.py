@@ -76,7 +76,7 @@ async def test_large_operations_are_split_over_several_entries(
     link: RedisLink, redis_url: str, namespace: str
 ) -> None:
     """Three operations of 0.6 MiB: no two fit into one entry of 1 MiB."""
-    publisher = make(namespace)
+    publisher = make(namespace, onward=False)
     path = bytes(600 << 10)
     for number in range(3):
         publisher.put(encode_op(Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,))))
