@@ -145,7 +145,7 @@ from policies.state.ops import (
     encode_sound_ops,
 )
 from policies.state.overrides import Overrides
-from policies.state.placed_forms import LOG_KINDS, LogOp, PlacedForms, decode_entry
+from policies.state.placed_forms import LOG_KINDS, LogOp, Onward, PlacedForms, decode_entry
 from policies.state.queue_view import QueueView
 from policies.state.rendezvous import turn_of
 from policies.state.waiting import Inversions, Tickets
@@ -259,6 +259,7 @@ __all__ = [
     "OffloadRules",
     "OffloadVerdict",
     "Offloading",
+    "Onward",
     "Op",
     "OpLog",
     "OpRefused",

@@ -143,6 +143,11 @@ class PlacedForms:
         self._looked_us = 0
         self._asked, self._answered = _Rate(ASKED_PER_S_MAX), _Rate(ASKED_PER_S_MAX)
 
+    @property
+    def waits(self) -> bool:
+        """Whether placements wait for their prompts."""
+        return bool(self._questions)
+
     def reset(self) -> None:
         """Tell whole prompts again: what was told may be lost, or a replica joined without it."""
         self.known.reset()

@@ -145,7 +145,9 @@ class SharedState:
             forms=self._forms,
             send=self._publisher.put,
         )
-        self._keeper = SnapshotKeeper(config, clock, fold, snapshots, self._reader, self._publisher)
+        self._keeper = SnapshotKeeper(
+            config, clock, fold, snapshots, self._reader, self._publisher, lambda: self._forms.waits
+        )
         self._started_us: int | None = None
         self._connected = False
         self._connected_s = 0.0

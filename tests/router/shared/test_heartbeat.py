@@ -19,7 +19,8 @@ TTL_S = 3.0
 class Watch:
     """A heartbeat on a clock that the test moves; its key in Redis expires only by hand."""
 
-    def __init__(self, name: str, namespace: str) -> None:
+    def __init__(self, name: str, namespace: str, process: bytes = b"1") -> None:
+        self.joined = 0
         self.ns = 0
         self.log_ns = 0  # how far log time has run away from this replica's monotonic clock
         self.lefts: list[Left] = []
@@ -30,8 +31,13 @@ class Watch:
             self.lefts.append,
             ttl_s=TTL_S,
             value=lambda: b"{}",
+            process=process,
+            on_joined=self.note_joined,
             monotonic_s=lambda: self.ns / 1e9,
         )
+
+    def note_joined(self) -> None:
+        self.joined += 1
 
     def pass_s(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
@@ -205,3 +211,40 @@ async def test_what_no_replica_says_of_itself_makes_no_replica(
     a.pass_s(TTL_S + 0.1)
     await a.heartbeat.beat(link)
     assert (a.heartbeat.replicas, a.lefts) == (("a", "b"), [])
+
+
+async def test_shortened_placements_are_for_replicas_that_all_read_them(
+    link: RedisLink, namespace: str
+) -> None:
+    """The second beat of ``b`` is that of an older version, which went on under its id."""
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.onward
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.onward
+    await link.call("ZADD", keys.replicas, EPOCH_US + 1, "b")
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward
+    await link.call("HSET", keys.onward, "b", "nonsense")
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward
+    b.pass_s(1)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.onward
+    await b.heartbeat.goodbye(link)
+    assert await link.call("HGETALL", keys.onward) == [b"a", b"%d 1" % EPOCH_US]
+
+
+async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, namespace: str) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await a.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.joined == 0
+    for process, times in ((b"1", 1), (b"1", 1), (b"2", 2)):
+        b = Watch("b", namespace, process)
+        await b.heartbeat.beat(link)
+        await a.heartbeat.beat(link)
+        await a.heartbeat.beat(link)
+        assert a.joined == times

@@ -1,6 +1,6 @@
 """When a snapshot is due, and who writes it. On a real Valkey; the log's reader is played by the test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,7 +59,14 @@ async def link(redis_url: str) -> AsyncIterator[RedisLink]:
     await link.aclose()
 
 
-def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> Replica:
+def replica(
+    link: RedisLink,
+    namespace: str,
+    name: str = "a",
+    waits: Callable[[], bool] = lambda: False,
+    hold_s: float = NEVER_S,
+    **config: Any,
+) -> Replica:
     keys, writer = Keys(namespace), f"{name}/1".encode()
     publisher = Publisher(
         writer,
@@ -76,7 +83,9 @@ def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> 
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
     reader = SimpleNamespace(position=(1000, 0), entries=0, marks=0, cold=False)
     shared = SharedConfig("unix:///unused", namespace, name, **{"snapshot_interval_s": NEVER_S, **config})
-    keeper = SnapshotKeeper(shared, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher)
+    keeper = SnapshotKeeper(
+        shared, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher, waits, hold_s
+    )
     keeper.connected()
     return Replica(keeper, reader, publisher, link, keys)
 
@@ -216,3 +225,18 @@ async def test_a_snapshot_of_another_type_is_replaced(link: RedisLink, namespace
     await link.call("SET", one.keys.snapshot, "junk")
     assert await one.look()
     assert (await one.head())[b"r"] == b"a/1"
+
+
+async def test_a_snapshot_waits_for_prompts_that_were_asked_for_but_not_for_long(
+    link: RedisLink, namespace: str
+) -> None:
+    missing = [True]
+    one = replica(link, namespace, waits=lambda: bool(missing), snapshot_interval_s=0.0)
+    assert await one.look()
+    assert not await one.head()
+    missing.clear()
+    assert await one.look()
+    assert await one.head()
+    patient = replica(link, namespace + "2", waits=lambda: True, hold_s=0.0, snapshot_interval_s=0.0)
+    assert await patient.look()
+    assert await patient.head()
