@@ -145,7 +145,15 @@ from policies.state.ops import (
     encode_sound_ops,
 )
 from policies.state.overrides import Overrides
-from policies.state.placed_forms import LOG_KINDS, LogOp, Onward, PlacedForms, decode_entry
+from policies.state.placed_forms import (
+    ENTRY_KINDS,
+    LOG_KINDS,
+    LogOp,
+    Onward,
+    PathTold,
+    PlacedForms,
+    decode_entry,
+)
 from policies.state.queue_view import QueueView
 from policies.state.rendezvous import turn_of
 from policies.state.waiting import Inversions, Tickets
@@ -166,6 +174,7 @@ __all__ = [
     "DECODE_POLICIES",
     "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
+    "ENTRY_KINDS",
     "FULL_ATTENTION",
     "GRACE_LAGS",
     "GRACE_S",
@@ -270,6 +279,7 @@ __all__ = [
     "Pairing",
     "Partners",
     "PastVerdict",
+    "PathTold",
     "Patience",
     "Placed",
     "PlacedForms",

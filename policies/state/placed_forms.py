@@ -18,7 +18,7 @@ waits is bounded in number and bytes, and questions and answers in their rate; w
 a placement that waited too long.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -88,7 +88,10 @@ LogOp = Op | Onward | PathAsked | PathTold
 LOG_KINDS = frozenset((Placed, Onward, PathAsked, PathTold))
 """Kinds that `PlacedForms.incoming` looks at; it passes all others through."""
 
-_decoder: OpDecoder[LogOp] = OpDecoder((*OP_KINDS, Onward, PathAsked, PathTold))
+ENTRY_KINDS: tuple[type[LogOp], ...] = (*OP_KINDS, Onward, PathAsked, PathTold)
+"""All kinds that an entry of the log may hold."""
+
+_decoder: OpDecoder[LogOp] = OpDecoder(ENTRY_KINDS)
 _encoder = msgspec.msgpack.Encoder()
 _placed_decoder = msgspec.msgpack.Decoder(Placed)
 _PLACED_HEAD = _encoder.encode(Placed("", 0, "", "", 0, 0, 0)).split(_encoder.encode(""))[0]
@@ -124,6 +127,7 @@ class PlacedForms:
     Args:
         replica: Id of this replica.
         known: What it knows of the log.
+        onward: Whether all replicas read the short form.
 
     Attributes:
         known: The same.
@@ -133,8 +137,11 @@ class PlacedForms:
         outbox: Encoded questions and answers that shall go into the log; whoever sends them empties it.
     """
 
-    def __init__(self, replica: str, known: KnownPaths | None = None) -> None:
+    def __init__(
+        self, replica: str, known: KnownPaths | None = None, onward: Callable[[], bool] = lambda: True
+    ) -> None:
         self.known = KnownPaths() if known is None else known
+        self._onward = onward
         self.onward = self.unknown = self.unresolved = 0
         self.outbox: list[bytes] = []
         self._replica = replica
@@ -152,12 +159,11 @@ class PlacedForms:
         """Tell whole prompts again: what was told may be lost, or a replica joined without it."""
         self.known.reset()
 
-    def outgoing(self, body: bytes, *, onward: bool) -> bytes:
+    def outgoing(self, body: bytes) -> bytes:
         """Return the form in which an own operation goes into the log now, and remember what it tells.
 
         Args:
             body: The operation, encoded (`policies.state.ops.encode_op`).
-            onward: Whether all replicas read the short form.
         """
         if not body.startswith(_PLACED_HEAD):
             return body
@@ -165,7 +171,7 @@ class PlacedForms:
         if len(placed.paths) != 1:
             return body
         path = placed.paths[0]
-        blocks = self.known.anchor_in(path) if onward else 0
+        blocks = self.known.anchor_in(path) if self._onward() else 0
         self._tell(path, blocks, placed)
         if not blocks:
             return body
@@ -189,7 +195,7 @@ class PlacedForms:
                     return [op, *self._completed(path)]
             return (op,)
         if isinstance(op, Onward):
-            return self._onward(op, now_us)
+            return self._continued(op, now_us)
         if isinstance(op, PathAsked):
             self._answer(op, now_us)
             return ()
@@ -220,7 +226,7 @@ class PlacedForms:
     def _tell(self, path: bytes, after_blocks: int, placed: Placed) -> None:
         self.known.tell(path, after_blocks, placed.junction_blocks or placed.safe_blocks)
 
-    def _onward(self, op: Onward, now_us: int) -> Iterable[Op]:
+    def _continued(self, op: Onward, now_us: int) -> Iterable[Op]:
         placed, anchor = op.placed, op.anchor
         if len(placed.paths) != 1:
             raise ValueError("a placement that goes on from an anchor has one prompt")

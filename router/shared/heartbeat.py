@@ -22,6 +22,7 @@ outage of Redis every key has expired, and each must first have had the time to 
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,9 +68,10 @@ class Heartbeat:
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
         value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
-        process: Names this process, unique per start.
-        on_joined: Called when a process of a sibling is seen for the first time.
         monotonic_s: The local clock; its zero does not matter.
+
+    Attributes:
+        joined: How many processes of siblings were seen for the first time that read shortened placements.
     """
 
     def __init__(
@@ -81,8 +83,6 @@ class Heartbeat:
         *,
         ttl_s: float,
         value: Callable[[], bytes],
-        process: bytes = b"",
-        on_joined: Callable[[], None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
@@ -92,7 +92,8 @@ class Heartbeat:
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
         self._value = value
-        self._process, self._on_joined = process, on_joined
+        self._process = secrets.token_hex(4).encode()
+        self.joined = 0
         self._onward: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
         self._beating_since_s: float | None = None
@@ -213,8 +214,7 @@ class Heartbeat:
                 onward[replica] = process
         joined = onward.items() - self._onward.items()
         self._onward = onward
-        if joined:
-            self._on_joined()
+        self.joined += len(joined)
 
     async def _judge(self, link: RedisLink, now_s: float) -> None:
         silent = [

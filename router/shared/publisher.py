@@ -24,7 +24,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from policies import PlacedForms
 from router.shared.degraded_reasons import DegradedReasons
@@ -45,6 +45,21 @@ ENTRIES_MAX = 1_000_000
 REFUSED_PAUSE_S = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class PublisherRules:
+    """How often a publisher writes, and how much it holds.
+
+    Attributes:
+        interval_s: Pause after a flush, in which operations are gathered for the next, in company.
+        ops_max: Most operations held.
+        bytes_max: Most bytes held.
+    """
+
+    interval_s: float
+    ops_max: int
+    bytes_max: int
+
+
 class Publisher:
     """A bounded buffer of encoded operations, and the loop that empties it.
 
@@ -55,10 +70,7 @@ class Publisher:
         degraded_reasons: Where a refusal shows.
         presence: Knows whether anybody waits for what is published.
         forms: Shortens placements on their way out.
-        onward: Whether all replicas read shortened placements.
-        interval_s: Pause after a flush, in which operations are gathered for the next, in company.
-        ops_max: Most operations held.
-        bytes_max: Most bytes held.
+        rules: How often it writes, and how much it holds.
     """
 
     def __init__(
@@ -69,21 +81,15 @@ class Publisher:
         degraded_reasons: DegradedReasons,
         presence: PeerPresence,
         forms: PlacedForms,
-        onward: Callable[[], bool],
-        *,
-        interval_s: float,
-        ops_max: int,
-        bytes_max: int,
+        rules: PublisherRules,
     ) -> None:
         self._writer = writer
         self._key = keys.log
         self._listener = listener
         self._degraded_reasons = degraded_reasons
         self._presence = presence
-        self._forms, self._onward = forms, onward
-        self._interval_s = interval_s
-        self._ops_max = ops_max
-        self._bytes_max = bytes_max
+        self._forms = forms
+        self._interval_s, self._ops_max, self._bytes_max = rules.interval_s, rules.ops_max, rules.bytes_max
         self._bodies: deque[bytes] = deque()
         self._bytes = 0
         self._resend_buffer = ResendBuffer()
@@ -146,8 +152,7 @@ class Publisher:
     async def _append(self, link: RedisLink) -> int:
         started_s = time.monotonic()
         batch, size = self._take()
-        outgoing, onward = self._forms.outgoing, self._onward()
-        entry = array_header(len(batch)) + b"".join([outgoing(body, onward=onward) for body in batch])
+        entry = array_header(len(batch)) + b"".join(map(self._forms.outgoing, batch))
         try:
             await link.call(
                 *("XADD", self._key, "MAXLEN", "~", ENTRIES_MAX, "*"),

@@ -7,7 +7,7 @@
 Entries of this process are skipped, since they were applied when they were published. Everything
 else is applied in the order of the log; what cannot be understood or applied is counted and
 passed over, so that one bad operation never stops a replica. Placements that tell the new part of a prompt
-are completed first (`policies.state.placed_forms`).
+are completed first (`router.shared.completing_fold`).
 
 A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
 behind what was current, so only a reply whose first entry is old can hide one; then the first id
@@ -19,21 +19,20 @@ same: its writer knew things that the log cannot tell (`router.shared.state`).
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
-from policies import LOG_KINDS, Left, LogOp, Op, PlacedForms, decode_entry
+from policies import Left, LogOp, decode_entry
 from router.shared.clock import LogClock
+from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
-from router.shared.ports import Fold, SharedListener, SkipReason
+from router.shared.ports import SharedListener, SkipReason
 from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import Snapshot, SnapshotStore
@@ -97,14 +96,12 @@ class Reader:
         redis_latency: Told how late a read that found nothing came back; its problems show that Redis refuses
             to be read.
         presence: Told of entries of others; knows whether more are expected.
-        forms: Completes the placements of others.
-        send: Takes an encoded operation that shall go into the log.
     """
 
     def __init__(
         self,
         rules: ReaderRules,
-        fold: Fold,
+        fold: CompletingFold,
         clock: LogClock,
         snapshots: SnapshotStore,
         listener: SharedListener,
@@ -112,8 +109,6 @@ class Reader:
         *,
         redis_latency: RedisLatency,
         presence: PeerPresence,
-        forms: PlacedForms,
-        send: Callable[[bytes], None],
     ) -> None:
         self._writer, self._replica, self._keys = rules.writer, rules.replica, rules.keys
         self._gap_check_us = int(rules.margin_s * 1e6 / 2)
@@ -125,7 +120,6 @@ class Reader:
         self._on_left = on_left
         self._redis_latency, self._degraded_reasons = redis_latency, redis_latency.degraded_reasons
         self._presence = presence
-        self._forms, self._send = forms, send
         self._target = START
         # The first id of the log when the snapshot was last read: what was before it is not missing.
         self._floor = START
@@ -214,7 +208,7 @@ class Reader:
         if not reply:
             self._redis_latency.measured(started_s, time.monotonic(), self._block_s)
             self.lag_s = 0.0
-            self._converse(self._forms.due(self._clock.now_us()))
+            self._fold.look()
             return
         entries = reply[0][1]
         if await self._gap_before(parse_id(entries[0][0]), commands):
@@ -254,32 +248,18 @@ class Reader:
         self._skip(unknown, "unknown_op")
         self._skip(invalid, "invalid")
         failed = 0
-        now_us = self._clock.now_us()
         for op in ops:
             try:
-                if type(op) in LOG_KINDS:
-                    for whole in self._forms.incoming(op, now_us):
-                        self._fold.apply(whole)
-                else:
-                    self._fold.apply(cast("Op", op))
-                    if type(op) is Left:
-                        self._on_left(op)
+                self._fold.apply(op)
+                if type(op) is Left:
+                    self._on_left(op)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
                 failed += 1
                 self._explain(op, error)
-        self._converse(self._forms.due(now_us))
+        self._fold.look()
         self._skip(failed, "failed")
         self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
         self._listener.applied(len(ops) - failed, self.lag_s)
-
-    def _converse(self, ops: Iterable[Op]) -> None:
-        """Apply placements that waited for their prompts, and send questions and answers about prompts."""
-        for op in ops:
-            with contextlib.suppress(ValueError):
-                self._fold.apply(op)
-        for body in self._forms.outbox:
-            self._send(body)
-        self._forms.outbox.clear()
 
     def _explain(self, op: LogOp, error: Exception) -> None:
         """Log why an operation was not applied, once for each kind of operation."""

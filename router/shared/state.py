@@ -33,6 +33,7 @@ import msgspec
 from policies import Left, Op, PlacedForms, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.clock import LogClock
+from router.shared.completing_fold import CompletingFold
 from router.shared.config import LogStatus, SharedConfig
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.heartbeat import Heartbeat
@@ -40,7 +41,7 @@ from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import Fold, NoListener, SharedListener
-from router.shared.publisher import Publisher
+from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import Reader, ReaderRules
 from router.shared.redis_latency import RedisLatency
 from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisLost, RedisRefused
@@ -106,7 +107,7 @@ class SharedState:
         self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._redis_latency = RedisLatency(self._degraded_reasons)
-        self._forms = PlacedForms(config.replica)
+        self._forms = PlacedForms(config.replica, onward=lambda: self._heartbeat.onward)
         self._heartbeat = Heartbeat(
             config.replica,
             keys,
@@ -114,8 +115,6 @@ class SharedState:
             self._declare_left,
             ttl_s=config.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
-            process=self._writer,
-            on_joined=self._forms.reset,
         )
         presence = PeerPresence(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
@@ -125,25 +124,20 @@ class SharedState:
             self._degraded_reasons,
             presence,
             self._forms,
-            lambda: self._heartbeat.onward,
-            interval_s=config.flush_interval_s,
-            ops_max=config.buffer_ops_max,
-            bytes_max=config.buffer_bytes_max,
+            PublisherRules(config.flush_interval_s, config.buffer_ops_max, config.buffer_bytes_max),
         )
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
         )
         self._reader = Reader(
             ReaderRules(self._writer, config.replica, keys, config.trim_margin_s, BLOCK_S),
-            fold,
+            CompletingFold(fold, self._forms, clock, self._publisher.put),
             clock,
             snapshots,
             self._listener,
             self._on_left,
             redis_latency=self._redis_latency,
             presence=presence,
-            forms=self._forms,
-            send=self._publisher.put,
         )
         self._keeper = SnapshotKeeper(
             config, clock, fold, snapshots, self._reader, self._publisher, lambda: self._forms.waits
@@ -388,8 +382,11 @@ class SharedState:
             await self._beat(link)
 
     async def _beat(self, link: RedisLink) -> None:
+        joined = self._heartbeat.joined
         try:
             await self._heartbeat.beat(link)
+            if self._heartbeat.joined > joined:
+                self._forms.reset()
             self._degraded_reasons.clear("heartbeat")
         except RedisRefused as error:
             self._degraded_reasons.set("heartbeat", f"Redis refused the heartbeat: {error}")

@@ -68,9 +68,9 @@ def entry(*bodies: bytes) -> bytes:
     return bytes((0x90 | len(bodies),)) + b"".join(bodies)
 
 
-def sent(forms: PlacedForms, op: Op, *, onward: bool = True) -> placed_forms.LogOp:
+def sent(forms: PlacedForms, op: Op) -> placed_forms.LogOp:
     """The operation that others read."""
-    decoded = decode_entry(entry(forms.outgoing(encode_op(op), onward=onward)))
+    decoded = decode_entry(entry(forms.outgoing(encode_op(op))))
     assert (decoded.unknown, decoded.invalid) == (0, 0)
     return decoded.ops[0]
 
@@ -88,7 +88,7 @@ def test_a_turn_of_a_prompt_of_500_blocks_is_told_in_300_bytes_and_read_as_it_wa
     first, second = placed(1, path), placed(2, path + random_path(chance, 8))
     assert sent(one, first) == first
     assert list(two.incoming(first, START_US)) == [first]
-    body = one.outgoing(encode_op(second), onward=True)
+    body = one.outgoing(encode_op(second))
     assert len(body) <= 300
     assert len(encode_op(second)) > 4_000
     (op,) = decode_entry(entry(body)).ops
@@ -97,10 +97,12 @@ def test_a_turn_of_a_prompt_of_500_blocks_is_told_in_300_bytes_and_read_as_it_wa
 
 
 def test_while_a_replica_does_not_read_the_short_form_prompts_are_told_whole_and_remembered() -> None:
-    forms = PlacedForms("one")
+    everybody: list[str] = []
+    forms = PlacedForms("one", onward=lambda: bool(everybody))
     path = random_path(random.Random(1), 20)
-    assert sent(forms, placed(1, path), onward=False) == placed(1, path)
-    assert sent(forms, placed(2, path), onward=False) == placed(2, path)
+    assert sent(forms, placed(1, path)) == placed(1, path)
+    assert sent(forms, placed(2, path)) == placed(2, path)
+    everybody.append("reads it")
     assert isinstance(sent(forms, placed(3, path)), Onward)
 
 
@@ -108,7 +110,7 @@ def test_an_older_version_counts_the_short_form_as_unknown_and_reads_the_rest_of
     forms = PlacedForms("one")
     path = random_path(random.Random(1), 20)
     sent(forms, placed(1, path))
-    body = forms.outgoing(encode_op(placed(2, path)), onward=True)
+    body = forms.outgoing(encode_op(placed(2, path)))
     decoded = decode_ops(entry(body, encode_op(Finished("r", 1))))
     assert (decoded.ops, decoded.unknown, decoded.invalid) == ([Finished("r", 1)], 1, 0)
 
@@ -119,7 +121,7 @@ def test_everything_but_a_placement_of_one_prompt_goes_out_as_it_is() -> None:
     batch = msgspec.structs.replace(placed(1, path), paths=(path, path))
     renewal = msgspec.structs.replace(placed(1, path), paths=())
     for op in (batch, renewal, batch, renewal, Finished("r", 1), FirstToken("r", 1), Left("one", 1)):
-        assert forms.outgoing(encode_op(op), onward=True) == encode_op(op)
+        assert forms.outgoing(encode_op(op)) == encode_op(op)
 
 
 def test_an_unknown_anchor_is_asked_for_once_and_its_prompts_come_with_the_answer() -> None:
@@ -236,12 +238,12 @@ class Side:
         self.fleet = FleetState(FleetRules(memory_s=30.0))
         for worker in WORKERS:
             self.fleet.apply(WorkerPut(worker, 1, "static", f"http://{worker}"))
-        self.forms = PlacedForms(name, KnownPaths(1 << 20))
+        self.forms = PlacedForms(name, KnownPaths(1 << 20), onward=lambda: name != "old")
 
-    def publish(self, *ops: Op, onward: bool = True) -> None:
+    def publish(self, *ops: Op) -> None:
         for op in ops:
             self.fleet.apply(op)
-        bodies = [self.forms.outgoing(encode_op(op), onward=onward) for op in ops]
+        bodies = [self.forms.outgoing(encode_op(op)) for op in ops]
         self.log.append((self.name, bodies))
 
     def read(self, until: int, now_us: int = START_US) -> None:
@@ -314,7 +316,7 @@ def test_the_fold_of_a_log_in_the_short_form_is_that_of_the_whole_form(drawn: li
                 sessions[which % len(sessions)] = path
             op = placed(number, path, writer, junction)
             ops = [op, *([FirstToken(op.request_id, op.at_us + 1)] if chance.random() < 0.3 else ())]
-            by_name[writer](*ops, onward=writer != "old")
+            by_name[writer](*ops)
             told += ops
             paths.append(path)
         elif what == 5:

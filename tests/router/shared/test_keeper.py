@@ -13,7 +13,7 @@ from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
-from router.shared.publisher import Publisher
+from router.shared.publisher import Publisher, PublisherRules
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
 from router.shared.streams import stream_id
@@ -75,10 +75,7 @@ def replica(
         DegradedReasons(NoListener()),
         PeerPresence(lambda: True),
         PlacedForms("me"),
-        lambda: True,
-        interval_s=0.0,
-        ops_max=2,
-        bytes_max=1000,
+        PublisherRules(0.0, 2, 1000),
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
     reader = SimpleNamespace(position=(1000, 0), entries=0, marks=0, cold=False)

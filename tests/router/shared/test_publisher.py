@@ -13,7 +13,7 @@ from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import NoListener
-from router.shared.publisher import ENTRY_BYTES_MAX, ENTRY_OPS_MAX, Publisher, array_header
+from router.shared.publisher import ENTRY_BYTES_MAX, ENTRY_OPS_MAX, Publisher, PublisherRules, array_header
 from router.shared.server import RedisLink, RedisLost
 
 
@@ -22,7 +22,6 @@ def make(
     *,
     ops_max: int = 1000,
     bytes_max: int = 1 << 30,
-    forms: PlacedForms | None = None,
     onward: bool = True,
 ) -> Publisher:
     listener = NoListener()
@@ -32,11 +31,8 @@ def make(
         listener,
         DegradedReasons(listener),
         PeerPresence(lambda: False),
-        PlacedForms("me") if forms is None else forms,
-        lambda: onward,
-        interval_s=0.001,
-        ops_max=ops_max,
-        bytes_max=bytes_max,
+        PlacedForms("me", onward=lambda: onward),
+        PublisherRules(0.001, ops_max, bytes_max),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from policies import Finished, Left, Op, PlacedForms, encode_ops
 from router.shared.clock import LogClock
+from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
@@ -76,15 +77,13 @@ class Bench:
         self.presence = PeerPresence(lambda: self.alone)
         self.reader = Reader(
             ReaderRules(ME, "me", self.keys, 10.0, 0.05),
-            self.fold,
+            CompletingFold(self.fold, PlacedForms("me"), LogClock(), self.sent.append),
             LogClock(),
             self.store,
             self.listener,
             self.lefts.append,
             redis_latency=RedisLatency(self.degraded_reasons),
             presence=self.presence,
-            forms=PlacedForms("me"),
-            send=self.sent.append,
         )
 
     async def append(self, writer: bytes, *ops: Op) -> bytes:
