@@ -12,7 +12,7 @@ at which a prompt left what others share, such as a system prompt.
 A conversation has one path, which grows; so resolving an anchor is one slice, whatever the number of turns.
 A junction has a path of its own, which never grows: it outlives the conversation that showed it.
 
-Memory is bounded in bytes. The least recently told path goes first. A publisher must not refer to what
+Memory is bounded in bytes. The oldest paths that are not recent go first. A publisher must not refer to what
 another replica has forgotten, and replicas see the log in slightly different orders. So only a *recent*
 anchor is referred to. Time goes in generations, each a quarter of the bound in distinct bytes told; recent
 are the present generation and the one before. A path that is told again as a whole, or from a recent anchor,
@@ -21,8 +21,7 @@ is recent again. `reset` makes everything old: after it only what is told anew i
 All of this decides how many bytes are sent, never what they mean: an anchor resolves to its path or to none.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import deque
 
 from radix import HASH_BYTES
 
@@ -72,7 +71,7 @@ class KnownPaths:
         self._bytes_max = bytes_max
         self._blocks_min = blocks_min
         self._anchors: dict[int, tuple[_Known, int]] = {}
-        self._paths: OrderedDict[_Known, None] = OrderedDict()
+        self._paths: deque[_Known] = deque()
         self._bytes = 0
         self._generation = 0
         self._generation_bytes = 0
@@ -86,17 +85,47 @@ class KnownPaths:
         """Memory that the paths take, as it is bounded."""
         return self._bytes
 
-    def anchor_in(self, path: bytes) -> int:
-        """Return the depth of the deepest recent anchor of a path in blocks; 0 if it has none.
+    def tell_shortly(self, path: bytes, junction_blocks: int = 0) -> int:
+        """Note that the log tells a path from its deepest recent anchor, as a publisher would.
 
         The search begins at the end, where the anchor of a conversation is: 0.1 µs a block.
+
+        Args:
+            path: Packed block hashes.
+            junction_blocks: As of `tell`.
+
+        Returns:
+            Depth of the anchor in blocks; 0 if there is none, and the path is told as a whole.
         """
         words = memoryview(path).cast("Q")
         for anchor in filter(self._anchors.__contains__, reversed(words)):
             known, blocks = self._anchors[anchor]
             if self._is_recent(known) and _agree(known.path, path, blocks):
+                if len(known.path) != HASH_BYTES * blocks or not self._grow(known, path):
+                    self.tell(path, blocks, junction_blocks)
                 return blocks
+        self.tell(path, 0, junction_blocks)
         return 0
+
+    def go_on(self, anchor: int, blocks: int, rest: bytes, junction_blocks: int = 0) -> bytes | None:
+        """Note that the log tells a path from an anchor, as a reader would.
+
+        Args:
+            anchor: Hash of the last block before the new part.
+            blocks: Depth of the anchor.
+            rest: Packed block hashes of the new part.
+            junction_blocks: As of `tell`.
+
+        Returns:
+            The whole path; None if the anchor is not known.
+        """
+        start = self.path_to(anchor, blocks)
+        if start is None:
+            return None
+        path, known = start + rest, self._anchors[anchor][0]
+        if len(known.path) != HASH_BYTES * blocks or not self._grow(known, path):
+            self.tell(path, blocks, junction_blocks)
+        return path
 
     def path_to(self, anchor: int, blocks: int) -> bytes | None:
         """Return the path of so many blocks that an anchor names; None if it is not known."""
@@ -131,11 +160,12 @@ class KnownPaths:
             if not _agree(known.path, path, known_blocks):
                 return  # two paths claim one hash
             whole = len(known.path) == HASH_BYTES * known_blocks
-            if whole and known.grows and blocks > known_blocks and words[-1] not in self._anchors:
-                self._grow(known, path, words[-1], recent=recent)
+            if recent and whole:
+                self._touch(known)
+            if whole and self._grow(known, path):
                 return
-            # What is told from a recent anchor keeps it recent; what is told as a whole tells this path, too.
-            self._touch(known, recent=recent and (whole or self._is_recent(known)))
+            if self._is_recent(known):
+                self._touch(known)
         if self._blocks_min <= junction_blocks < blocks and junction_blocks > known_blocks:
             self._put(path[: HASH_BYTES * junction_blocks], words[junction_blocks - 1], recent, grows=False)
         if blocks > known_blocks or (recent and not self._is_recent(known)):
@@ -146,13 +176,6 @@ class KnownPaths:
         self._generation += 2
         self._generation_bytes = 0
 
-    def paths(self) -> Iterator[bytes]:
-        """Give the recent paths, the newest first; steps of it bear changes between them."""
-        for known in reversed(list(self._paths)):
-            if not self._is_recent(known):
-                return
-            yield known.path
-
     def _is_recent(self, known: _Known) -> bool:
         return known.generation >= self._generation - 1
 
@@ -161,19 +184,31 @@ class KnownPaths:
         if anchor in self._anchors:
             other, _ = self._anchors[anchor]
             if len(other.path) == len(path):
-                self._touch(other, recent=recent)
+                if recent:
+                    self._touch(other)
                 return
             if self._is_recent(other) or not recent:
                 return
             other.anchors.remove(anchor)
         known = _Known(path, anchor, grows=grows)
         self._anchors[anchor] = known, len(path) // HASH_BYTES
-        self._paths[known] = None
+        self._paths.append(known)
         self._bytes += len(path) + PATH_BYTES
-        self._touch(known, recent=recent)
+        if recent:
+            self._touch(known)
+        self._forget()
 
-    def _grow(self, known: _Known, path: bytes, anchor: int, *, recent: bool) -> None:
+    def _grow(self, known: _Known, path: bytes) -> bool:
+        """Let a known path go on to another one that begins with it, unless that is an anchor already."""
+        anchor = int.from_bytes(path[-HASH_BYTES:], "little")
         more = len(path) - len(known.path)
+        if (
+            not known.grows
+            or anchor in self._anchors
+            or more % HASH_BYTES
+            or len(path) > self._bytes_max // 8
+        ):
+            return False
         known.path = path
         self._bytes += more
         known.anchors.append(anchor)
@@ -182,15 +217,28 @@ class KnownPaths:
             del self._anchors[known.anchors.pop(0)]
         if known.generation == self._generation:
             self._count(more)
-        self._touch(known, recent=recent)
+        elif known.generation == self._generation - 1:
+            self._touch(known)
+        if self._bytes > self._bytes_max:
+            self._forget()
+        return True
 
-    def _touch(self, known: _Known, *, recent: bool) -> None:
-        self._paths.move_to_end(known)
-        if recent and known.generation != self._generation:
+    def _touch(self, known: _Known) -> None:
+        """Note that a path was told in this generation."""
+        if known.generation != self._generation:
             known.generation = self._generation
             self._count(len(known.path) + PATH_BYTES)
+
+    def _forget(self) -> None:
+        """Forget old paths that are too much; two generations take less than the bound."""
         while self._bytes > self._bytes_max:
-            self._drop(next(iter(self._paths)))
+            known = self._paths.popleft()
+            if self._is_recent(known):
+                self._paths.append(known)
+                continue
+            self._bytes -= len(known.path) + PATH_BYTES
+            for anchor in known.anchors:
+                del self._anchors[anchor]
 
     def _count(self, size_bytes: int) -> None:
         self._generation_bytes += size_bytes
@@ -198,14 +246,8 @@ class KnownPaths:
             self._generation += 1
             self._generation_bytes = 0
 
-    def _drop(self, known: _Known) -> None:
-        del self._paths[known]
-        self._bytes -= len(known.path) + PATH_BYTES
-        for anchor in known.anchors:
-            del self._anchors[anchor]
-
 
 def _agree(one: bytes, other: bytes, blocks: int) -> bool:
     """Whether two paths begin with the same blocks."""
     size = HASH_BYTES * blocks
-    return one[:size] == other[:size]
+    return other.startswith(one if len(one) == size else one[:size])

@@ -168,11 +168,13 @@ class PlacedForms:
         if not body.startswith(_PLACED_HEAD):
             return body
         placed = _placed_decoder.decode(body)
-        if len(placed.paths) != 1:
+        if len(placed.paths) != 1 or len(placed.paths[0]) % HASH_BYTES:
             return body
         path = placed.paths[0]
-        blocks = self.known.anchor_in(path) if self._onward() else 0
-        self._tell(path, blocks, placed)
+        if not self._onward():
+            self.known.tell(path, 0, _junction(placed))
+            return body
+        blocks = self.known.tell_shortly(path, _junction(placed))
         if not blocks:
             return body
         self.onward += 1
@@ -190,7 +192,7 @@ class PlacedForms:
         if type(op) is Placed:
             if len(op.paths) == 1:
                 path = op.paths[0]
-                self._tell(path, 0, op)
+                self.known.tell(path, 0, _junction(op))
                 if self._questions:
                     return [op, *self._completed(path)]
             return (op,)
@@ -223,16 +225,12 @@ class PlacedForms:
                 self._ask(question, "")
         return ops
 
-    def _tell(self, path: bytes, after_blocks: int, placed: Placed) -> None:
-        self.known.tell(path, after_blocks, placed.junction_blocks or placed.safe_blocks)
-
     def _continued(self, op: Onward, now_us: int) -> Iterable[Op]:
         placed, anchor = op.placed, op.anchor
         if len(placed.paths) != 1:
             raise ValueError("a placement that goes on from an anchor has one prompt")
-        start = self.known.path_to(int.from_bytes(anchor, "little"), op.anchor_blocks)
-        if start is not None:
-            whole = self._whole(start, placed)
+        whole = self._whole(anchor, op.anchor_blocks, placed)
+        if whole is not None:
             return [whole, *self._completed(whole.paths[0])] if self._questions else (whole,)
         self.unknown += 1
         question = self._questions.get(anchor)
@@ -253,12 +251,13 @@ class PlacedForms:
         self._waiting_bytes += size
         return (msgspec.structs.replace(placed, paths=()),)
 
-    def _whole(self, start: bytes, placed: Placed) -> Placed:
-        path = start + placed.paths[0]
-        if len(path) > PATH_BYTES_MAX:
+    def _whole(self, anchor: bytes, blocks: int, placed: Placed) -> Placed | None:
+        """The placement with its whole prompt; None if the anchor is not known."""
+        rest = placed.paths[0]
+        if HASH_BYTES * blocks + len(rest) > PATH_BYTES_MAX:
             raise ValueError("a prompt with its anchor is too long")
-        self._tell(path, len(start) // HASH_BYTES, placed)
-        return msgspec.structs.replace(placed, paths=(path,))
+        path = self.known.go_on(int.from_bytes(anchor, "little"), blocks, rest, _junction(placed))
+        return None if path is None else msgspec.structs.replace(placed, paths=(path,))
 
     def _completed(self, path: bytes) -> list[Op]:
         """What waited for a path, whole, and what waited for that in its turn."""
@@ -273,7 +272,8 @@ class PlacedForms:
                 ops += self._given_up(question)
                 continue
             for placed in self._taken(question):
-                whole = self._whole(start, placed)
+                whole = msgspec.structs.replace(placed, paths=(start + placed.paths[0],))
+                self.known.tell(whole.paths[0], question.anchor_blocks, _junction(placed))
                 ops.append(whole)
                 told.append(whole.paths[0])
         return ops
@@ -315,6 +315,11 @@ class _Rate:
             self._second, self._count = second, 0
         self._count += 1
         return self._count <= self._per_s
+
+
+def _junction(placed: Placed) -> int:
+    """Depth at which a prompt left what others share, as far as its worker held that."""
+    return placed.junction_blocks or placed.safe_blocks
 
 
 def _without_prompt(placed: Placed) -> Placed:
