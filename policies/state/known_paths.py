@@ -33,8 +33,9 @@ PATH_BYTES = 700
 """Memory of one path beside its hashes, with its anchors: four entries of a dictionary, two objects
 (`tests/policies/state/test_known_paths.py` measures it)."""
 
-BLOCKS_MIN = 4
-"""A shorter path, or a part that ends before this depth, is no anchor: naming it would save nothing."""
+BLOCKS_MIN = 16
+"""A shorter path, or a part that ends before this depth, is no anchor. It takes 128 bytes at most in the log;
+remembering it would take `PATH_BYTES`."""
 
 ANCHORS_MAX = 4
 """Anchors of one path: the newest ends of its prompts."""

@@ -17,7 +17,8 @@ without being counted, and never given to another kind (`RETIRED_TAGS`).
     settings: SettingsChanged
     register: every subclass of `Register`            (of each subject the newest word counts)
 
-Some operations have another form on their way through the log (`policies.state.placed_forms`, tags 17 to 19).
+In the log a `Placed` has a shorter form, too, and prompts are asked for (tags 17 to 19,
+`policies.state.placed_forms`).
 
 A register is declared here and nowhere else: the log, the fold and the snapshot find it in `REGISTERS`.
 """

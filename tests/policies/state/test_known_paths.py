@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.state.known_paths import ANCHORS_MAX, BLOCKS_MIN, PATH_BYTES, KnownPaths
+from policies.state.known_paths import ANCHORS_MAX, PATH_BYTES, KnownPaths
 from radix import HASH_BYTES, chain_bytes
 
 BLOCK = 16
+MIN = 4
 SHARED = b"s" * BLOCK * 6
 
 
@@ -34,7 +35,7 @@ def anchor(told: bytes, depth: int) -> int:
 
 
 def test_a_conversation_is_told_from_its_last_turn() -> None:
-    known = KnownPaths()
+    known = KnownPaths(blocks_min=MIN)
     first, second = path(SHARED + blocks("ab")), path(SHARED + blocks("abcde"))
     known.tell(first)
     assert anchor_in(known, second) == 8
@@ -46,7 +47,7 @@ def test_a_conversation_is_told_from_its_last_turn() -> None:
 
 
 def test_a_shared_start_is_an_anchor_once_a_prompt_left_it() -> None:
-    known = KnownPaths()
+    known = KnownPaths(blocks_min=MIN)
     known.tell(path(SHARED + blocks("ab")))
     second = path(SHARED + blocks("cd"))
     assert anchor_in(known, second) == 0
@@ -59,7 +60,7 @@ def test_a_shared_start_is_an_anchor_once_a_prompt_left_it() -> None:
 
 
 def test_after_a_reset_only_what_is_told_anew_is_referred_to() -> None:
-    known = KnownPaths()
+    known = KnownPaths(blocks_min=MIN)
     first = path(SHARED + blocks("ab"))
     known.tell(first)
     known.tell(path(SHARED + blocks("cd")), junction_blocks=6)
@@ -74,7 +75,7 @@ def test_after_a_reset_only_what_is_told_anew_is_referred_to() -> None:
 
 def test_a_part_that_is_told_again_makes_no_longer_path_recent() -> None:
     """After a reset the log need not tell the rest of it."""
-    known = KnownPaths()
+    known = KnownPaths(blocks_min=MIN)
     long = path(SHARED + blocks("abcd"))
     known.tell(long[: 8 * HASH_BYTES])
     known.tell(long, after_blocks=8)
@@ -84,8 +85,8 @@ def test_a_part_that_is_told_again_makes_no_longer_path_recent() -> None:
 
 
 def test_short_paths_odd_bytes_and_wrong_depths_are_no_anchors() -> None:
-    known = KnownPaths()
-    known.tell(path(SHARED)[: HASH_BYTES * (BLOCKS_MIN - 1)])
+    known = KnownPaths(blocks_min=MIN)
+    known.tell(path(SHARED)[: HASH_BYTES * (MIN - 1)])
     known.tell(path(SHARED)[:-1])
     known.tell(b"")
     known.tell(path(SHARED), junction_blocks=6)
@@ -96,7 +97,7 @@ def test_short_paths_odd_bytes_and_wrong_depths_are_no_anchors() -> None:
 
 def test_of_two_paths_that_claim_one_hash_the_first_stands_and_the_other_is_told_as_a_whole() -> None:
     """Chained hashes do not collide by chance; somebody may still write such entries."""
-    known = KnownPaths()
+    known = KnownPaths(blocks_min=MIN)
     true, false = path(SHARED), path(blocks("xxxxx")) + path(SHARED)[-HASH_BYTES:]
     known.tell(true)
     known.tell(false)
@@ -105,7 +106,7 @@ def test_of_two_paths_that_claim_one_hash_the_first_stands_and_the_other_is_told
 
 
 def test_old_ends_of_a_long_conversation_are_no_anchors_and_cost_nothing() -> None:
-    known = KnownPaths()
+    known = KnownPaths(blocks_min=MIN)
     text = SHARED
     known.tell(path(text))
     for number in range(50):
@@ -136,7 +137,7 @@ def test_whatever_is_told_an_anchor_resolves_to_its_path_and_what_is_recent_is_k
 ) -> None:
     """The naive model is a dictionary of all paths by hash. The reader is an entry late."""
     chance = random.Random(seed)
-    publisher, reader = KnownPaths(bytes_max), KnownPaths(bytes_max)
+    publisher, reader = KnownPaths(bytes_max, MIN), KnownPaths(bytes_max, MIN)
     model: dict[int, bytes] = {}
     texts = [b"r" * BLOCK * 5]
     late: list[tuple[bytes, int, int]] = []

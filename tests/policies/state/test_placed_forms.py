@@ -238,7 +238,7 @@ class Side:
         self.fleet = FleetState(FleetRules(memory_s=30.0))
         for worker in WORKERS:
             self.fleet.apply(WorkerPut(worker, 1, "static", f"http://{worker}"))
-        self.forms = PlacedForms(name, KnownPaths(1 << 20), onward=lambda: name != "old")
+        self.forms = PlacedForms(name, KnownPaths(1 << 20, blocks_min=4), onward=lambda: name != "old")
 
     def publish(self, *ops: Op) -> None:
         for op in ops:
@@ -324,7 +324,7 @@ def test_the_fold_of_a_log_in_the_short_form_is_that_of_the_whole_form(drawn: li
         elif what == 6:  # it reads a part of the log again, or restarts its memory of prompts
             reader.position = min(reader.position, place)
             if chance.random() < 0.5:
-                reader.forms = PlacedForms("reader", KnownPaths(1 << 20))
+                reader.forms = PlacedForms("reader", KnownPaths(1 << 20, blocks_min=4))
         elif chance.random() < 0.5:  # an entry comes twice
             if log:
                 log.append(log[place % len(log)])
