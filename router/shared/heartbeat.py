@@ -111,8 +111,12 @@ class Heartbeat:
 
     @property
     def onward(self) -> bool:
-        """Whether all replicas that are alive read shortened placements."""
-        return self._siblings.keys() <= self._onward.keys()
+        """Whether there are siblings, and all of them read shortened placements.
+
+        A replica that is alone tells whole prompts: that costs nothing, and when it starts again there is no
+        other one to ask.
+        """
+        return bool(self._siblings) and self._siblings.keys() <= self._onward.keys()
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""

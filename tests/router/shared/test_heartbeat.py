@@ -213,7 +213,7 @@ async def test_shortened_placements_are_for_replicas_that_all_read_them(
     """The second beat of ``b`` is that of an older version, which went on under its id."""
     a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
     await a.heartbeat.beat(link)
-    assert a.heartbeat.onward
+    assert not a.heartbeat.onward, "nobody else reads"
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
     assert a.heartbeat.onward
