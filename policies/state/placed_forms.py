@@ -60,6 +60,11 @@ class Onward(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
     anchor_blocks: Depth
     placed: Placed
 
+    @property
+    def at_us(self) -> int:
+        """Log time of the placement."""
+        return self.placed.at_us
+
 
 class PathAsked(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
     """A replica does not know an anchor.
@@ -76,11 +81,21 @@ class PathAsked(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
     anchor: BlockHash
     anchor_blocks: Depth
 
+    @property
+    def at_us(self) -> int:
+        """Of no time: a question changes nothing."""
+        return 0
+
 
 class PathTold(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
     """A path that a replica asked for."""
 
     path: Path
+
+    @property
+    def at_us(self) -> int:
+        """Of no time: a hash stands for one path, whenever it is told."""
+        return 0
 
 
 LogOp = Op | Onward | PathAsked | PathTold

@@ -92,6 +92,9 @@ def test_a_turn_of_a_prompt_of_500_blocks_is_told_in_300_bytes_and_read_as_it_wa
     assert len(body) <= 300
     assert len(encode_op(second)) > 4_000
     (op,) = decode_entry(entry(body)).ops
+    assert isinstance(op, Onward)
+    assert op.at_us == second.at_us
+    assert PathAsked("one", "", path[-8:], 500).at_us == PathTold(path).at_us == 0
     assert list(two.incoming(op, START_US)) == [second]
     assert (one.onward, two.unknown) == (1, 0)
 
