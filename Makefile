@@ -26,16 +26,19 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 demo: setup ## Two replicas, four emulated engines, round robin against the default policy (90 s)
 	@$(BIN)/cacheway demo
 
-# In the order of the folders: chaos and integration, whose files take longest, come first, so that none is left at the
-# end for one process alone. Files with many tests come first otherwise, and they are the quick ones.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PURE := tests/radix tests/policies
+PURE_LOG := .pytest_cache/pure.log
+JOBS ?= 3
 
 # Only the pure core is traced for coverage, and only by its own tests: a tracer slows down all that starts processes.
+# Its tests run beside the others, in one process. Each of the others' processes begins at another folder, so that tests
+# that wait (integration) run beside tests that compute, and takes tests from the one that has most left when it is done.
 define run-tests
-	@status=0; \
-	$(PYTEST) $(1) --cov --cov-config=pyproject.toml $(PURE) || status=1; \
-	$(PYTEST) $(1) $(PURE:%=--ignore=%) || status=1; \
+	@status=0; mkdir -p $(dir $(PURE_LOG)); \
+	$(PYTEST) $(1) --cov --cov-config=pyproject.toml -o cache_dir=.pytest_cache/pure $(PURE) >$(PURE_LOG) 2>&1 & pure=$$!; \
+	$(PYTEST) $(1) --numprocesses $(JOBS) --dist worksteal $(PURE:%=--ignore=%) || status=1; \
+	wait $$pure || status=1; cat $(PURE_LOG); \
 	exit $$status
 endef
 

@@ -1,13 +1,11 @@
-"""A light streaming client: what a user of the gateway would measure, at little CPU.
+"""A light streaming client: a user's measurements, at little CPU.
 
-One asyncio protocol on httptools per connection; connections are kept alive and taken by one
-request at a time. The answer's events are decoded one by one, because the next turn of a session
-needs the text.
+One asyncio protocol on httptools per connection; connections are kept alive and taken by one request at a
+time. Events are decoded one by one, because the next turn of a session needs the text.
 
     send -> head -> first event with content (TTFT) -> events (gaps: ITL) -> usage -> [DONE]
 
-Every way to fail ends in an `Outcome` with ``error`` set; `LoadClient.send` raises nothing but
-cancellation.
+Every failure is an `Outcome` with ``error``; `LoadClient.send` raises nothing but cancellation.
 """
 
 import asyncio
@@ -22,8 +20,7 @@ ERROR_BODY_BYTES_MAX = 4096
 """An error answer is kept for the report only up to this length."""
 
 IDLE_S_MAX = 2.0
-"""A connection idle for longer is not used again: servers close theirs (uvicorn after 5 s), and a
-request that meets the closing would count as failed."""
+"""A connection idle for longer is not used again: servers close theirs, uvicorn after 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +34,18 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one request experienced.
+    """Result of one request.
 
     Attributes:
-        ttft_s: Seconds from when the request was due to its first content; None if none came.
-        tpot_s: Mean gap between content events, seconds; None with fewer than two of them.
-        itl_s_max: Longest gap between two content events, seconds; None like ``tpot_s``.
-        total_s: Seconds from when the request was due to the end of the answer.
-        prompt_tokens: As the engine reports in ``usage``; 0 if it did not.
-        cached_tokens: Likewise, the prompt tokens it reused.
-        output_tokens: Likewise, the tokens it generated.
+        ttft_s: From when it was due to its first content; None if none came.
+        tpot_s: Mean gap between content events; None with fewer than two of them.
+        itl_s_max: Longest gap; None like ``tpot_s``.
+        total_s: From when it was due to the end of the answer.
+        prompt_tokens: As the engine reports in ``usage``, like the next two; 0 if it did not.
         status: HTTP status; 0 if no head came.
         error: Why it does not count as completed; None if it does.
         worker: ``x-cacheway-worker`` of the answer; empty without a gateway.
-        predicted_tokens: ``x-cacheway-cached-tokens`` of the answer, what the gateway expected to be cached;
-            0 without a gateway.
-        text: The generated text.
-        tool_calls: The generated tool calls.
+        predicted_tokens: ``x-cacheway-cached-tokens`` of the answer; 0 without a gateway.
     """
 
     ttft_s: float | None
@@ -273,10 +265,9 @@ class _Connection(asyncio.Protocol):
 
 
 class LoadClient:
-    """Sends streaming requests to one or more base URLs. An async context manager.
+    """Sends streaming requests to one or more base URLs; an async context manager.
 
-    Args:
-        timeout_s: A request that takes longer fails, so that every run ends by itself.
+    A request that takes longer than ``timeout_s`` fails, so that every run ends by itself.
     """
 
     def __init__(self, timeout_s: float = 60.0) -> None:
@@ -293,14 +284,9 @@ class LoadClient:
         self._idle.clear()
 
     async def send(self, base_url: str, path: str, body: bytes, due_s: float | None = None) -> Outcome:
-        """POST one JSON body and read its event stream to the end.
+        """POST one JSON body, which should ask for ``stream`` and usage, and read its events to the end.
 
-        Args:
-            base_url: ``http://host:port``.
-            path: For example ``/v1/chat/completions``.
-            body: The JSON body; should ask for ``stream`` and ``stream_options.include_usage``.
-            due_s: Event loop time at which the request should have been sent: TTFT counts from here,
-                so a client that falls behind shows it. Default: now.
+        TTFT counts from ``due_s`` in event loop time, by default now, so a client that falls behind shows it.
         """
         loop = asyncio.get_running_loop()
         due_s = loop.time() if due_s is None else due_s

@@ -6,10 +6,9 @@
                    ^
     this process: load client; turns of one session alternate between the replicas
 
-Everything but the engines' compute time is real: sockets, streams, the shared log, the caches' contents.
-Each policy gets engines with empty caches, new replicas and a namespace of its own, and the same
-requests; then the figures of all policies are shown side by side. Children write to files in a temporary
-directory; they are ended on success, failure, Ctrl-C and SIGTERM alike.
+Everything but the engines' compute time is real. Each policy gets engines with empty caches, new replicas, a
+namespace of its own, and the same requests. Children write to a temporary directory; they end on success,
+failure, Ctrl-C and SIGTERM alike.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from rich.console import Console
 
 from loadtest.client import LoadClient
 from loadtest.ideal import IdealCache
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import Child, ChildFailed, GatewayChild
 from loadtest.progress import shown
 from loadtest.replay import replay
 from loadtest.report import PolicyReport, Tally, report_table, summarize
@@ -59,12 +58,8 @@ FLUSH_TIMEOUT_S = 10.0
 def main(argv: list[str]) -> int:
     """Run the demo.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 if every request was answered, 1 if not or if something did not come up, 2 for a
-        wrong command line, 130 after Ctrl-C.
+    Return 0 if every request was answered, 1 if not or if something did not come up, 2 for a wrong command
+    line, 130 after Ctrl-C.
     """
     options = _parser().parse_args(argv)
     console = Console()
@@ -167,8 +162,6 @@ async def _demo(
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """What all policies share."""
-
     redis_url: str
     engine_urls: list[str]
     directory: Path
@@ -205,19 +198,16 @@ async def _replicas(fleet: _Fleet, scenario: Scenario, policy: str) -> AsyncIter
     """Two gateways that know nothing yet, before engines that hold nothing yet."""
     await fleet.flush()
     async with AsyncExitStack() as stack:
-        replicas: list[tuple[Child, str]] = []
-        for number, preferred in enumerate(REPLICA_PORTS, start=1):
-            port = free_port(preferred)
-            arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
-            arguments += ["--worker-urls", *fleet.engine_urls, "--redis-url", fleet.redis_url]
-            arguments += ["--namespace", f"demo-{policy}", "--log-level", "warning"]
-            arguments += ["--shutdown-delay-secs", "0"]
-            arguments += ["--worker-capacity-tokens", str(scenario.engine.cache_tokens)]
-            child = Child(f"{policy}-{number}", arguments, fleet.directory)
-            replicas.append((await stack.enter_async_context(child), f"http://127.0.0.1:{port}"))
-        for child, url in replicas:
-            await child.wait_for_answer(f"{url}/readiness")
-        yield [url for _, url in replicas]
+        flags = ["--policy", policy, "--worker-urls", *fleet.engine_urls, "--redis-url", fleet.redis_url]
+        flags += ["--namespace", f"demo-{policy}", "--log-level", "warning", "--shutdown-delay-secs", "0"]
+        flags += ["--worker-capacity-tokens", str(scenario.engine.cache_tokens)]
+        replicas = []
+        for number, port in enumerate(REPLICA_PORTS, start=1):
+            child = GatewayChild(f"{policy}-{number}", flags, fleet.directory, preferred_port=port)
+            replicas.append(await stack.enter_async_context(child))
+        for replica in replicas:
+            await replica.wait_until_ready()
+        yield [replica.url for replica in replicas]
 
 
 async def _measure(

@@ -1,14 +1,12 @@
-"""The ideal: what one infinite cache, seen by every request, would have reused.
+"""The ideal reuse: that of one infinite cache, seen by every request.
 
-It is the yardstick of a placement policy, so it is counted on the very bytes the emulated
-engines tokenise and in blocks of their size:
+It is counted on the very bytes the emulated engines tokenise and in blocks of their size:
 
     prompt   |--b0--|--b1--|--b2--|--b3--|tail      4 bytes a token, whole blocks only
     chain      h0 = H(0, b0)   h1 = H(h0, b1) ...   equal hash: equal prefix
     reused   the leading run of blocks seen before, at most prompt - 1 tokens
 
-A request's blocks count as cached from the moment it is sent. A real engine holds them only
-after their prefill, so the ideal is a bound that no fleet exceeds.
+Blocks count as cached from the moment their request is sent, so no fleet exceeds the ideal.
 """
 
 import xxhash
@@ -17,10 +15,7 @@ from loadtest.engine.tokens import TOKEN_BYTES
 
 
 class IdealCache:
-    """An infinite prefix cache over prompts given as bytes.
-
-    Memory grows with the distinct blocks of a run, about 100 bytes each.
-    """
+    """An infinite prefix cache over prompts as bytes; about 100 bytes of memory per distinct block."""
 
     def __init__(self, block_tokens: int) -> None:
         assert block_tokens > 0
@@ -30,13 +25,8 @@ class IdealCache:
     def reuse(self, prompt: bytes, held_bytes: int = 0) -> int:
         """Count the tokens of a prompt that the cache holds, then add the prompt to it.
 
-        Args:
-            prompt: The prompt as the engine tokenises it.
-            held_bytes: Leading bytes that an engine is known to have processed: the prompt and
-                the answer of this session's previous turn. Answers enter the cache this way.
-
-        Returns:
-            Reused tokens, below the length of the prompt: its last token is always computed.
+        ``held_bytes`` leading bytes were processed before, the prompt and the answer of the session's last
+        turn: answers enter the cache this way. The last token is always computed.
         """
         block_bytes = self._block_tokens * TOKEN_BYTES
         view = memoryview(prompt)

@@ -4,10 +4,9 @@ from pathlib import Path
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Read the lines of a file; none if there is no file. A last one that was cut off is taken away.
+    """Read the lines of a file and remove a last one that was cut off; none without a file.
 
-    Raises:
-        OSError: It cannot be read or written.
+    May raise `OSError`.
     """
     data = path.read_bytes() if path.exists() else b""
     whole = data[: data.rfind(b"\n") + 1]

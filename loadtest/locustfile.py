@@ -7,10 +7,10 @@
     locust ... --trace traces/toolagent.jsonl --window 0:600 --speed 2                   a recorded trace
     locust ... --preset steady --processes 4                                             on several cores
 
-Presets are told in `loadtest.locusts.presets`, users in `loadtest.locusts.users`. A run with a preset writes
-locust's HTML report, `cacheway-PRESET.html` if `--html` names no other, prints a summary, and ends with
-status 1 if it broke what the preset promises. On several machines: `--master --expect-workers N` here,
-`--worker --master-host` there.
+See `loadtest.locusts.presets` and `loadtest.locusts.users`. A run with a preset writes locust's HTML report,
+`cacheway-PRESET.html` unless `--html` names another, prints a summary, and ends with status 1 if it broke a
+promise of the preset. On several machines: `--master --expect-workers N` here, `--worker --master-host`
+there.
 """
 
 import os
@@ -40,7 +40,7 @@ OUTPUT_TOKENS_MAX = 4096
 
 
 class PresetShape(LoadTestShape):
-    """How many users there are, as the preset says."""
+    """Number of users over time, by the preset."""
 
     use_common_options = True
 

@@ -1,10 +1,9 @@
-"""Child processes that come up, tell when they are ready, and are gone when their owner is.
+"""Child processes that come up, report when they are ready, and end with their owner.
 
     start -> ready (a line on stdout, or an HTTP path that answers 200) -> SIGTERM -> SIGKILL after a while
 
-What a child writes goes to a file of its own, and the end of that file is part of the message when the
-child does not come up. Ctrl-C reaches only the owner, and if that is killed its children end, too
-(`router.child_process`).
+The output of a child goes to a file of its own, whose end is part of the message when it does not come up.
+Ctrl-C reaches only the owner, and if that is killed its children end, too (`router.child_process`).
 """
 
 import asyncio
@@ -29,7 +28,7 @@ POLL_S = 0.05
 LOG_LINES = 15
 
 PORTS = (10_000, 32_000)
-"""Of servers that are started here; Linux gives 32,768 and above to outgoing connections."""
+"""Ports of servers that are started here; Linux gives 32,768 and above to outgoing connections."""
 
 PORT_TRIES = 100
 
@@ -41,16 +40,13 @@ class ChildFailed(Exception):
 class Child:
     """One ``cacheway`` command as a child process; an async context manager that ends it.
 
-    A gateway has its admin API on the data port, unless its arguments say otherwise: several of them share a
-    machine.
+    A gateway has its admin API on the data port, unless its arguments say otherwise: several share a machine.
 
     Args:
-        name: What messages call it, and the name of its log file.
-        arguments: Arguments of ``cacheway``.
-        directory: Where its log goes.
-        module: What is run instead of ``cacheway``.
-        within: A command that runs the one behind it, like ``nsenter``; it must keep the process id.
-        program: What is run in place of Python and the module, for a program that is not ours.
+        name: For messages, and of its log file in ``directory``.
+        module: Runs instead of ``cacheway``.
+        within: A command that runs the one behind it, like ``nsenter``, and keeps the process id.
+        program: Runs in place of Python and the module.
     """
 
     def __init__(
@@ -97,10 +93,9 @@ class Child:
         await self._process.end(timeout_s)
 
     async def wait_for_line(self, start: str) -> str:
-        """Wait until its log has a complete line that begins so, and return that line.
+        """Return the first complete line of its log with this start.
 
-        Raises:
-            ChildFailed: It ended before, or said nothing of the kind in time.
+        `ChildFailed` if it ends before, or is late.
         """
         async for _ in self._polls(f"the line {start!r}"):
             for line in self.log.read_text(errors="replace").splitlines(keepends=True):
@@ -109,11 +104,7 @@ class Child:
         raise AssertionError("polls end by raising")
 
     async def wait_for_answer(self, url: str) -> None:
-        """Wait until a URL answers 200.
-
-        Raises:
-            ChildFailed: The child ended before, or the URL did not answer in time.
-        """
+        """Wait until a URL answers 200; `ChildFailed` if the child ends before, or the URL is late."""
         async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
             async for _ in self._polls(url):
                 with contextlib.suppress(httpx.TransportError):
@@ -140,11 +131,32 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
-def free_port(preferred: int = 0) -> int:
-    """Return a TCP port of the loopback interface that was free a moment ago: the preferred one if it is.
+class GatewayChild(Child):
+    """``cacheway serve``, or another module with its flags, on a port of 127.0.0.1."""
 
-    Others come by chance from below those that the system gives to outgoing connections: one of these would
-    take it before a child listens there, and so would a process beside us that asks for the same.
+    def __init__(
+        self,
+        name: str,
+        flags: Sequence[str],
+        directory: Path,
+        module: str = "router",
+        preferred_port: int = 0,
+    ) -> None:
+        self.port = free_port(preferred_port)
+        self.url = f"http://127.0.0.1:{self.port}"
+        listen = ("serve", "--host", "127.0.0.1", "--port", str(self.port))
+        super().__init__(name, (*listen, *flags), directory, module)
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it serves; `ChildFailed` as `wait_for_answer`."""
+        await self.wait_for_answer(f"{self.url}/readiness")
+
+
+def free_port(preferred: int = 0) -> int:
+    """Return a free TCP port of the loopback interface, the preferred one if possible.
+
+    Others are random and below those of outgoing connections, which would take one before a child listens
+    there.
     """
     chance = random.SystemRandom()
     for port in (preferred, *(chance.randrange(*PORTS) for _ in range(PORT_TRIES))):

@@ -1,4 +1,4 @@
-"""What a demo shows while it runs: bars on a terminal, an occasional line elsewhere.
+"""Progress of a demo: bars on a terminal, an occasional line elsewhere.
 
 The display reads the tally of the running policy at a fixed pace; the load never waits for it.
 """
@@ -20,14 +20,9 @@ LINE_S = 5.0
 async def shown(
     console: Console, policy: str, request_count: int, tally: Tally, time_scale: float = 1.0
 ) -> AsyncIterator[None]:
-    """Show the progress of one policy while the body runs.
+    """Show the progress of one policy while the body runs and fills the tally.
 
-    Args:
-        console: Bars if it is a terminal, else a line every 5 s.
-        policy: Name of the policy.
-        request_count: Requests of the whole run.
-        tally: Filled by the body.
-        time_scale: See `loadtest.report.summarize`.
+    On a terminal bars, else a line every 5 s; ``time_scale`` as in `loadtest.report.summarize`.
     """
     show = _bars if console.is_terminal else _lines
     task = asyncio.create_task(show(console, policy, request_count, tally, time_scale), name="progress")

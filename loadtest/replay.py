@@ -1,15 +1,13 @@
-"""Replaying scripts against a fleet: when each request goes out, and what came of it.
+"""Replay of scripts against a fleet: times of requests, and their results.
 
-A *script* is a session: it starts at a fixed time of the run and yields its turns one after the
-other, each knowing the answer to the one before. A row of a trace is a script of one turn. Starts
-are open loop (nobody waits for a slow fleet); the turns of a session are closed loop (an agent
-cannot go on without the answer).
+A *script* is a session: it starts at a fixed time of the run and yields its turns one after the other, each
+knowing the answer to the one before. A row of a trace is a script of one turn. Starts are open loop, the
+turns of a session closed loop.
 
     start_s -> turn 1 -> answer -> think_s -> turn 2 -> ... -> end
 
-The run ends when the last script has ended; `LoadClient`'s time limit makes sure that it does. A
-turn that fails ends its session, and the turns that it never sent are counted as failed, so that a
-fleet cannot look better by failing early.
+The run ends with the last script, within `LoadClient`'s time limit. A turn that fails ends its session, and
+the unsent turns count as failed, so that a fleet cannot look better by failing early.
 """
 
 import asyncio
@@ -28,8 +26,7 @@ class Turn:
     Attributes:
         think_s: Seconds between the previous answer (or the script's start) and this request.
         path: API path.
-        body: JSON body.
-        prompt: The prompt as the emulated engine tokenises it: what the ideal is counted on.
+        prompt: As the emulated engine tokenises it, for the ideal.
         held_bytes: Leading bytes of ``prompt`` that an engine has processed in this script's last turn.
     """
 
@@ -49,7 +46,7 @@ class Script(Protocol):
 
     @property
     def turn_count(self) -> int:
-        """How many turns it has."""
+        """Number of its turns."""
 
     def turns(self) -> Generator[Turn, Outcome, None]:
         """Yield the turns; each ``send`` brings the outcome of the turn yielded before."""
@@ -73,24 +70,13 @@ async def replay(
     inflight_max: int = 512,
     sticky: bool = False,
 ) -> int:
-    """Run all scripts to their end.
+    """Run all scripts to their end; return the turns that were never sent, because their session had failed.
 
-    The n-th script sends its k-th turn to replica ``(n + k) mod len(base_urls)``: turns of one session
-    always alternate, which is the hardest case for replicas that share nothing. If ``sticky``, all its
-    turns go to replica ``n mod len(base_urls)``.
-
-    Args:
-        scripts: In any order.
-        base_urls: The gateway's replicas.
-        client: An open client.
-        ideal: Fed with every prompt in the order of sending.
-        observe: Told of every finished request; must not block.
-        inflight_max: Requests in flight at most; a request that must wait for its place is late, and
-            the wait counts in its TTFT.
-        sticky: Whether a script stays with one replica.
-
-    Returns:
-        Turns that were never sent, because their session had failed before.
+    The n-th script sends its k-th turn to replica ``(n + k) mod len(base_urls)``: alternating turns are the
+    hardest case for replicas that share nothing. With ``sticky`` all its turns go to replica ``n mod
+    len(base_urls)``. ``ideal`` gets every prompt in the order of sending, ``observe`` every finished request,
+    without blocking. A request that waits for its place among ``inflight_max`` is late, and the wait counts
+    in its TTFT.
     """
     loop = asyncio.get_running_loop()
     origin_s = loop.time()

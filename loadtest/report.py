@@ -1,7 +1,6 @@
-"""What a run showed: one row per policy, as a table for people and as JSON for programs.
+"""Results of a run: one row per policy, as a table and as JSON.
 
-Ratios are of tokens, never of requests. A request that failed counts as failed and nowhere else:
-neither its time nor its tokens enter a figure.
+Ratios are of tokens, never of requests. Neither time nor tokens of a failed request enter a figure.
 
     hit ratio        cached_tokens / prompt_tokens, as the engines report them
     ideal hit ratio  the same with one infinite cache over the same requests (`loadtest.ideal`)
@@ -19,15 +18,7 @@ from loadtest.replay import Sample
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Return the nearest-rank percentile: the least value that ``share`` of all do not exceed.
-
-    Args:
-        ordered: Values in ascending order.
-        share: 0 < share <= 1.
-
-    Returns:
-        One of the values; None if there are none.
-    """
+    """Return the least of some ascending values that a ``share`` in (0, 1] do not exceed; None of none."""
     assert 0 < share <= 1
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
@@ -71,24 +62,17 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """The figures of one run; times in seconds, ratios from 0 to 1, None where nothing was measured.
+    """The figures of one run; ratios from 0 to 1, None where nothing was measured.
 
     Attributes:
-        policy: Name of the policy.
         completed: Requests answered to their end.
-        failed: Requests that were not, with those that their sessions therefore never sent.
-        hit_ratio: Reported cached tokens over prompt tokens.
-        ideal_hit_ratio: The same for one infinite cache.
+        failed: Other requests, with those that their sessions therefore never sent.
         ideal_share: ``hit_ratio`` over ``ideal_hit_ratio``; 1 if there was nothing to reuse.
-        prompt_tokens: Sum over the completed requests.
-        output_tokens: Likewise.
-        ttft_p50_s: Time to first token, from when the request was due.
-        ttft_p90_s: Likewise.
-        ttft_p99_s: Likewise.
+        prompt_tokens: Sum over the completed requests, like ``output_tokens``.
+        ttft_p50_s: From when the request was due, like the others.
         tpot_p50_s: Mean gap between the chunks of one answer.
         prefill_utilisation: Share of the run that the engines' prefill was busy, mean of all.
         duration_s: From the first request's start to the last answer's end.
-        first_error: Why the first failure failed.
     """
 
     policy: str
@@ -121,16 +105,10 @@ def summarize(
     prefill_utilisation: float | None = None,
     time_scale: float = 1.0,
 ) -> PolicyReport:
-    """Make the report of one run.
+    """Make the report of one run; ``unsent`` turns count as failed.
 
-    Args:
-        policy: Name of the policy.
-        tally: All its samples.
-        unsent: Turns never sent because their session had failed.
-        duration_s: Length of the run, seconds as measured.
-        prefill_utilisation: See `PolicyReport`.
-        time_scale: Measured times are multiplied by this: the speed of a trace that was replayed
-            faster than recorded, so that the figures are in its own time.
+    Measured times are multiplied by ``time_scale``, the speed of a replay, so figures are in the trace's own
+    time.
     """
 
     def scaled(values: list[float], share: float) -> float | None:

@@ -1,8 +1,7 @@
-"""What a demo replays, and on which engines: the built-in workload, or a window of a trace.
+"""Scenarios of a demo, and their engines: the built-in workload, or a window of a trace.
 
-Both put two replicas before four engines. The built-in workload runs in real time; a trace runs
-``speed`` times faster than recorded, and so does the modelled time of the engines, so that queues
-are those of the recorded hour. Figures of a trace are then told in the trace's own time.
+Both put two replicas before four engines. A trace, and the modelled time of its engines, runs ``speed`` times
+faster than recorded, so that queues are those of the recorded hour; figures are in the trace's own time.
 """
 
 from collections.abc import Sequence
@@ -26,9 +25,8 @@ AGENT_ENGINE = EngineSettings(
 )
 """An engine of the built-in workload.
 
-40,000 prefill tokens/s is the order of one 8-GPU worker with a large mixture-of-experts model (SGLang
-reports 52,300 per node, https://lmsys.org/blog/2025-05-05-large-scale-ep/). The cache is small, because
-the workload's sessions are.
+40,000 prefill tokens/s is the order of one 8-GPU worker with a large mixture-of-experts model (SGLang reports
+52,300 per node, https://lmsys.org/blog/2025-05-05-large-scale-ep/). The cache is small, like the sessions.
 """
 
 TRACE_ENGINE = EngineSettings(
@@ -46,13 +44,10 @@ TRACE_OUTPUT_TOKENS_MAX = 2048
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One comparison.
+    """One comparison: the same scripts for every policy, on such engines.
 
     Attributes:
-        title: What is replayed, for people.
-        scripts: What to replay; the same for every policy.
-        engine: Each of the engines.
-        time_scale: How many seconds of the scenario one measured second is.
+        time_scale: Seconds of the scenario per measured second.
     """
 
     title: str
@@ -73,11 +68,7 @@ def agent_scenario(seed: int, *, quick: bool = False) -> Scenario:
 
 
 def trace_scenario(path: Path, window_s: tuple[float, float], speed: float, seed: int) -> Scenario:
-    """A window of a trace.
-
-    Raises:
-        TraceError: The trace cannot be read, or nothing arrives in the window.
-    """
+    """Make a scenario of a window of a trace; `TraceError` if it cannot be read, or nothing arrives in it."""
     rows = spread_arrivals(cut_window(read_trace(path), *window_s), seed)
     if not rows:
         raise TraceError(f"{path}: no request arrives in the window {window_s[0]:g}:{window_s[1]:g} s")

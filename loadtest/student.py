@@ -12,10 +12,9 @@ T_95 = (
 
 
 def t_95(measurements: int) -> float:
-    """Return the factor of the standard error in a 95 % interval; more than 17 measurements count as 17.
+    """Return the factor of the standard error in a 95 % interval of 2 or more measurements.
 
-    Args:
-        measurements: How many there are, at least 2.
+    More than 17 count as 17.
     """
     return T_95[min(measurements - 1, len(T_95)) - 1]
 

@@ -1,12 +1,10 @@
 """Request traces in the Mooncake format, and prompts that repeat what the trace repeats.
 
-One JSON object a line (Qin et al., "Mooncake", FAST 2025): ``timestamp`` in milliseconds,
-``input_length`` and ``output_length`` in tokens, and ``hash_ids``, one id per 512-token block.
-An id stands for the whole prefix up to and including its block, so equal leading ids are an
-equal prefix, and an infinite cache reuses exactly the leading run of ids it has seen.
-
-A trace holds no text. `PromptText` gives every id a fixed pseudo-random run of its own and
-joins the runs: prompts then share precisely the prefixes that the real ones shared.
+One JSON object a line (Qin et al., "Mooncake", FAST 2025): ``timestamp`` in milliseconds, ``input_length``
+and ``output_length`` in tokens, and ``hash_ids``, one id per 512-token block. An id stands for the whole
+prefix up to and including its block, so an infinite cache reuses exactly the leading run of ids it has seen.
+`PromptText` gives every id a fixed pseudo-random run of text, so prompts share precisely the recorded
+prefixes.
 
     file -> read_trace -> rows -> cut_window -> spread_arrivals -> rows ready to replay
 """
@@ -44,7 +42,7 @@ class TraceRequest:
     """One row of a trace.
 
     Attributes:
-        arrival_s: Seconds since the start of the trace, or of its window.
+        arrival_s: Since the start of the trace, or of its window.
         input_tokens: Prompt length, > 0.
         output_tokens: Generated length, > 0.
         block_ids: One id per 512 prompt tokens, the last block may be partial.
@@ -67,10 +65,7 @@ class _Row(msgspec.Struct):
 
 
 def read_trace(path: Path) -> Iterator[TraceRequest]:
-    """Read a trace, row by row, in the order of the file.
-
-    Args:
-        path: ``.jsonl``, also compressed as ``.gz`` or ``.zst`` (the latter needs the ``zstd`` command).
+    """Read a trace row by row from ``.jsonl`` (``.gz``, or ``.zst`` with the ``zstd`` command).
 
     Raises:
         TraceError: The file is missing, cannot be decompressed, or a row is not of the format.
@@ -146,10 +141,9 @@ def cut_window(rows: Iterable[TraceRequest], start_s: float, end_s: float) -> li
 
 
 def spread_arrivals(rows: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
-    """Spread rows that share one rounded timestamp over the time to the next one.
+    """Spread rows that share one rounded timestamp over the time to the next one, in their order.
 
-    The order of the rows stays. Within a step the arrivals are uniform, which is what is
-    left of a Poisson process when only the count of an interval is known.
+    Within a step arrivals are uniform: the rest of a Poisson process of which only counts are known.
     """
     chance = random.Random(f"{seed}/arrivals")
     groups = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row.arrival_s)]
@@ -169,8 +163,7 @@ def spread_arrivals(rows: Sequence[TraceRequest], seed: int) -> list[TraceReques
 def ideal_hit_ratio(rows: Iterable[TraceRequest]) -> float:
     """Share of all prompt tokens that one infinite cache would reuse, from a cold start.
 
-    Counted as the traces' publishers do: blocks are there as soon as their request arrives,
-    and only prompts enter the cache.
+    As the traces' publishers count: blocks are there when their request arrives, and only prompts are cached.
     """
     seen: set[int] = set()
     prompt_tokens = reused_tokens = 0
@@ -185,8 +178,8 @@ def ideal_hit_ratio(rows: Iterable[TraceRequest]) -> float:
 class PromptText:
     """The text of a trace's prompts: four ASCII characters per token, as the emulated engine cuts it.
 
-    An id's run is derived from the seed by SHAKE-128 (about 6 µs for 2 KiB), so nothing but
-    recently used runs is kept: 32 MiB, whatever the length of the trace.
+    SHAKE-128 derives an id's run from the seed (about 6 µs for 2 KiB), so only 32 MiB of recent runs are
+    kept.
     """
 
     def __init__(self, seed: int) -> None:

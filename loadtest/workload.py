@@ -1,20 +1,18 @@
 """The built-in workload: seeded multi-turn sessions of tool-using agents.
 
-A few applications serve many sessions. All sessions of one application share its system prompt and
-tools; within a session every turn repeats all that came before:
+All sessions of one application share its system prompt and tools; every turn repeats all that came before:
 
     turn 1   system + tools | task
     turn 2   system + tools | task | answer | tool result
     turn 3   system + tools | task | answer | tool result | answer | user's next wish ...
 
-Lengths are lognormal, as measured on real coding agents (a median tool result of some hundred tokens
-with a long tail), but contexts, think times and the number of sessions are cut down so that one run
-takes half a minute on two cores. What is kept is what matters to placement: the working set exceeds
-one engine's cache and fits the fleet's, most of a prompt is a prefix seen before, and what is new in
-a turn is small and varies.
+Lengths are lognormal, as measured on real coding agents (a median tool result of some hundred tokens with a
+long tail), but contexts, think times and the number of sessions are cut so that one run takes half a minute
+on two cores. The working set exceeds one engine's cache and fits the fleet's, most of a prompt is a known
+prefix, and the new part of a turn is small and varies.
 
-The same seed gives the same bytes, whatever the order in which sessions are replayed: every session
-draws from a random generator of its own. Only the answers come from the engine.
+The same seed gives the same bytes in any order of sessions: each draws from a random generator of its own.
+Only the answers come from the engine.
 """
 
 import itertools
@@ -42,23 +40,21 @@ _WORDS = tuple(a + b + c for a in "bcdfglmnprst" for b in "aeiou" for c in "dklm
 
 @dataclass(frozen=True, slots=True)
 class WorkloadShape:
-    """How much load, and of what kind.
+    """Amount and kind of load; lengths in tokens.
 
     Attributes:
-        sessions: Number of sessions.
-        start_window_s: They start at uniform random times in this window, seconds.
-        applications: Number of applications, each with its own system prompt and tools.
-        system_tokens: Range of an application's system prompt, tokens.
+        start_window_s: Sessions start at uniform random times in it.
+        applications: Each with its own system prompt and tools.
+        system_tokens: Range of an application's system prompt.
         tools: Tools per application, about 100 tokens each.
         turns: Range of turns per session.
-        task_tokens: Median of a session's first message, tokens.
-        result_tokens: Median of a tool result, tokens.
-        wish_tokens: Median of a user's later message, tokens.
+        task_tokens: Median of a session's first message.
+        result_tokens: Median of a tool result.
+        wish_tokens: Median of a user's later message.
         spread: Sigma of those three lognormal lengths.
-        message_tokens_max: No drawn message is longer.
         output_tokens: Range of generated tokens per turn.
         tool_share: Share of turns that end in a tool call.
-        think_s: Median pause before the next turn, seconds (lognormal, sigma 0.6, at most 5 times it).
+        think_s: Median pause before the next turn (lognormal, sigma 0.6, at most 5 times it).
     """
 
     sessions: int = 72
@@ -88,7 +84,7 @@ def words(chance: random.Random, tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What all sessions of one application have in common."""
+    """Common part of all sessions of one application."""
 
     system: Json
     tools: tuple[Json, ...]
@@ -117,7 +113,7 @@ def _application(shape: WorkloadShape, seed: int | str, number: int) -> Applicat
 
 @dataclass(frozen=True, slots=True)
 class _PlannedTurn:
-    """What a turn adds, drawn before the run: the text of ``message`` and how the answer shall look."""
+    """Addition of a turn, drawn before the run: the text of ``message`` and the form of the answer."""
 
     think_s: float
     text: str
@@ -136,7 +132,7 @@ class AgentSession:
 
     @property
     def turn_count(self) -> int:
-        """How many requests it sends."""
+        """Number of its requests."""
         return len(self.plan)
 
     def turns(self) -> Generator[Turn, Outcome, None]:
@@ -232,11 +228,8 @@ class TracedRequest:
     """One row of a trace as a `loadtest.replay.Script` of one completion request.
 
     Attributes:
-        row: The row; ``arrival_s`` counts from the start of the window.
-        speed: How many times faster than recorded the trace is replayed.
-        output_tokens_max: No answer is longer.
+        speed: Relative to the recording.
         text: Makes the prompt, when the request is sent and not before.
-        model: Who is asked.
     """
 
     row: TraceRequest

@@ -1,59 +1,12 @@
-"""What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
+"""Decisions: pure, over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
-from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates, SiteMap
-from policies.disaggregation.decode_selection import (
-    DECODE_COST,
-    DECODE_POLICIES,
-    DecodePartner,
-    DecodeSelector,
-    DecodeView,
-    decode_policy,
-)
-from policies.disaggregation.encoders import choose_encoder
-from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
-from policies.disaggregation.link_watch import LinkTurn, LinkWatch, Patience
-from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.disaggregation.offloading import Offloading, PastVerdict
-from policies.disaggregation.optimum import (
-    Curve,
-    Optimum,
-    RemoteSite,
-    Split,
-    Stage,
-    Stages,
-    Throughput,
-    ThroughputModel,
-    UncachedLengths,
-    WorkerClass,
-    decode_per_s,
-    egress_bytes_per_s,
-    kv_bytes_per_s,
-    service_curve,
-)
-from policies.disaggregation.role_demand import role_demand
-from policies.disaggregation.role_plan import (
-    DECODE,
-    NEVER_TOKENS,
-    PREFILL,
-    SWITCHED_OFF,
-    TURNING_LABEL,
-    RoleDemand,
-    RoleMember,
-    RoleRules,
-    RoleVerdict,
-    StageLoad,
-    live_lengths,
-    plan_roles,
-)
-from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
-from policies.dispatch.decision import Decider, Decision, DecisionRules, Queued
-from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
+from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
-from policies.dispatch.followers import repeated_blocks, waits_for_leader
-from policies.dispatch.pair_decision import PairDecider
-from policies.dispatch.prospects import Prospect, prospect
-from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
+from policies.dispatch.policy_rules import PolicyRules
+from policies.dispatch.ports import PartnerRoom, ScoredRequest, ShadowObserver
+from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
 from policies.dispatch.request_queue import (
@@ -70,11 +23,9 @@ from policies.dispatch.request_queue import (
 )
 from policies.dispatch.request_queue import Refusal as QueueRefusal
 from policies.dispatch.turns import QueueEntry, QueueOrder
-from policies.estimates.capacities import Reuse, learned_blocks
-from policies.estimates.costs import PROFILES, ServiceFit, ServiceModel
-from policies.estimates.decodes import DecodeFit, decoding_after
+from policies.estimates.costs import PROFILES, ServiceModel
+from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
-from policies.estimates.length_histogram import LengthDemand
 from policies.fleet.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.fleet.cache_pools import CachePool
 from policies.fleet.departures import departures
@@ -94,23 +45,22 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
-from policies.observing.shadow import Comparison, Judged, ScoredRequest, Shadow, ShadowObserver
+from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
-from policies.pricing.timing import Timing
-from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
-from policies.scoring import POLICIES, Policy, make_policy
-from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
+from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
-from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
-from policies.state.clock import LogClock, TimeSample
+from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthBuckets, LengthClass
+from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
 from policies.state.known_paths import KnownPaths
-from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
-from policies.state.links import LinkRules, Links, Quote, link_name, site_after
+from policies.state.link_states import LinkState, LinkStates
+from policies.state.links import LinkRules, Links, Quote, link_name
 from policies.state.newest import Newest
-from policies.state.op_log import OpLog
 from policies.state.ops import (
+    KIND_NAMES,
     OP_KINDS,
     Audited,
     BytesPerToken,
@@ -128,6 +78,7 @@ from policies.state.ops import (
     LinkMeasured,
     OffloadPlan,
     Op,
+    OpLog,
     OpRefused,
     Placed,
     Reported,
@@ -143,6 +94,7 @@ from policies.state.ops import (
     encode_op,
     encode_ops,
     encode_sound_ops,
+    said_us,
 )
 from policies.state.overrides import Overrides
 from policies.state.placed_forms import (
@@ -157,7 +109,7 @@ from policies.state.placed_forms import (
 )
 from policies.state.queue_view import QueueView
 from policies.state.rendezvous import turn_of
-from policies.state.waiting import Inversions, Tickets
+from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
 from policies.state.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Trim
@@ -165,6 +117,7 @@ from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Tri
 __all__ = [
     "ALONE",
     "ANY_BUCKET",
+    "ANY_LENGTH",
     "AUDIT_KEPT",
     "BOOTSTRAP_HOST_LABEL",
     "BOOTSTRAP_PORT_LABEL",
@@ -173,18 +126,17 @@ __all__ = [
     "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
-    "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
     "ENTRY_KINDS",
     "FULL_ATTENTION",
+    "FUTURE_US",
     "GRACE_LAGS",
     "GRACE_S",
     "HANDOVER_LABEL",
     "HAND_OVERS",
-    "LINK_LOOK_S",
+    "KIND_NAMES",
     "LOG_KINDS",
     "NEVER_TOKENS",
-    "NO_WORKER_RETRY_AFTER_S",
     "OP_KINDS",
     "POLICIES",
     "PREFILL",
@@ -192,8 +144,6 @@ __all__ = [
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
     "SLO_UNREACHABLE",
-    "SWITCHED_OFF",
-    "TURNING_LABEL",
     "UNKNOWN_KV",
     "Admission",
     "AdmissionRules",
@@ -207,21 +157,17 @@ __all__ = [
     "BytesPerToken",
     "CachePool",
     "Candidates",
-    "CandidatesBySite",
     "CapacityLearned",
     "Chosen",
     "Circuit",
     "CircuitSet",
-    "Comparison",
-    "Curve",
     "Decider",
+    "DeciderParts",
     "Decision",
+    "DecisionInput",
     "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
-    "DecodePartner",
-    "DecodeSelector",
-    "DecodeView",
     "Decoded",
     "Displaced",
     "EarlyEnds",
@@ -242,51 +188,35 @@ __all__ = [
     "HandOver",
     "HandOverName",
     "Insert",
-    "Inversions",
-    "Judged",
     "KnownPaths",
     "KvBytes",
     "Lanes",
     "Left",
     "LengthBuckets",
-    "LengthDemand",
+    "LengthClass",
     "LinkMeasured",
     "LinkRules",
     "LinkState",
-    "LinkStateRules",
     "LinkStates",
-    "LinkTurn",
-    "LinkWatch",
     "Links",
     "LogClock",
     "LogOp",
-    "Miss",
     "Newest",
-    "Offer",
-    "Offload",
     "OffloadPlan",
-    "OffloadReason",
-    "OffloadRules",
-    "OffloadVerdict",
-    "Offloading",
     "Onward",
     "Op",
     "OpLog",
     "OpRefused",
-    "Optimum",
-    "Outlook",
     "Overrides",
-    "PairDecider",
     "Pairing",
+    "PartnerRoom",
     "Partners",
-    "PastVerdict",
     "PathAsked",
     "PathTold",
-    "Patience",
     "Placed",
     "PlacedForms",
     "Policy",
-    "Prospect",
+    "PolicyRules",
     "QueueEntry",
     "QueueFull",
     "QueueOrder",
@@ -297,48 +227,28 @@ __all__ = [
     "Reason",
     "Redispatch",
     "RedispatchRules",
-    "RemoteSite",
     "Reported",
     "RequestFacts",
     "RequestQueue",
     "RequestView",
     "RetryBudget",
-    "Reuse",
-    "RoleDemand",
-    "RoleMember",
-    "RoleRules",
-    "RoleStep",
-    "RoleVerdict",
     "RoomRules",
     "ScoredRequest",
-    "ServiceFit",
     "ServiceLevel",
     "ServiceModel",
     "SettingsChanged",
-    "Shadow",
     "ShadowObserver",
     "Shed",
     "Shipped",
     "Shipping",
-    "Ships",
-    "SiteCandidates",
-    "SiteMap",
     "Slots",
-    "Split",
-    "Stage",
-    "StageLoad",
-    "Stages",
     "Started",
     "Switched",
-    "Throughput",
-    "ThroughputModel",
     "Ticket",
     "Tickets",
     "TimeSample",
-    "Timing",
     "Tracked",
     "Trim",
-    "UncachedLengths",
     "Unpublished",
     "Unserved",
     "Usage",
@@ -347,47 +257,27 @@ __all__ = [
     "Waiting",
     "WorkAhead",
     "Worker",
-    "WorkerClass",
     "WorkerGone",
     "WorkerPut",
     "admitted",
-    "beyond",
     "cheapest_row",
-    "choose_encoder",
     "class_of",
     "decode_entry",
     "decode_ops",
-    "decode_per_s",
-    "decode_policy",
-    "decoding_after",
     "departures",
-    "egress_bytes_per_s",
     "encode_op",
     "encode_ops",
     "encode_sound_ops",
-    "exceeded_tokens",
-    "kv_bytes_per_s",
-    "lane_by",
     "lane_of",
-    "learned_blocks",
     "link_name",
-    "live_lengths",
     "make_policy",
-    "model_and_bucket",
+    "model_and_length",
     "place",
-    "plan_roles",
     "priced",
     "probe_from_us",
-    "prospect",
     "redispatch",
-    "repeated_blocks",
-    "role_demand",
-    "role_taken",
-    "service_curve",
+    "said_us",
     "setting",
     "shares",
-    "site_after",
     "turn_of",
-    "turn_roles",
-    "waits_for_leader",
 ]

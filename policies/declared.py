@@ -1,9 +1,11 @@
-"""A setting: a field of a frozen dataclass that says what it may be and how a user gives it.
+"""A setting: a field of a frozen dataclass with its limits and the way in which a user gives it.
 
 The dataclass stands beside the code that reads its fields; `router.settings` puts these dataclasses together
-and judges what users give. The field's ``metadata`` holds limits and words, in the terms of `pydantic.Field`.
+and validates users' values. The field's ``metadata`` holds limits and words, in the terms of
+`pydantic.Field`.
 """
 
+import re
 from dataclasses import field
 from typing import Any
 
@@ -22,17 +24,19 @@ def setting(
     """Declare a setting.
 
     Args:
-        default: Value when nobody sets it.
-        description: What it does, its unit, how to turn it off, and why this default.
-        flag: Command-line name without dashes in front, where it is not the field's own name
-            with dashes and ``-secs`` for ``_s``.
-        choices: Values it takes, where its type does not say so.
-        allowed: What it may be, in words, where type and limits do not say so.
-        live: Whether it may change while the gateway serves (`router.live_settings`).
-        common: Whether ``--help`` shows it, to those who are new here too.
+        default: Value without a user's.
+        description: Effect, unit, how to turn it off, and the reason for the default.
+        flag: Command-line name without dashes in front, where it is not the field's own name with dashes and
+            ``-secs`` for ``_s``.
+        choices: Valid values, where its type does not name them.
+        allowed: Valid values in words, where type and limits do not tell.
+        live: True if it may change while the gateway serves (`router.live_settings`).
+        common: True if ``--help`` shows it.
         limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
     """
     extra = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live, "common": common}
+    if choices:
+        limits["pattern"] = rf"^(?:{'|'.join(map(re.escape, choices))})$"
     metadata = {"description": description, "json_schema_extra": extra, **limits}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)

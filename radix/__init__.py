@@ -11,7 +11,6 @@ from radix.blocks import (
     root_hash,
 )
 from radix.bounds import (
-    AMOUNT_MAX,
     ANSWERS_MAX,
     COUNT_MAX,
     DURATION_US_MAX,
@@ -22,10 +21,8 @@ from radix.bounds import (
     PATH_BYTES_MAX,
     PATHS_MAX,
     RANKS_MAX,
-    RATE_MAX,
     TEXT_CHARS_MAX,
     TOKENS_MAX,
-    URL_CHARS_MAX,
     WHOLE_MAX,
     WORKERS_MAX,
     Amount,
@@ -57,19 +54,15 @@ from radix.bounds import (
     sane_whole,
     whole,
 )
-from radix.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 from radix.match import Match
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
-from radix.residency import Residency
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.starts import SharedStart, shared_start
-from radix.tree import BLOCKS_MAX, PrefixTree
+from radix.tree import PrefixTree
 from radix.windows import FULL_ATTENTION, PROFILES, Attention, AttentionProfile, safe_blocks
 
 __all__ = [
-    "AMOUNT_MAX",
     "ANSWERS_MAX",
-    "BLOCKS_MAX",
     "BLOCK_BYTES",
     "BLOCK_TOKENS",
     "COUNT_MAX",
@@ -84,24 +77,18 @@ __all__ = [
     "PATH_BYTES_MAX",
     "PROFILES",
     "RANKS_MAX",
-    "RATE_MAX",
     "TEXT_CHARS_MAX",
     "TOKENS_MAX",
-    "URL_CHARS_MAX",
     "WHOLE_MAX",
     "WORKERS_MAX",
     "Amount",
     "Attention",
     "AttentionProfile",
     "BlockChain",
-    "BlocksRemoved",
-    "BlocksStored",
-    "CacheCleared",
     "ContextTokens",
     "Count",
     "CountOrUnknown",
     "EndGone",
-    "EngineEvent",
     "Forget",
     "Insert",
     "KvBytes",
@@ -114,7 +101,6 @@ __all__ = [
     "PrefixTree",
     "Rate",
     "Real",
-    "Residency",
     "Rows",
     "Seconds",
     "Share",

@@ -1,21 +1,19 @@
 """Prompt identity as chained block hashes.
 
-A prompt is cut into blocks of `BLOCK_TOKENS` tokens (`BLOCK_BYTES` of text) and each
-block is hashed with the hash of the block before it as the seed:
+A prompt is cut into blocks of `BLOCK_TOKENS` tokens (`BLOCK_BYTES` of text). The hash of each block is seeded
+with the hash of the block before it:
 
     root ──► h0 = H(block 0, seed=root) ──► h1 = H(block 1, seed=h0) ──► ...
 
-so one 64-bit number stands for a block *and everything before it*, and two paths that
-agree at block i agree at every block before i. The root carries what must never be
-shared: namespace seed, tenant, model, LoRA. A last block that is not full is left out,
-since it changes as soon as the conversation goes on.
+One 64-bit number therefore stands for a block and everything before it, and two paths that agree at block i
+agree at every block before i. The root carries what must never be shared: namespace seed, tenant, model,
+LoRA. A last block that is not full is left out, since it changes when the conversation goes on.
 
-A path is its hashes as packed little-endian ``u64``: compared and copied at C speed, and
-the only form in which a prompt leaves the process. The tree reads paths in the machine's
-own order, so the gateway runs on little-endian machines only.
+A path is its hashes as packed little-endian ``u64``, the only form in which a prompt leaves the process. The
+tree reads paths in the machine's byte order, so the gateway runs on little-endian machines only.
 
-H is XXH3-64, which is not cryptographic: a tenant that could choose text to collide
-with its own roots gains a wrong prediction, never another tenant's data.
+H is XXH3-64, which is not cryptographic: a tenant that chooses text to collide with its own roots gains a
+wrong prediction, never another tenant's data.
 """
 
 from array import array
@@ -35,31 +33,19 @@ HASH_BYTES = 8
 
 
 def root_hash(seed: int, *parts: bytes) -> int:
-    """Hash what two prompts must have in common before their blocks may be compared.
+    """Hash what two prompts must have in common before their blocks may be compared: salt, model, LoRA.
 
-    Args:
-        seed: Seed of the namespace, 0 to 2**64 - 1.
-        parts: Salt, model, LoRA and so on. Their lengths are hashed too, so
-            ``(b"ab", b"c")`` and ``(b"a", b"bc")`` differ.
-
-    Returns:
-        A 64-bit hash, the root of `chain_bytes` and `chain_token_ids`.
+    Lengths are hashed too, so ``(b"ab", b"c")`` and ``(b"a", b"bc")`` differ. ``seed`` is unsigned, of 64
+    bits.
     """
     framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return xxh3_64_intdigest(framed, seed)
 
 
 def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: int = BLOCK_BYTES) -> bytes:
-    """Chain the full blocks of a byte string.
+    """Chain the full blocks of a byte string to a root (`root_hash`) and return their packed hashes.
 
-    Args:
-        data: Canonical bytes of the prompt.
-        root: Hash that the first block is chained to, see `root_hash`.
-        block_bytes: Block size, > 0.
-
-    Returns:
-        Packed hashes, 8 bytes for each full block. Costs 0.17 µs per block of 1 KiB
-        (``python -m loadtest.bench.tree``).
+    Costs 0.17 µs per block of 1 KiB (``python -m loadtest.bench.tree``).
     """
     view = memoryview(data)
     digest = xxh3_64_intdigest
@@ -70,21 +56,20 @@ def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: in
 
 
 class BlockChain:
-    """Chains a prompt that comes in pieces; wherever it is cut, the path is that of `chain_bytes`.
+    """Chain of a prompt that comes in pieces; its path is that of `chain_bytes`, wherever the prompt is cut.
 
     Attributes:
-        tail: What came behind the last full block.
+        tail: Bytes behind the last full block.
     """
 
     def __init__(self, root: int, block_bytes: int = BLOCK_BYTES) -> None:
-        """Begin a prompt; see `chain_bytes`."""
         self.tail = b""
         self._block_bytes = block_bytes
         self._last = root
         self._paths: list[bytes] = []
 
     def add(self, data: bytes) -> None:
-        """Add a piece; costs what `chain_bytes` does, and one copy of the piece."""
+        """Add a piece; costs one copy of it beside `chain_bytes`."""
         data = self.tail + data
         path = chain_bytes(data, self._last, self._block_bytes)
         if path:
@@ -99,38 +84,17 @@ class BlockChain:
 
 
 def chain_token_ids(ids: Sequence[int], root: int, block_tokens: int = BLOCK_TOKENS) -> bytes:
-    """Chain the full blocks of a sequence of token ids.
-
-    Args:
-        ids: Token ids, 0 to 2**32 - 1.
-        root: Hash that the first block is chained to, see `root_hash`.
-        block_tokens: Block size, > 0.
-
-    Returns:
-        Packed hashes, 8 bytes for each full block.
-
-    Raises:
-        OverflowError: If an id does not fit into 32 bits.
-        TypeError: If an id is not an integer.
-    """
+    """Chain the full blocks of a sequence of token ids, 0 to 2**32 - 1, as `chain_bytes` does."""
     return chain_bytes(memoryview(array("I", ids)).cast("B"), root, block_tokens * 4)
 
 
 def words_of(path: bytes) -> "memoryview[int]":
-    """The hashes of a path as integers.
-
-    Raises:
-        ValueError: If the path is not whole hashes.
-    """
+    """Return the hashes of a path as integers; raise ValueError if the path is not whole hashes."""
     check_path(path)
     return memoryview(path).cast("Q")
 
 
 def check_path(path: bytes) -> None:
-    """Check that a path is whole hashes.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Raise ValueError if a path is not whole hashes."""
     if len(path) % HASH_BYTES:
         raise ValueError(f"a path of {len(path)} bytes is not whole block hashes")

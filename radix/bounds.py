@@ -1,11 +1,10 @@
-"""What a number, a name or a text may be, wherever it comes from: the one place that says so.
+"""Bounds of every number, name and text, wherever it comes from.
 
-Clients, administrators, workers, pods and Redis are bounded where they enter. The operations that replicas
-send each other carry these bounds in their types, so the decoder refuses what exceeds them, and so does
-whoever encodes (`policies.state.ops.encode_op`): what cannot be published is not applied.
+Values from clients, administrators, workers, pods and Redis are checked where they enter. The types of the
+operations that replicas exchange carry these bounds too, for decoder and encoder.
 
 Sums in the columns of the fold are float64, exact for whole numbers up to 2**53 (`WHOLE_MAX`). One request
-adds at most 2**36 tokens, or microseconds, so 2**17 requests in flight at one worker still add up exactly.
+adds at most 2**36 tokens or microseconds, so 2**17 requests in flight at one worker still add up exactly.
 """
 
 from math import inf
@@ -36,13 +35,13 @@ KV_BYTES_MAX = 1 << 42
 """KV of one request: 4 TiB; 2**11 transfers that share a link add up exactly."""
 
 AMOUNT_MAX = 1e9
-"""What is learned as a number with a fraction: seconds (32 years), requests."""
+"""Learned numbers with a fraction: seconds (32 years), requests."""
 
 RATE_MAX = 2.0**43
 """Bytes per second of a link: 70 Tbit/s."""
 
 NAME_CHARS_MAX = 256
-"""Names: models, adapters, tenants, replicas, classes, requests. What is longer is refused."""
+"""Names: models, adapters, tenants, replicas, classes, requests. Longer ones are refused."""
 
 TEXT_CHARS_MAX = 4096
 """Texts: reasons, values of labels and settings."""
@@ -57,7 +56,7 @@ KEYS_MAX = 1024
 """Entries of one operation's mapping that names no workers."""
 
 WORKERS_MAX = 16_384
-"""Workers of one fleet, those that were removed lately among them."""
+"""Workers of one fleet, including those removed lately."""
 
 PATH_BYTES_MAX = 1 << 24
 """Packed block hashes of one prompt: two million blocks."""
@@ -90,14 +89,15 @@ Path = Annotated[bytes, Meta(max_length=PATH_BYTES_MAX)]
 
 
 def whole(value: float, most: int) -> int:
-    """Round a number that was computed, 0 to ``most``; what is no number, or greater, is ``most``."""
+    """Round a computed number, 0 to ``most``; NaN and greater numbers give ``most``."""
     return max(round(value), 0) if value < most else most
 
 
 def parsed_whole(text: str, most: int = WHOLE_MAX) -> int | None:
-    """Read a whole number that somebody wrote in ASCII digits; None if it is none, or above ``most``.
+    """Read a whole number in ASCII digits; None if the text is none, or the number is above ``most``.
 
-    Unlike ``int``, which reads other scripts' digits and raises for ``"²"``, of which ``isdigit`` is true.
+    Unlike ``int``, it refuses other scripts' digits, and ``"²"``, for which ``isdigit`` is true and ``int``
+    raises.
     """
     if not text.isascii() or not text.isdigit() or len(text.lstrip("0")) > len(str(most)):
         return None
@@ -116,12 +116,12 @@ def sane_real(value: float, most: float) -> float:
 
 
 def is_name(text: object) -> bool:
-    """Whether a text can be a name: not empty, not too long, and nothing in it that cannot be written."""
+    """True if a text can be a name: not empty, not too long, printable."""
     return isinstance(text, str) and 0 < len(text) <= NAME_CHARS_MAX and text.isprintable()
 
 
 def is_base_url(url: str) -> bool:
-    """Whether connections can be made to a URL: http or https, a host, perhaps a port and a path, no more."""
+    """True for an http or https URL of a host, with a port and a path at most."""
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -1,19 +1,18 @@
-"""Who goes first when a bound is reached.
+"""Order of eviction when a bound is reached.
 
-Blocks are ordered by ``(last used, deeper first, hash)``; the lowest goes first. The order is
-total and is the same on every replica. A block is never used later than the one before it and
-is deeper, so descendants always go before their ancestors and what stays is a set of prefixes.
+Blocks are ordered by ``(last used, deeper first, hash)``; the lowest goes first. The order is total and equal
+on every replica. A block is never used later than the one before it and is deeper, so descendants go before
+their ancestors and the rest is a set of prefixes.
 
-Keeping the k highest elements of a growing set gives the same k in whatever order the
-elements come, and one that was refused once is refused for good unless it is used again.
-The highest place that was ever evicted, the *floor*, says exactly that: what is at or below it was, or
-would have been, evicted.
+The k highest elements of a growing set do not depend on the order of arrival, and an element refused once is
+refused for good unless it is used again. So the highest place ever evicted, the *floor*, tells all: what is
+at or below it was, or would have been, evicted.
 
-The heap is lazy. It has an entry for at least every *leaf* of a worker (a node it holds,
-with no child that it holds too), and no entry is higher than the place of its node:
+The heap is lazy. It has an entry for at least every *leaf* of a worker (a node it holds, with no child that
+it holds too), and no entry is higher than the place of its node:
 
-* times only rise and runs are cut at their end, so an entry can only be too low: it is corrected
-  when it surfaces, and one that then equals its successor was a second entry and goes;
+* times only rise and runs are cut at their end, so an entry can only be too low: it is corrected when it
+  surfaces, and dropped if it then equals its successor;
 * a run that is extended goes lower: it gets one more entry;
 * a node whose last child left becomes a leaf: it gets an entry then.
 """
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from radix.node import Node
 
 Key = tuple[int, int, int]
-"""Place of a block: last use in log microseconds, minus its depth, its hash."""
+"""Place of a block in the order: last use in log microseconds, minus its depth, its hash."""
 
 LOWEST: Key = (-1, 0, 0)
 """Below every block."""
@@ -35,14 +34,14 @@ HIGHEST: Key = (1 << 63, 0, 0)
 """Above every block."""
 
 SLACK_ENTRIES = 64
-"""Stale entries that are not worth a rebuild."""
+"""Stale entries that do not pay for a rebuild."""
 
 
 class EvictionQueue:
-    """A lazy heap of the nodes of one worker, or of all workers.
+    """Lazy heap of the nodes of one worker, or of all workers.
 
     Args:
-        used_of: Time of last use of a node by a worker, or None if it does not hold it.
+        used_of: Time of last use of a node by a worker; None if the worker does not hold it.
     """
 
     __slots__ = ("_heap", "_used_of")
@@ -64,11 +63,11 @@ class EvictionQueue:
         heapify(self._heap)
 
     def crowded(self, pairs: int) -> bool:
-        """Whether most entries are stale, with this many pairs of node and worker alive."""
+        """True if most entries are stale, with this many pairs of node and worker alive."""
         return len(self._heap) > 2 * pairs + SLACK_ENTRIES
 
     def lowest(self) -> "tuple[Key, int, Node] | None":
-        """The pair whose last block goes first: its place, the slot and the node. None if empty."""
+        """Place, slot and node of the pair whose last block goes first; None if there is none."""
         heap = self._heap
         while heap:
             key, _, slot, node = heap[0]
@@ -86,21 +85,12 @@ class EvictionQueue:
         return None
 
     def runner_up(self) -> Key:
-        """At most the place of the next pair, after `lowest` found one."""
+        """Upper bound of the next pair's place, after `lowest` found one."""
         return min((entry[0] for entry in self._heap[1:3]), default=HIGHEST)
 
 
 def blocks_at_or_below(node: "Node", key: Key, limit: Key) -> int:
-    """How many blocks at the end of a run go before ``limit``, given that the last one does.
-
-    Args:
-        node: The run.
-        key: Place of its last block, not above ``limit``.
-        limit: Place to compare with.
-
-    Returns:
-        1 to the size of the run.
-    """
+    """Return how many blocks at the end of a run go before ``limit``, >= 1: the last one, at ``key``."""
     if key[0] < limit[0]:
         return node.size
     deeper = limit[1] - key[1]
@@ -115,14 +105,8 @@ def evict(
 ) -> Key:
     """Cut the lowest blocks of a queue while there are too many, or they are at or below the floor.
 
-    Args:
-        queue: The order of eviction.
-        floor: Highest place evicted so far.
-        over: How many blocks at the end of this node are too many; 0 for none.
-        cut: Takes that many blocks at the end of a node from the worker in a slot.
-
-    Returns:
-        The new floor.
+    ``over`` returns the blocks too many, of those at the end of a node; ``cut`` takes so many from the worker
+    in a slot. Returns the new floor.
     """
     while (lowest := queue.lowest()) is not None:
         key, slot, node = lowest

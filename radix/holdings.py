@@ -1,15 +1,14 @@
-"""What one worker holds, and what it is known to have lost.
+"""The blocks that one worker holds, and those it is known to have lost.
 
-Losses are remembered so that an older use that is heard of late does not undo them. There
-are four, and each says up to which time, and from which block on, a use no longer counts:
+Losses are remembered so that an older use that arrives late does not undo them:
 
-* a *forget* is one watermark: nothing used before it counts;
-* a *trim* is a tombstone, the hash of the first block that is gone with a watermark: what
-  was used before ends above that block;
-* an *end that is gone* is a tombstone too, under the hash of the block mixed with `END_SALT`, which no
-  block has: what was said of that boundary before does not count. So it travels as trims do, and who does not
-  know of it sees the trim of a block that nobody holds;
-* an *eviction* raises the floor, a place in the order of `radix.eviction`: nothing at or below it counts.
+* a *forget* is one watermark: uses before it do not count;
+* a *trim* is a tombstone, the hash of the first block that is gone with a watermark: an older use ends above
+  that block;
+* an *end that is gone* is a tombstone too, under the block's hash mixed with `END_SALT`, which no block has:
+  older reports of that boundary do not count. It travels as trims do, and a reader that does not know it sees
+  the trim of a block that no worker holds;
+* an *eviction* raises the floor, a place in the order of `radix.eviction`: uses at or below it do not count.
 """
 
 from itertools import islice
@@ -19,36 +18,31 @@ from radix.eviction import LOWEST, EvictionQueue, Key
 from radix.node import Node
 
 TRIM_HORIZON_US = 120_000_000
-"""How long a trim is remembered: far longer than an entry of the log can be late."""
+"""Time for which a trim is remembered: far longer than an entry of the log can be late."""
 
 END_SALT = 0x9E3779B97F4A7C15
-"""Makes of a block's hash that of the boundary behind it: 2**64 divided by the golden ratio, an odd number
-with nothing to do with XXH3."""
+"""Turns a block's hash into that of the boundary behind it: 2**64 / golden ratio, odd, unrelated to XXH3."""
 
 TRIMS_MAX = 1024
 """Most trims remembered per worker."""
 
 
 class Holdings:
-    """What one worker holds, and what it is known to have lost.
+    """The nodes that one worker holds, and its losses.
 
     Attributes:
         used: Log time of last use of each node held, microseconds.
-        blocks: Blocks held.
         capacity: Most blocks it may hold; None for no limit of its own.
         queue: Its order of eviction; None without a capacity.
-        floor: Highest place in that order that was ever evicted: nothing at or below it comes back.
-        ends_from_us: Request ends older than this do not count: their windows are gone.
-        forgot_us: Watermark of `PrefixTree.forget`: nothing last used before comes back.
-        trimmed: Tombstones of `PrefixTree.trim`: hash of the removed block -> its watermark; and those of
-            `PrefixTree.end_gone`.
+        floor: Highest place ever evicted; nothing at or below it comes back.
+        forgot_us: Watermark of `PrefixTree.forget`.
+        trimmed: Tombstones of `PrefixTree.trim` and `PrefixTree.end_gone`: hash -> watermark.
         trimmed_us: Newest of them, so that an insert that is not late does not look.
     """
 
     __slots__ = (
         "blocks",
         "capacity",
-        "ends_from_us",
         "floor",
         "forgot_us",
         "queue",
@@ -63,19 +57,17 @@ class Holdings:
         self.capacity: int | None = None
         self.queue: EvictionQueue | None = None
         self.floor: Key = LOWEST
-        self.ends_from_us = 0
         self.forgot_us = 0
         self.trimmed: dict[int, int] = {}
         self.trimmed_us = 0
 
-    def admitted(self, path: bytes, at_us: int, tree_floor: Key) -> int:
-        """How many blocks of a path a use at ``at_us`` still counts for, after all that was removed.
+    @property
+    def ends_from_us(self) -> int:
+        """Log time before which request ends do not count: their windows are gone."""
+        return max(self.forgot_us, self.floor[0] + 1)
 
-        Args:
-            path: Packed hashes.
-            at_us: Log time of the use.
-            tree_floor: Floor of the whole tree.
-        """
+    def admitted(self, path: bytes, at_us: int, tree_floor: Key) -> int:
+        """Return how many blocks of a path a use at ``at_us`` counts for, after all removals."""
         blocks = len(path) // HASH_BYTES
         if at_us > self.forgot_us and at_us > self.trimmed_us and at_us > max(self.floor, tree_floor)[0]:
             return blocks  # nothing was removed since
@@ -98,17 +90,15 @@ class Holdings:
         return blocks
 
     def end_counts(self, block_hash: int, at_us: int) -> bool:
-        """Whether what was said at a time of the boundary behind a block still counts."""
+        """True if a report at ``at_us`` of the boundary behind a block still counts."""
         return at_us >= self.trimmed_us or at_us >= self.trimmed.get(block_hash ^ END_SALT, 0)
 
     def raise_floor(self, floor: Key) -> None:
-        """Something was evicted here or, says a snapshot, elsewhere."""
-        if floor > self.floor:
-            self.floor = floor
-            self.ends_from_us = max(self.ends_from_us, floor[0] + 1)
+        """Note an eviction, here or, as a snapshot reports, elsewhere."""
+        self.floor = max(self.floor, floor)
 
     def remember_trim(self, block_hash: int, before_us: int, newest_us: int) -> None:
-        """Leave a tombstone, and take away what is beyond the horizon: two of the oldest for each that comes.
+        """Leave a tombstone, and remove two of the oldest if they are beyond the horizon.
 
         If there are too many within it, the older half goes.
         """

@@ -1,8 +1,8 @@
-"""What is always true of a prefix tree. For tests: it looks at every node and every pair."""
+"""Laws of a prefix tree, for tests: the check looks at every node and every pair."""
 
 from radix.bitmask import bits
 from radix.blocks import HASH_BYTES
-from radix.node import Node
+from radix.node import EndColumns, Node
 from radix.tree import PrefixTree
 
 
@@ -20,6 +20,10 @@ def check(tree: PrefixTree) -> None:
             stack.append(child)
         if node is tree.root:
             continue
+        if node.end_columns is not None:
+            fresh = EndColumns(node.ends or {})
+            assert (node.end_columns.keys == fresh.keys).all(), "columns of ends have the ends"
+            assert (node.end_columns.at_us == fresh.at_us).all(), "columns of ends have their times"
         assert node.run, "no run is empty"
         assert len(node.run) % HASH_BYTES == 0, "a run is whole hashes"
         assert node.holders, "what nobody holds is gone"
@@ -45,6 +49,9 @@ def check(tree: PrefixTree) -> None:
     assert blocks <= tree.blocks_max, "the tree's bound"
     assert pairs == sum(len(holdings.used) for holdings in tree.holdings), "a worker holds only what is here"
     for slot, holdings in enumerate(tree.holdings):
+        assert tree.ends_from_us[slot] == holdings.ends_from_us, (
+            "the column of what ends must not be older than"
+        )
         assert held[slot] == holdings.blocks, "a worker's total"
         assert holdings.capacity is None or holdings.blocks <= holdings.capacity, "a worker's bound"
         assert (holdings.capacity is None) == (holdings.queue is None), "a queue for a bound"

@@ -1,7 +1,7 @@
-"""How much of a path each worker holds.
+"""Match of a path with the blocks that each worker holds.
 
 A walk down the tree finds *where sets of workers part from the path* (`radix.bitmask`), a handful even among
-a thousand workers. From that follows what is asked for: all workers' matches as a column, or one worker's.
+a thousand workers; columns and single matches follow from that.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from radix.bitmask import scatter
 from radix.windows import AttentionProfile, retained_blocks
 
 PARTS_SEARCHED_MAX = 8
-"""One worker's match is looked for in so many sets, at 0.05 µs each; with more the column is made."""
+"""Sets searched for one worker's match, at 0.05 µs each; with more the column is made."""
 
 
 class Match(msgspec.Struct, gc=False, eq=False):
-    """How much of a path each worker holds.
+    """Prefix match of every worker.
 
     Attributes:
         blocks: Length of the path.
@@ -68,15 +68,10 @@ class Match(msgspec.Struct, gc=False, eq=False):
                 if workers >> slot & 1:
                     blocks[row] += depth
 
-    def keep_safe(self, ends: dict[int, int], profile: AttentionProfile, block_tokens: int) -> None:
-        """Keep what is window-safe of it, where that is not all.
+    def keep_safe(self, ends: NDArray[np.int32], profile: AttentionProfile, block_tokens: int) -> None:
+        """Keep the window-safe part of the match, for a model where that is not all.
 
-        Args:
-            ends: By slot the deepest block at which a request ended, within the match.
-            profile: What the model's layers need.
-            block_tokens: Tokens per block, > 0.
+        ``ends`` is by slot the deepest block within the match at which a request ended; 0 if none did.
         """
-        self._safe = safe = retained_blocks(self.matched, profile, block_tokens).astype(np.int32)
-        if ends:
-            at = np.fromiter(ends.keys(), dtype=np.intp, count=len(ends))
-            safe[at] = np.maximum(safe[at], np.fromiter(ends.values(), dtype=np.int32, count=len(ends)))
+        retained = retained_blocks(self.matched, profile, block_tokens)
+        self._safe = np.maximum(retained.astype(np.int32), ends)

@@ -1,16 +1,15 @@
 """Reading a snapshot into a tree that goes on changing.
 
-A snapshot is merged, not loaded over what is there: operations were applied before it
-arrived, and more come between two steps. In order:
+A snapshot is merged with the operations applied before it arrived and between its steps. In order:
 
-    watermarks and floors   so that no row brings back what they say is gone
+    watermarks and floors   so that no row brings back what they removed
     rows, parents first     each worker's use of a run is inserted below the run above it
     tombstones              last: before, every row would have to be compared with them
 
-A row is inserted below the place where its parent's run ended, unless that is no longer there. Then
-whatever took it away has left a watermark, a floor or a tombstone that is newer than the row's
-use, which therefore no longer counts. So it is enough to look whether a worker still holds what is
-above, and as recently as the row says. (Runs are not joined meanwhile: that takes a node away, too.)
+A row is inserted below the place where its parent's run ended. If that place is gone, its removal left a
+watermark, a floor or a tombstone newer than the row's use, which therefore no longer counts. So it is enough
+to check that a worker still holds the blocks above, and as recently as the row says. (Runs are not joined
+meanwhile: that removes a node, too.)
 """
 
 from array import array
@@ -47,7 +46,7 @@ def _steps(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[fl
     workers = [tree.holdings_of(slot) for slot in slots]
     for slot, (forgot_us, floor) in zip(slots, marks.workers, strict=True):
         tree.forget(slot, forgot_us)
-        tree.holdings[slot].raise_floor(floor)
+        tree.raise_floor(slot, floor)
         if tree.holdings[slot].queue is not None:
             tree.evict_from(slot)
         yield 0.0
@@ -65,11 +64,7 @@ def _steps(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[fl
 
 
 class _Merger:
-    """Where the rows merged so far ended in the tree.
-
-    Attributes:
-        merged: Their number.
-    """
+    """Places in the tree where the ``merged`` rows so far ended."""
 
     def __init__(self, tree: "PrefixTree", slots: Sequence[int], workers: Sequence[Holdings]) -> None:
         self._tree = tree
@@ -84,7 +79,6 @@ class _Merger:
         self.merged = 0
 
     def rows(self, page: TreePage) -> Generator[None, None, None]:
-        """Merge the rows of a page."""
         sizes, counts = (np.frombuffer(column, dtype="<u4").tolist() for column in (page.sizes, page.holders))
         parents = np.frombuffer(page.parents, dtype="<i4").tolist()
         workers = np.frombuffer(page.slots, dtype="<u4").tolist()
@@ -121,7 +115,7 @@ class _Merger:
             yield
 
     def _above(self, row: int) -> tuple[Node | None, int]:
-        """The node that ends where a row's run ended, whatever happened to it since; and that depth."""
+        """The node that now ends where a row's run ended, and that depth; None if it is gone."""
         if row < 0:
             return self._tree.root, 0
         places = self._places[row >> PLACES_SHIFT]
@@ -140,7 +134,7 @@ class _Merger:
         return node, depth
 
     def _use(self, above: Node, run: bytes, worker: int, at_us: int) -> Node | None:
-        """Insert a use of a run as far as it counts; the node with its last block, if it counts that far."""
+        """Insert a use as far as it counts; return the node of the run's last block if it counts that far."""
         tree, slot, holdings = self._tree, self._slots[worker], self._workers[worker]
         if tree.holdings[slot] is not holdings:
             return None  # the worker was dropped, and its slot may be another's
@@ -156,7 +150,7 @@ class _Merger:
         return node if admitted == len(run) else None
 
     def trims(self, page: TreePage) -> Generator[None, None, None]:
-        """Trim what was trimmed elsewhere. Tombstones have no path, so a worker's runs are searched."""
+        """Apply tombstones of a page. They have no path, so a worker's runs are searched."""
         fresh: dict[int, dict[int, int]] = {}
         for worker, block_hash, before_us in np.frombuffer(page.trims, dtype="<u8").reshape(-1, 3).tolist():
             holdings = self._workers[worker]
@@ -173,7 +167,7 @@ class _Merger:
                 yield
 
     def _trim_run(self, node: Node, start: int, slot: int, trimmed: dict[int, int]) -> None:
-        """Trim what is left of a run: a node, and those above it that were a part of it."""
+        """Trim the rest of a run: a node, and those above it that were a part of it."""
         while node.parent is not None and node.start >= start:
             parent, first, hashes = node.parent, node.start, words_of(node.run)
             for depth in tuple((node.ends or {}).get(slot, ())):

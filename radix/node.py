@@ -1,19 +1,76 @@
-"""A node of the prefix tree.
+"""A node of the prefix tree: a run of blocks that nothing has divided so far.
 
-A node is a run of blocks that nothing has divided so far. Who holds it is a bitmask on the
-node; *when* each holder last used it is in that holder's own map (`radix.holdings`). So a walk reads one
-integer per segment whatever the number of workers, everything a worker holds is found
-without searching the tree, and a node costs no dictionary of its own.
+Its holders are a bitmask on the node; the time of each holder's last use is in that holder's own map
+(`radix.holdings`). So a walk reads one integer per segment whatever the number of workers, everything a
+worker holds is found without a search, and a node costs no dictionary of its own.
 
-The garbage collector does not see nodes: with hundreds of thousands of them each of its full
-passes would stop the process for 100 ms (``gc.collect`` on a million blocks in runs of 4). So nothing
-collects a cycle of nodes, and whoever takes a node out of the tree clears its ``parent``.
+The garbage collector does not see nodes: with hundreds of thousands of them each full pass would stop the
+process for 100 ms (``gc.collect`` on a million blocks in runs of 4). Nothing collects a cycle of nodes, so
+code that takes a node out of the tree clears its ``parent``.
 """
 
+from collections.abc import Collection
+
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from radix.blocks import HASH_BYTES
 from radix.eviction import Key
+
+DEPTH_BITS = 32
+"""Bits of a depth in the key of an end."""
+
+
+class EndColumns:
+    """The ends in a node as columns, for nodes in which many workers have one.
+
+    Attributes:
+        keys: Slot and depth of each, ascending.
+        at_us: Log time of each.
+    """
+
+    __slots__ = ("_depths", "_slots", "at_us", "keys")
+
+    def __init__(self, ends: dict[int, dict[int, int]]) -> None:
+        rows = [
+            (slot << DEPTH_BITS | depth, at_us)
+            for slot, at_depth in ends.items()
+            for depth, at_us in at_depth.items()
+        ]
+        self.keys, self.at_us = np.array(sorted(rows), dtype=np.int64).T.copy()
+        self._slots = self.keys >> DEPTH_BITS
+        self._depths = (self.keys & (1 << DEPTH_BITS) - 1).astype(np.int32)
+
+    def note(self, slot: int, depth: int, at_us: int) -> None:
+        """Add an end, or change its log time."""
+        key = slot << DEPTH_BITS | depth
+        at = int(self.keys.searchsorted(key))
+        if at < len(self.keys) and self.keys.item(at) == key:
+            self.at_us[at] = at_us
+            return
+        self.keys = np.insert(self.keys, at, key)
+        self.at_us = np.insert(self.at_us, at, at_us)
+        self._slots = np.insert(self._slots, at, slot)
+        self._depths = np.insert(self._depths, at, depth)
+
+    def drop(self, slot: int, remaining: Collection[int]) -> None:
+        """Remove a worker's ends but the remaining depths."""
+        stays = self._slots != slot
+        if remaining:
+            stays |= np.isin(self._depths, np.array(list(remaining)))
+        self.keys, self.at_us = self.keys[stays], self.at_us[stays]
+        self._slots, self._depths = self._slots[stays], self._depths[stays]
+
+    def raise_last(
+        self, last: NDArray[np.int32], depth: int, from_us: NDArray[np.int64], tree_us: int
+    ) -> None:
+        """Raise each worker's last end, in blocks by slot, to its last one in the node down to ``depth``.
+
+        Ends older than ``from_us`` of their worker, or than ``tree_us``, do not count.
+        """
+        counts = (self._depths <= depth) & (self.at_us >= np.maximum(from_us[self._slots], tree_us))
+        np.maximum.at(last, self._slots[counts], self._depths[counts])
 
 
 class Node(msgspec.Struct, eq=False, gc=False):
@@ -22,10 +79,11 @@ class Node(msgspec.Struct, eq=False, gc=False):
     Attributes:
         parent: The node above; None for the root and for a node that left the tree.
         run: Packed hashes; empty for the root only.
-        start: Depth of the first block: how many blocks come before it.
+        start: Depth of the first block: the number of blocks before it.
         holders: Bit ``1 << slot`` is set for every worker that holds the whole run.
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
+        end_columns: The same as columns, made on demand.
     """
 
     parent: "Node | None"
@@ -34,6 +92,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
     holders: int
     children: "dict[int, Node] | None" = None
     ends: dict[int, dict[int, int]] | None = None
+    end_columns: EndColumns | None = None
 
     @property
     def size(self) -> int:
@@ -64,7 +123,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         return used_us, -self.end, int.from_bytes(self.run[-HASH_BYTES:], "little")
 
     def children_of(self, bit: int) -> "list[Node]":
-        """The children that one worker holds."""
+        """Children that one worker, given as its bit, holds."""
         if self.children is None:
             return []
         return [child for child in self.children.values() if child.holders & bit]
@@ -89,12 +148,15 @@ class Node(msgspec.Struct, eq=False, gc=False):
         if self.ends is None:
             self.ends = {}
         ends = self.ends.setdefault(slot, {})
-        if ends.get(depth, -1) < at_us:
+        noted_us = ends.get(depth, -1)
+        if noted_us < at_us:
             ends[depth] = at_us
+            if self.end_columns is not None:
+                self.end_columns.note(slot, depth, at_us)
 
     def divide_ends(self, upper: "Node") -> None:
-        """Give the ends in the first part of the run to the node that took that part over."""
-        ends, self.ends = self.ends, None
+        """Move the ends in the first part of the run to the node that took that part over."""
+        ends, self.ends, self.end_columns = self.ends, None, None
         for slot, at_depth in (ends or {}).items():
             for depth, at_us in at_depth.items():
                 (upper if depth <= upper.end else self).note_end(slot, depth, at_us)
@@ -102,36 +164,33 @@ class Node(msgspec.Struct, eq=False, gc=False):
     def drop_ends(
         self, slot: int, below: int, before_us: int | None = None, until: int | None = None
     ) -> None:
-        """Drop a worker's ends deeper than ``below``.
-
-        Args:
-            slot: The worker.
-            below: A depth.
-            before_us: If given, only those noted before.
-            until: If given, only those at most so deep.
-        """
+        """Drop a worker's ends deeper than ``below``, if noted before ``before_us``, down to ``until``."""
         if self.ends is None or slot not in self.ends:
             return
-        kept = {
+        remaining = {
             depth: at_us
             for depth, at_us in self.ends[slot].items()
             if depth <= below
             or (before_us is not None and at_us >= before_us)
             or (until is not None and depth > until)
         }
-        if kept:
-            self.ends[slot] = kept
+        if len(remaining) == len(self.ends[slot]):
+            return
+        if self.end_columns is not None:
+            self.end_columns.drop(slot, remaining)
+        if remaining:
+            self.ends[slot] = remaining
             return
         del self.ends[slot]
         if not self.ends:
-            self.ends = None
+            self.ends = self.end_columns = None
 
 
 def common_blocks(run: bytes, path: bytes, first: int) -> int:
-    """How many blocks a run shares with a path from block ``first`` on, given that the first is shared.
+    """Return how many blocks a run shares with a path from block ``first`` on, >= 1 as the first is shared.
 
-    Whole runs are compared at C speed. Else, since hashes are chained, one equal hash proves
-    everything before it equal, so the place where they part is found by bisection.
+    Whole runs are compared at C speed. Else the parting is found by bisection: hashes are chained, so one
+    equal hash proves everything before it equal.
     """
     start = first * HASH_BYTES
     if path.startswith(run, start):

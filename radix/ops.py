@@ -1,17 +1,10 @@
 """Changes to the prefix tree, as values and (through msgspec) as bytes.
 
-Replicas send these to each other, so they must commute and repeat harmlessly: a
-tree that has seen a set of operations matches the same whatever their order and
-however often each came. That works because every operation carries the *log time*
-at which it became true and every held block remembers the latest time it was used:
+Replicas send these to each other, so they commute and repeat harmlessly: every operation carries the *log
+time* at which it became true, and every held block has the latest time it was used. Removals are remembered
+for a while, so that an older ``Insert`` that arrives late does not undo them.
 
-* ``Insert`` raises the time of each block of its path to at least ``at_us``;
-* ``Trim`` and ``Forget`` remove what was not used *since*, and are remembered for a
-  while, so that an older ``Insert`` that arrives late does not bring it back;
-* ``EndGone`` does the same to ends alone: the blocks stay.
-
-Log time (``at_us``) is Redis server time in integer microseconds since the epoch: the
-same on all replicas, and exact, so that comparisons give every replica the same answer.
+Log time is Redis server time in integer microseconds since the epoch: exact and equal on all replicas.
 """
 
 from typing import assert_never
@@ -23,16 +16,14 @@ from radix.tree import PrefixTree
 
 
 class Insert(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """A worker holds all blocks of a path.
+    """A worker holds all blocks of a path (packed hashes, `radix.blocks`).
 
     Attributes:
-        worker: Worker id.
-        path: Chained block hashes, packed little-endian ``u64`` (see `radix.blocks`).
         at_us: Log time of last use.
-        end: True if a request ended here, so that a window or a linear state is valid
-            at the end of the path (`radix.windows`).
-        ends: With ``end``: so many boundaries are valid, counted back from the end of the path. One
-            operation says what engines tell of a whole run (`radix.residency`).
+        end: True if a request ended here: a window or a linear state is valid at the end of the path
+            (`radix.windows`).
+        ends: With ``end``: boundaries that are valid, counted back from the end of the path. One operation
+            reports a whole run of an engine (`radix.residency`).
     """
 
     worker: WorkerId
@@ -46,7 +37,6 @@ class Trim(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """A worker no longer holds the last block of ``path``, nor anything below it, unless used since.
 
     Attributes:
-        worker: Worker id.
         path: Packed hashes down to and including the first block that is gone; not empty.
         before_us: Blocks last used strictly before this log time are removed.
     """
@@ -67,10 +57,9 @@ class EndGone(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     """Windows or states that were valid at the end of a path are no longer; the blocks stay.
 
     Attributes:
-        worker: Worker id.
         path: Packed hashes; not empty.
-        before_us: What was said of these boundaries strictly before this log time no longer counts.
-        ends: So many boundaries, counted back from the end of the path.
+        before_us: Reports of these boundaries strictly before this log time no longer count.
+        ends: Boundaries, counted back from the end of the path.
     """
 
     worker: WorkerId

@@ -1,15 +1,15 @@
-"""The prefix tree as columns: what a snapshot is made of, and whether it can be one.
+"""The prefix tree as columns, and the check that columns are a snapshot.
 
-Nodes come parents first, in a canonical form: children sorted by their first hash, runs that
-nothing divides joined. So equal states give equal bytes, which is also how the tests compare
-trees. Workers are positions in the sequence that the snapshot was taken with.
+Nodes come parents first, in a canonical form: children sorted by their first hash, runs that nothing divides
+joined. So equal states give equal bytes. Workers are positions in the sequence that the snapshot was taken
+with.
 
-A million blocks are 8 to 14 MB: too much to be copied, joined or looked at in one go by a process
-that serves. So the columns come in *pages* of some `PAGE_BYTES`, each row whole in one of them, and whoever
-writes, checks or reads them pauses in between:
+A million blocks are 8 to 14 MB: too much to copy, join or read in one go in a serving process. So the columns
+come in *pages* of some `PAGE_BYTES`, each row whole in one of them, and writing, checking and reading pause
+in between:
 
     pages   [rows 0 .. 4000] [rows 4001 .. 8100] ... [.. last row, tombstones]
-    marks   what belongs to no row: watermarks, floors, the newest time; known when the walk has ended
+    marks   without a row: watermarks, floors, the newest time; known when the walk has ended
 """
 
 from collections.abc import Generator
@@ -24,20 +24,20 @@ from radix.blocks import HASH_BYTES
 from radix.eviction import Key
 
 PAGE_BYTES = 256 * 1024
-"""A page is closed when it is this large: 0.1 ms to copy, far below what stalls a Redis."""
+"""Size at which a page is closed: 0.1 ms to copy, far below what stalls a Redis."""
 
 T = TypeVar("T")
 
 
 class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some rows of a snapshot.
+    """Some rows of a snapshot, packed little-endian.
 
     Attributes:
         parents: Per node the row of its parent, counted over all pages; -1 for the root (``i32``).
-        sizes: Per node its number of blocks (``u32``).
-        hashes: The runs of all nodes, one after the other (``u64``).
-        holders: Per node its number of holders (``u32``).
-        slots: The holders of all nodes, ascending in each, one after the other (``u32``).
+        sizes: Blocks per node (``u32``).
+        hashes: Runs of all nodes (``u64``).
+        holders: Number of holders per node (``u32``).
+        slots: Holders of all nodes, ascending in each (``u32``).
         used_us: Time of last use, for each of ``slots`` (``i64``).
         ends: Request ends: row in this page, worker, blocks of the run up to there, log time (``i64`` x 4).
         trims: Tombstones: worker, hash, watermark (``u64`` x 3).
@@ -54,13 +54,7 @@ class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TreeMarks(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a snapshot says beside its rows.
-
-    Attributes:
-        newest_us: Latest log time the tree had seen.
-        floor: Highest place evicted by the bound on the whole tree (`radix.eviction`).
-        workers: Per worker: forget watermark, place evicted by its own bound.
-    """
+    """Newest time, the tree's floor (`radix.eviction`), and the forget watermark and floor per worker."""
 
     newest_us: int
     floor: Key
@@ -68,7 +62,7 @@ class TreeMarks(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TreeSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What some workers hold."""
+    """Holdings of some workers."""
 
     marks: TreeMarks
     pages: list[TreePage]
@@ -76,13 +70,7 @@ class TreeSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A snapshot that does not contradict itself.
-
-    Attributes:
-        snapshot: Its columns.
-        count: Rows in all pages.
-        blocks: Blocks in them.
-    """
+    """A snapshot that does not contradict itself, with its number of rows and blocks."""
 
     snapshot: TreeSnapshot
     count: int
@@ -90,7 +78,7 @@ class Rows:
 
 
 def finished(steps: Generator[object, None, T]) -> T:
-    """Take all steps at once; what they return."""
+    """Take all steps at once; return their result."""
     while True:
         try:
             next(steps)
@@ -113,10 +101,7 @@ def gathered(steps: Generator[TreePage | None, None, TreeMarks]) -> TreeSnapshot
 
 
 def check_steps(snapshot: TreeSnapshot, workers: int) -> Generator[float, None, Rows]:
-    """Check that a snapshot's columns do not contradict each other, page by page.
-
-    Yields:
-        The progress of loading it, which has not begun.
+    """Check page by page that a snapshot's columns do not contradict each other; yield 0.0 after each.
 
     Raises:
         ValueError: They do, or name a worker that does not exist.
@@ -143,7 +128,7 @@ _REASON = "not a snapshot of a prefix tree: its columns contradict each other"
 
 
 class _Checked:
-    """The pages that were found sound so far, as far as later ones refer to them."""
+    """Columns of the sound pages so far that later pages refer to."""
 
     def __init__(self, workers: int, newest_us: int) -> None:
         self._workers = workers
@@ -155,12 +140,9 @@ class _Checked:
         self.blocks = 0
 
     def add(self, page: TreePage) -> None:
-        """Check one page.
+        """Check one page; raise ValueError if its columns contradict each other, or earlier ones.
 
-        A holder is known by ``row x workers + worker``: ascending, so that a parent's is found by bisection.
-
-        Raises:
-            ValueError: Its columns contradict each other, or those before.
+        A holder's key is ``row x workers + worker``: ascending, so that a parent's is found by bisection.
         """
         parents = np.frombuffer(page.parents, dtype="<i4")
         sizes = np.frombuffer(page.sizes, dtype="<u4")
@@ -196,7 +178,7 @@ class _Checked:
         _demand((ends[:, 2] > 0).all() and (ends[:, 2] <= sizes[ends[:, 0]]).all())
 
     def _demand_used(self, rows: NDArray[Any], workers: NDArray[Any], used_us: NDArray[np.int64]) -> None:
-        """The workers hold these rows, and have used them no earlier."""
+        """Demand that the workers hold these rows, and have used them no earlier."""
         pages = np.searchsorted(self._first_rows, rows, side="right") - 1
         for page in set(pages.tolist()):  # np.unique would import for 8 ms, the first time
             here = pages == page

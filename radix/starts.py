@@ -1,4 +1,4 @@
-"""What all prompts have in common that begin with one block: how long, held by whom, where it parts."""
+"""Common start of all prompts that begin with one block: length, holders, and where it parts."""
 
 import msgspec
 
@@ -7,13 +7,13 @@ from radix.tree import PrefixTree
 
 
 class SharedStart(msgspec.Struct, frozen=True):
-    """The common start of some prompts, as far as anybody holds it.
+    """Common start of some prompts, as far as any worker holds it.
 
     Attributes:
-        blocks: Length of what all of them share, in blocks, >= 1.
-        holders: Slots of those who hold its first block, in rising order.
-        whole_holders: How many of them hold all of it.
-        branches: In how many ways they go on; 0 if none goes on.
+        blocks: Length of the part that all of them share, >= 1.
+        holders: Slots that hold its first block, in rising order.
+        whole_holders: Number of slots that hold all of it.
+        branches: Number of ways to go on from it.
     """
 
     blocks: int
@@ -23,7 +23,7 @@ class SharedStart(msgspec.Struct, frozen=True):
 
 
 def shared_start(tree: PrefixTree, first_hash: int) -> SharedStart | None:
-    """Follow a first block to where prompts part; None if nobody holds it. One step per run."""
+    """Follow a first block to where prompts part; None if no worker holds it. One step per run."""
     node = (tree.root.children or {}).get(first_hash)
     if node is None:
         return None

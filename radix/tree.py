@@ -1,39 +1,38 @@
 """The prefix tree: which worker holds which blocks, and since when.
 
 Logically a map ``(worker, block) -> log time of last use``, where inserting raises times and never lowers
-them. Workers are *slots*: small integers that the caller gives out densely and may use again
-after `PrefixTree.drop`. Times are log time in microseconds (`radix.ops`).
+them. Workers are *slots*: small integers that the caller gives out densely and may use again after
+`PrefixTree.drop`. Times are log time in microseconds (`radix.ops`).
 
-The map is kept as a path-compressed tree. A node is a run of blocks with the same holders; a
-run is divided where paths part, or where somebody holds only its first part:
+The map is a path-compressed tree. A node is a run of blocks with the same holders; a run is divided where
+paths part, or where a worker holds only its first part:
 
     [a b c d e]  {1, 2}              worker 3 inserts  a b x
 
-    [a b]  {1, 2, 3}                 the lower part stays the same object, so that whoever
-     ├─ [c d e]  {1, 2}              refers to the end of a run (queues, snapshots) still does
+    [a b]  {1, 2, 3}                 the lower part stays the same object, so references
+     ├─ [c d e]  {1, 2}              to the end of a run (queues, snapshots) stay valid
      └─ [x]  {3}
 
 Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 
 1. A child's holders hold the parent too, and used it no earlier.
-2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly. Removals are remembered,
-   so that an older insert that comes late does not undo them (`radix.holdings`): a forget as a watermark,
-   a trim and a gone end as a *tombstone* for two minutes, and what was evicted as the queue's floor
-   (`radix.eviction`).
-3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree: what stays
-   depends on what was inserted, not on the order. (Removals beside a bound do not: room made by a
-   trim before an eviction is room, after it is a gap. So do both bounds at once. Replicas can then
-   differ by blocks that are about to be evicted.)
-4. A session that grows on one worker is one node, however many turns it has, and what nobody divides
-   any more is joined when it is used.
+2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly, since removals are remembered
+   (`radix.holdings`).
+3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree. (Removals beside a
+   bound do not: room made by a trim before an eviction is room, after it a gap. Nor do both bounds at once.
+   Replicas can then differ by blocks that are about to be evicted.)
+4. A session that grows on one worker is one node, however many turns it has, and a division that divides
+   nothing any more is undone when the run is used.
 
-Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end that
-is older than the worker's newest eviction does not count: its window went with everything else
-of that age.
+Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end older than the
+worker's newest eviction does not count: its window went with everything else of that age.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from radix.bitmask import bits
 from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, words_of
@@ -41,7 +40,7 @@ from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
-from radix.node import Node, common_blocks
+from radix.node import EndColumns, Node, common_blocks
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
 from radix.windows import FULL_ATTENTION, AttentionProfile
@@ -50,54 +49,55 @@ BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
 
 
+WIDE_ENDS_MIN = 32
+"""Workers with ends in a node from which on they are looked at as columns: 20 µs, one by one 0.6 µs each."""
+
 JOINED_HOLDERS_MAX = 16
-"""With more holders, times are compared only when one comes back: that costs O(holders), as dividing did."""
+"""With more holders, times are compared only when one comes back: it costs O(holders), as dividing did."""
 
 
 class Room(NamedTuple):
-    """What is left of a worker's bound.
-
-    Attributes:
-        free_blocks: Blocks that fit before anything is evicted.
-        oldest_us: Log time at which the block that goes next was last used.
-    """
+    """Room left of a worker's bound, and the last use of the block that goes next."""
 
     free_blocks: int
     oldest_us: int
 
 
 class PrefixTree:
-    """What is cached where, for all workers.
+    """Blocks cached by all workers.
+
+    Methods that take a path raise ValueError if it is not whole hashes, methods that take a time if it is not
+    within 0 to 2**62: both may come from another replica.
 
     Args:
         blocks_max: Most distinct blocks; the least recently used go first.
         block_tokens: Tokens per block, for window-safe lengths.
-
-    Methods that take a path raise ValueError if it is not whole hashes, and methods that take
-    a time if it is not within 0 to 2**62: both may come from another replica.
     """
 
     def __init__(self, blocks_max: int = BLOCKS_MAX, block_tokens: int = BLOCK_TOKENS) -> None:
         assert blocks_max > 0
         assert block_tokens > 0
         self.blocks = 0
-        """Distinct blocks held by anybody."""
+        """Distinct blocks held by any worker."""
         self.nodes = 0
-        """Runs that they are kept in."""
         self.newest_us = 0
         """Latest log time seen."""
         self.root = Node(None, b"", 0, 0)
         self.holdings: list[Holdings] = []
+        self.ends_from_us = np.zeros(8, dtype=np.int64)
+        """Column of `Holdings.ends_from_us`, with a view of the same memory (`policies.state.loads`)."""
+        self._ends_from_at = self.ends_from_us.data
         self.pairs = 0
         self.walks = 0
-        """Snapshots being written or restored: they find their way by runs seen before; none are joined."""
+        """Snapshots being written or restored. They find their way by runs seen before, so none are joined.
+        """
         self.blocks_max = blocks_max
         self.block_tokens = block_tokens
         self.queue: EvictionQueue | None = None
         self.floor: Key = LOWEST
 
     def __del__(self) -> None:
-        """Part parents from children: the garbage collector does not see nodes (`radix.node`)."""
+        """Cut parents off children: the garbage collector does not see nodes (`radix.node`)."""
         for holdings in self.holdings:
             for node in holdings.used:
                 node.parent = None
@@ -108,14 +108,11 @@ class PrefixTree:
         return len(self.holdings)
 
     def held_blocks(self, slot: int) -> int:
-        """Blocks that a worker holds; 0 for one never met."""
+        """Blocks that a worker holds; 0 for an unknown one."""
         return self.holdings[slot].blocks if slot < len(self.holdings) else 0
 
     def room(self, slot: int) -> Room | None:
-        """How much more a worker with a bound can hold, and when the block that goes next was last used.
-
-        None without a bound, or if the worker holds nothing.
-        """
+        """Room of a worker; None if it has no bound or holds nothing."""
         holdings = self.holdings_of(slot)
         if holdings.capacity is None or holdings.queue is None:
             return None
@@ -123,16 +120,7 @@ class PrefixTree:
         return None if lowest is None else Room(max(holdings.capacity - holdings.blocks, 0), lowest[0][0])
 
     def used_us(self, slot: int, path: bytes, blocks: int) -> int:
-        """Log time at which a worker last used a block of a path.
-
-        Args:
-            slot: The worker.
-            path: Packed hashes.
-            blocks: Number of the block in the path, from 1.
-
-        Returns:
-            0 if it does not hold the block.
-        """
+        """Log time at which a worker last used a path's block, counted from 1; 0 if it does not hold it."""
         words, used = words_of(path), self.holdings_of(slot).used
         node, depth, at_us = self.root, 0, 0
         while depth < blocks:
@@ -149,13 +137,13 @@ class PrefixTree:
         return sum([node.size for node, at_us in used.items() if at_us >= from_us])
 
     def match(self, path: bytes, profile: AttentionProfile = FULL_ATTENTION) -> Match:
-        """Measure every worker's match of a path.
+        """Measure every worker's match of a path; matching is not using.
 
-        Costs one step per segment on the path, not per block or worker. Changes nothing; in
-        particular, matching is not using.
+        Costs one step per segment on the path, not per block or worker. Models that need ends cost one more
+        for each worker with ends in a segment, unless there are many.
         """
         words = words_of(path)
-        ends: dict[int, int] | None = {} if profile.needs_ends else None
+        ends = np.zeros(len(self.holdings), dtype=np.int32) if profile.needs_ends else None
         parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
         depths: list[int] = []
         node, depth, blocks, holders = self.root, 0, len(words), 0
@@ -173,7 +161,7 @@ class PrefixTree:
             whole = path.startswith(run, depth * HASH_BYTES)
             depth += len(run) // HASH_BYTES if whole else common_blocks(run, path, depth)
             if ends is not None and node.ends is not None:
-                self._collect_ends(node, depth, ends)
+                self._collect_ends(node, node.ends, depth, ends)
             if not whole:
                 break
         if holders:
@@ -187,16 +175,16 @@ class PrefixTree:
     def insert(
         self, slot: int, path: bytes, at_us: int, *, end: bool, ends: int = 1, junction: int = 0
     ) -> None:
-        """A worker holds all blocks of a path: raise the time of each to at least ``at_us``.
+        """Note that a worker holds all blocks of a path: raise the time of each to at least ``at_us``.
 
         Args:
             slot: The worker.
             path: Packed hashes; may be empty.
             at_us: Log time of use.
             end: A request ended here. True only for models that need ends (`AttentionProfile.needs_ends`).
-            ends: With ``end``: at so many boundaries, counted back from the end of the path.
-            junction: Blocks of the path after which it left what the worker held: as good as an end
-                there (`radix.windows`). 0 for none, and for models that need no ends.
+            ends: With ``end``: number of boundaries, counted back from the end of the path.
+            junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
+                for none.
         """
         check_path(path)
         self.see(at_us)
@@ -215,12 +203,9 @@ class PrefixTree:
         self.bound(slot)
 
     def trim(self, slot: int, path: bytes, before_us: int) -> None:
-        """A worker no longer holds the last block of a path, nor anything below it, unless used since.
+        """Note that a worker lost the last block of a path and all below it, unless used since.
 
-        Args:
-            slot: The worker.
-            path: Packed hashes down to and including the first block that is gone; not empty.
-            before_us: What was last used strictly before this log time goes.
+        ``before_us``: blocks last used strictly before this log time go.
         """
         words = words_of(path)
         if not len(words):
@@ -228,37 +213,26 @@ class PrefixTree:
         self.see(before_us)
         holdings = self.holdings_of(slot)
         holdings.remember_trim(words[-1], before_us, self.newest_us)
-        node, depth = self.root, 0
-        while depth < len(words):
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in holdings.used:
-                return
-            shared = common_blocks(child.run, path, depth)
-            node, depth = child, depth + shared
-            if shared < child.size and depth < len(words):
-                return
-        self._trim_below(node, len(words) - 1, slot, before_us)
+        for node, depth in list(self.held_along(slot, path)):
+            if depth == len(words):
+                self._trim_below(node, depth - 1, slot, before_us)
 
     def forget(self, slot: int, before_us: int) -> None:
-        """A worker lost its whole cache: drop what it last used strictly before ``before_us``."""
+        """Note that a worker lost its cache: drop what it last used strictly before ``before_us``."""
         self.see(before_us)
         holdings = self.holdings_of(slot)
         if before_us <= holdings.forgot_us:
             return
         holdings.forgot_us = before_us
-        holdings.ends_from_us = max(holdings.ends_from_us, before_us)
+        self._ends_from_at[slot] = holdings.ends_from_us
         for node in [node for node, used_us in holdings.used.items() if used_us < before_us]:
             self._release(node, slot)
         holdings.trimmed = {key: at_us for key, at_us in holdings.trimmed.items() if at_us > before_us}
 
     def end_gone(self, slot: int, path: bytes, before_us: int, *, ends: int = 1) -> None:
-        """A worker can no longer go on from the end of a path, unless that was said since; the blocks stay.
+        """Note that a worker can no longer go on from the last ``ends`` boundaries of a path.
 
-        Args:
-            slot: The worker.
-            path: Packed hashes; not empty.
-            before_us: What was said of these boundaries strictly before this log time goes.
-            ends: So many boundaries, counted back from the end of the path.
+        The blocks stay; reports of these boundaries strictly before ``before_us`` go.
         """
         words = words_of(path)
         if not len(words):
@@ -268,12 +242,7 @@ class PrefixTree:
         above = max(0, len(words) - ends)
         for block_hash in words[above:]:
             holdings.remember_trim(block_hash ^ END_SALT, before_us, self.newest_us)
-        node, depth = self.root, 0
-        while depth == node.end and depth < len(words):
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in holdings.used:
-                return
-            node, depth = child, depth + common_blocks(child.run, path, depth)
+        for node, depth in self.held_along(slot, path):
             node.drop_ends(slot, above, before_us, depth)
 
     def drop(self, slot: int) -> None:
@@ -281,9 +250,10 @@ class PrefixTree:
         for node in list(self.holdings_of(slot).used):
             self._release(node, slot)
         self.holdings[slot] = Holdings()
+        self._ends_from_at[slot] = 0
 
     def set_capacity(self, slot: int, blocks: int | None) -> None:
-        """Bound what a worker holds, from now on; None for no bound of its own. Evicts at once if needed."""
+        """Bound the blocks of a worker, None for no bound of its own; evicts at once if needed."""
         assert blocks is None or blocks >= 0
         holdings = self.holdings_of(slot)
         holdings.capacity = blocks
@@ -295,63 +265,64 @@ class PrefixTree:
         self.bound(slot)
 
     def dump(self, slots: Sequence[int]) -> TreeSnapshot:
-        """Copy what these workers hold, as columns.
+        """Copy the holdings of these workers as columns; the snapshot knows them by their position here.
 
-        Equal states give equal snapshots, whatever they went through. Capacities are settings, not state.
-
-        Args:
-            slots: The workers; the snapshot knows them by their position in this sequence.
+        Equal states give equal snapshots, whatever their history. Capacities are settings, not state.
         """
         return gathered(self.dump_steps(slots))
 
     def dump_steps(self, slots: Sequence[int]) -> Generator[TreePage | None, None, TreeMarks]:
-        """The same in steps of a few microseconds, between which the tree may change (`radix.walk`).
-
-        Yields:
-            A page when one is finished, else None.
-        """
+        """Dump in steps of a few microseconds, between which the tree may change; yield a page or None."""
         return walk(self, slots)
 
     def load(self, snapshot: TreeSnapshot, slots: Sequence[int]) -> None:
-        """Merge a snapshot, as if what it holds were inserted, trimmed and forgotten here.
+        """Merge a snapshot, as if its content were inserted, trimmed and forgotten here.
 
-        Args:
-            snapshot: From any tree with the same length of blocks.
-            slots: The worker's slot here, for each position of the sequence it was dumped with.
-
-        Raises:
-            ValueError: It contradicts itself or is not of that many workers; nothing was changed.
+        ``slots`` has the worker's slot here for each position of the sequence it was dumped with. Raises
+        ValueError, with nothing changed, if the snapshot contradicts itself or is not of that many workers.
         """
         rows = finished(check_steps(snapshot, len(slots)))
         finished(self.load_steps(rows, slots))
 
     def load_steps(self, rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
-        """Merge a snapshot that was checked, in steps, between which the tree may change (`radix.merge`).
-
-        Yields:
-            Progress, 0 to 1.
-        """
+        """Merge a checked snapshot in steps, between which the tree may change; yield progress, 0 to 1."""
         return merge(self, rows, slots)
 
     # Inside the package: what snapshots and invariants work with.
 
     def see(self, at_us: int) -> None:
-        """Check a log time and keep the latest.
-
-        Raises:
-            ValueError: It is not within 0 to 2**62.
-        """
+        """Keep the latest log time; raise ValueError if it is not within 0 to 2**62."""
         if not 0 <= at_us <= 1 << 62:
             raise ValueError(f"{at_us} is not a log time in microseconds")
         if at_us > self.newest_us:
             self.newest_us = at_us
 
     def holdings_of(self, slot: int) -> Holdings:
-        """What a worker holds; nothing, for a slot not met before."""
+        """Holdings of a worker; empty for a slot not met before."""
         assert slot >= 0
         while slot >= len(self.holdings):
             self.holdings.append(Holdings())
+        if slot >= len(self.ends_from_us):
+            self.ends_from_us = np.concatenate([self.ends_from_us, np.zeros(slot + 1, dtype=np.int64)])
+            self._ends_from_at = self.ends_from_us.data
         return self.holdings[slot]
+
+    def held_along(self, slot: int, path: bytes) -> Iterator[tuple[Node, int]]:
+        """Nodes of a path that a worker holds, from above, each with its last depth on the path."""
+        words, used = words_of(path), self.holdings_of(slot).used
+        node, depth = self.root, 0
+        while depth == node.end and depth < len(words):
+            child = node.children.get(words[depth]) if node.children else None
+            if child is None or child not in used:
+                return
+            node, depth = child, depth + common_blocks(child.run, path, depth)
+            yield node, depth
+
+    def raise_floor(self, slot: int, floor: Key) -> None:
+        """Note an eviction from a worker, here or, as a snapshot reports, elsewhere."""
+        holdings = self.holdings[slot]
+        holdings.raise_floor(floor)
+        self._ends_from_at[slot] = holdings.ends_from_us
 
     def _used_us(self, node: Node, slot: int) -> int | None:
         return self.holdings[slot].used.get(node)
@@ -362,12 +333,18 @@ class PrefixTree:
     def _held_by_all(self) -> list[tuple[Node, int, int]]:
         return [held for slot in range(len(self.holdings)) for held in self._held_by(slot)]
 
-    def _collect_ends(self, node: Node, depth: int, ends: dict[int, int]) -> None:
-        """Note each worker's last end in a node, down to ``depth``."""
+    def _collect_ends(
+        self, node: Node, by_slot: dict[int, dict[int, int]], depth: int, ends: NDArray[np.int32]
+    ) -> None:
+        """Note each worker's last end in a node, down to ``depth``; many workers cost no step for each."""
         tree_us = self.floor[0] + 1
-        for slot, at_depth in (node.ends or {}).items():
-            holdings = self.holdings[slot]
-            from_us = max(tree_us, holdings.ends_from_us)
+        if len(by_slot) >= WIDE_ENDS_MIN:
+            if node.end_columns is None:
+                node.end_columns = EndColumns(by_slot)
+            node.end_columns.raise_last(ends, depth, self.ends_from_us, tree_us)
+            return
+        for slot, at_depth in by_slot.items():
+            from_us = max(tree_us, self._ends_from_at[slot])
             last = 0
             for end, at_us in at_depth.items():
                 if last < end <= depth and at_us >= from_us:
@@ -376,7 +353,7 @@ class PrefixTree:
                 ends[slot] = last
 
     def _note_ends(self, node: Node, slot: int, at_us: int, above: int, depth: int) -> None:
-        """Note a worker's ends deeper than ``above``, down to a depth within ``node``, but for those gone."""
+        """Note a worker's ends deeper than ``above``, down to a depth within ``node``, except those gone."""
         holdings = self.holdings[slot]
         while depth > max(0, above):
             while node.parent is not None and node.start >= depth:
@@ -386,17 +363,10 @@ class PrefixTree:
             depth -= 1
 
     def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
-        """Raise the times on a path that starts below ``node``, which the worker holds at least as recently.
+        """Raise the times on a path below ``node``, which the worker holds at least as recently.
 
-        Args:
-            node: The root, or a node that ends where the path begins.
-            path: Packed hashes; not empty.
-            slot: The worker.
-            at_us: Log time of use.
-            extend: A leaf that only this worker holds may be extended; else its end stays where it is.
-
-        Returns:
-            The node that holds the last block of the path.
+        The node is the root, or ends where the path begins. With ``extend`` a leaf that only this worker
+        holds may grow; else its end stays. Returns the node with the last block of the path.
         """
         holdings = self.holdings[slot]
         used, bit = holdings.used, 1 << slot
@@ -426,8 +396,8 @@ class PrefixTree:
                 holdings.blocks += shared
             elif used_us < at_us:
                 used[child] = at_us
-            if extend and child.holders == node.holders and node.parent is not None:
-                self._join(node, child, returned=used_us is None)
+            if extend and child.holders == node.holders and (parent := node.parent) is not None:
+                self._join(parent, node, child, returned=used_us is None)
             node = child
         if used_us is None:
             self._enqueue(node, slot, at_us)
@@ -436,7 +406,6 @@ class PrefixTree:
     def _attach(
         self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, *, extend: bool
     ) -> Node:
-        """Hold blocks that nobody holds, below a node."""
         holdings = self.holdings[slot]
         size = len(run) // HASH_BYTES
         holdings.blocks += size
@@ -456,7 +425,10 @@ class PrefixTree:
         return node
 
     def split(self, node: Node, size: int) -> Node:
-        """Divide a run after ``size`` blocks. Returns the new upper part; the lower part stays this node."""
+        """Divide a run after ``size`` blocks and return the new upper part; the lower part stays this node.
+
+        Costs a step for each holder: 0.3 ms with 1,000.
+        """
         parent = node.parent
         assert parent is not None
         assert 0 < size < node.size
@@ -466,24 +438,20 @@ class PrefixTree:
         node.run = node.run[cut:]
         node.start += size
         upper.adopt(node)
-        for slot in bits(node.holders):
-            used = self.holdings[slot].used
+        holdings = self.holdings
+        for used in [holdings[slot].used for slot in bits(node.holders)]:
             used[upper] = used[node]
         self.pairs += node.holders.bit_count()
         self.nodes += 1
         node.divide_ends(upper)
         return upper
 
-    def _join(self, upper: Node, lower: Node, *, returned: bool) -> None:
+    def _join(self, parent: Node, upper: Node, lower: Node, *, returned: bool) -> None:
         """Undo a division that divides nothing any more: the same workers use both parts alike.
 
-        Without it workers that evict the end of a shared run and come back to it, time after time, would
-        leave one node for each block in the end. The lower part stays the same object, as in a split.
-
-        Args:
-            upper: A node with a parent.
-            lower: A child of it, with the same holders.
-            returned: A worker has just come back to the lower part.
+        Otherwise workers that repeatedly evict the end of a shared run and come back to it would leave one
+        node for each block. The lower part stays the same object, as in a split. ``returned``: a worker has
+        just come back to it.
         """
         few = returned or upper.holders.bit_count() <= JOINED_HOLDERS_MAX
         if self.walks or len(upper.children or ()) > 1 or not few:
@@ -491,8 +459,6 @@ class PrefixTree:
         useds = [self.holdings[slot].used for slot in bits(upper.holders)]
         if any(used[upper] != used[lower] for used in useds):
             return
-        parent = upper.parent
-        assert parent is not None
         upper.disown(lower)
         lower.run = upper.run + lower.run
         lower.start = upper.start
@@ -507,7 +473,7 @@ class PrefixTree:
         self.nodes -= 1
 
     def _release(self, node: Node, slot: int) -> None:
-        """A worker no longer holds a node. Its children must not be held by it much longer either."""
+        """Take a node from a worker, which must not hold its children much longer either."""
         holdings = self.holdings[slot]
         del holdings.used[node]
         holdings.blocks -= node.size
@@ -525,21 +491,20 @@ class PrefixTree:
             self._enqueue(parent, slot, used_us)
 
     def _cut(self, node: Node, slot: int, size: int) -> None:
-        """A worker no longer holds the last ``size`` blocks of a node."""
         holdings = self.holdings[slot]
-        kept = node.size - size
-        if kept and node.holders == 1 << slot and not node.children:
-            node.run = node.run[: kept * HASH_BYTES]
+        remaining = node.size - size
+        if remaining and node.holders == 1 << slot and not node.children:
+            node.run = node.run[: remaining * HASH_BYTES]
             node.drop_ends(slot, below=node.end)
             holdings.blocks -= size
             self.blocks -= size
             return
-        if kept:
-            self.split(node, kept)
+        if remaining:
+            self.split(node, remaining)
         self._release(node, slot)
 
     def _trim_below(self, node: Node, depth: int, slot: int, before_us: int) -> None:
-        """Drop what a worker holds deeper than ``depth``, a depth within ``node``, and used before a time."""
+        """Drop a worker's blocks deeper than ``depth``, a depth within ``node``, and used before a time."""
         used = self.holdings[slot].used
         doomed: list[Node] = []
         stack = [node]
@@ -566,7 +531,7 @@ class PrefixTree:
                 self.queue.rebuild(self._held_by_all())
 
     def bound(self, slot: int) -> None:
-        """Evict what is above a worker's bound, then what is above the tree's."""
+        """Evict blocks above a worker's bound, then those above the tree's."""
         holdings = self.holdings[slot]
         if holdings.capacity is not None and holdings.blocks > holdings.capacity:
             self.evict_from(slot)
@@ -574,19 +539,19 @@ class PrefixTree:
             self.evict_from_all()
 
     def evict_from(self, slot: int) -> None:
-        """Evict what a worker with a bound holds above it, and what is at or below its floor."""
+        """Evict a worker's blocks above its bound, and those at or below its floor."""
         holdings = self.holdings[slot]
         capacity, queue = holdings.capacity, holdings.queue
         if capacity is None or queue is None:
             return
         floor = evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity), self._cut)
-        holdings.raise_floor(floor)
+        self.raise_floor(slot, floor)
 
     def evict_from_all(self) -> None:
-        """Evict from the whole tree: its oldest holdings, worker by worker, until few enough blocks are left.
+        """Evict the tree's oldest holdings, worker by worker, until few enough blocks are left.
 
-        So a worker that has not used a block for longer than anything in a full tree lives
-        loses it even if others still hold it; else what stays would depend on the order.
+        A worker that has not used a block for longer than anything in a full tree lives thus loses it even if
+        others still hold it; else the rest would depend on the order.
         """
         if self.queue is None:
             self.queue = EvictionQueue(self._used_us)
@@ -594,6 +559,6 @@ class PrefixTree:
         self.floor = evict(self.queue, self.floor, self._blocks_over, self._cut)
 
     def _blocks_over(self, node: Node) -> int:
-        """How many blocks of a node may go at once before the tree is within its bound."""
+        """Return how many blocks of a node may go at once before the tree is within its bound."""
         over = max(0, self.blocks - self.blocks_max)
         return over if node.holders.bit_count() == 1 else over and node.size

@@ -1,17 +1,16 @@
-"""Writing a tree that goes on changing, like a fuzzy checkpoint (ARIES, Mohan et al. 1992, section 5.4).
+"""Writing a tree that goes on changing, as a fuzzy checkpoint (ARIES, Mohan et al. 1992, section 5.4).
 
-The walk goes down the tree one run at a time. Between two steps anything may happen to
-it, for two reasons: operations commute and repeat harmlessly, and whoever reads the snapshot also applies
-every operation that came after the walk began. So what happens meanwhile may be written or not, as long
-as the rows make sense to each other:
+The walk goes down the tree one run at a time. Between two steps the tree may change: operations commute and
+repeat harmlessly, and the reader of a snapshot also applies every operation that came after the walk began.
+Changes meanwhile may be written or not, as long as the rows are consistent:
 
-* A child is found again by its first hash, below the node that was its parent when that was
-  written. If it was split, that is its upper part; if it is gone, or is elsewhere because its
-  parent is gone, an operation has removed it.
-* A parent that was written cannot be written again. So a child that was used since is written
-  with its parent's time, and a holder that the parent did not have then is left out.
-* A worker may be dropped, and its slot given to another: the walk looks into the worker's own
-  `Holdings`, which are empty from then on, and never into its successor's.
+* A child is found again by its first hash, below the node that was its parent when that was written. If it
+  was split, that is its upper part; if it is gone, or elsewhere because its parent is gone, an operation has
+  removed it.
+* A written parent cannot be written again. So a child that was used since is written with its parent's time,
+  and a holder that the parent did not have then is left out.
+* A worker may be dropped, and its slot given to another: the walk looks into the worker's own `Holdings`,
+  which are empty from then on, and never into its successor's.
 
 Undisturbed, the walk gives the canonical form (`radix.snapshot`).
 """
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     from radix.tree import PrefixTree
 
 SORTED_MAX = 512
-"""So many children are sorted at once (50 µs)."""
+"""Most children sorted at once (50 µs)."""
 
 Used = dict[int, int]
 """Time of last use by worker, in the order of the workers."""
 
 
 def walk(tree: "PrefixTree", slots: Sequence[int]) -> Generator[TreePage | None, None, TreeMarks]:
-    """Write what some workers hold (`PrefixTree.dump_steps`)."""
+    """Write the holdings of some workers (`PrefixTree.dump_steps`)."""
     tree.walks += 1
     try:
         return (yield from _rows(tree, slots))
@@ -85,7 +84,7 @@ def _rows(tree: "PrefixTree", slots: Sequence[int]) -> Generator[TreePage | None
 
 
 def _in_order(node: Node) -> Generator[None, None, Iterator[int]]:
-    """First hashes of a node's children, ascending; of very many, no more than a part is sorted at a time."""
+    """First hashes of a node's children, ascending; of very many, only a part is sorted at a time."""
     if node.children is None:
         return iter(())
     if len(node.children) <= SORTED_MAX:
@@ -100,8 +99,6 @@ def _in_order(node: Node) -> Generator[None, None, Iterator[int]]:
 
 
 class _Source:
-    """Looks up what the workers of a snapshot hold."""
-
     __slots__ = ("_by_slot", "_tree", "_wanted")
 
     def __init__(self, tree: "PrefixTree", by_slot: dict[int, "tuple[int, Holdings]"]) -> None:
@@ -110,7 +107,7 @@ class _Source:
         self._wanted = sum(1 << slot for slot in by_slot)
 
     def used(self, node: Node, above: Used | None) -> Used:
-        """Who holds a node since when, as far as those above it in the snapshot allow; None allows all."""
+        """Holders of a node with their times, as far as those above it allow; None allows all."""
         pairs: list[tuple[int, int]] = []
         for slot in bits(node.holders & self._wanted):
             worker, holdings = self._by_slot[slot]
@@ -126,7 +123,7 @@ class _Source:
         return dict(sorted(pairs)) if len(pairs) > 1 else dict(pairs)
 
     def ends(self, node: Node, used: Used) -> Iterator[tuple[int, int, int]]:
-        """Request ends in a node that count, not later than its use: worker, depth, time."""
+        """Worker, depth and time of the request ends in a node that count, not later than its use."""
         ends = node.ends or {}
         for slot in ends.keys() & self._by_slot.keys():
             worker, holdings = self._by_slot[slot]
@@ -147,8 +144,6 @@ class _Source:
 
 
 class _Page:
-    """The page that is being written."""
-
     def __init__(self) -> None:
         self.row = -1
         """Number of the last row, over all pages."""
@@ -167,11 +162,7 @@ class _Page:
         self._runs: list[bytes] = []
 
     def add(self, source: _Source, parent: int, node: Node, used: Used) -> Node:
-        """Write a run: a node, and those below it for as long as nothing divides them.
-
-        Returns:
-            The node where it ends.
-        """
+        """Write a node and those below it while nothing divides them; return the last of these nodes."""
         start, noted = node.start, []
         while True:
             self._runs.append(node.run)
@@ -195,12 +186,10 @@ class _Page:
         return node
 
     def trim(self, *tombstone: int) -> None:
-        """Write a tombstone: worker, hash, watermark."""
         self._trims.extend(tombstone)
         self.size_bytes += 24
 
     def close(self) -> TreePage:
-        """Finish the page and begin the next."""
         page = TreePage(
             self._parents.tobytes(),
             self._sizes.tobytes(),

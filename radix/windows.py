@@ -1,46 +1,42 @@
-"""Window-safe length: how much of a prefix match an engine can really reuse.
+"""Window-safe length: the part of a prefix match that an engine can really reuse.
 
-Full attention can continue from any held block. A sliding window of W tokens needs
-the W tokens before the boundary to be valid in *every* layer, and a linear layer needs its
-state exactly at the boundary. Engines free both as a request goes on, so matching blocks
-without them are pseudo-hits (SGLang ``SWARadixCache``, vLLM hybrid KV manager; MiMo-V2.5
-paper, arXiv:2607.13095, 3.1.3). A score uses the safe length, never the match.
+Full attention can continue from any held block. A sliding window of W tokens needs the W tokens before the
+boundary to be valid in *every* layer, and a linear layer needs its state exactly at the boundary. Engines
+free both as a request goes on, so matching blocks without them are pseudo-hits (SGLang ``SWARadixCache``,
+vLLM hybrid KV manager; MiMo-V2.5 paper, arXiv:2607.13095, 3.1.3). A score uses the safe length, never the
+match.
 
-What is believed to be valid on a worker, for a sequence that ended at ``e``:
+Believed valid on a worker, for a sequence that ended at ``e``:
 
-* sliding window: the last W tokens, ``[e - W, e]``; so a sequence no longer than its
-  window is valid throughout. Tails of several ends on one path join where they touch.
+* sliding window: the last W tokens, ``[e - W, e]``, so all of a sequence no longer than that. Tails of
+  several ends on one path join where they touch.
 * linear: the state at ``e``, and nothing else.
 
-On a worker's path such ends are (vLLM 0.32, ``v1/core/kv_cache_coordinator.py``, ``replay_boundaries``;
-``single_type_kv_cache_manager.py``, ``reachable_block_mask``; measured: docs/window-truth.md)
+Ends on a worker's path (vLLM 0.32, ``v1/core/kv_cache_coordinator.py``, ``replay_boundaries``;
+``single_type_kv_cache_manager.py``, ``reachable_block_mask``; measured: docs/window-truth.md):
 
 * the last block boundary *before the last token of a prompt*, which is computed in any case. Not the end of
-  the answer: what is decoded adds full-attention blocks and no window;
-* the *junction*: where a prompt left what the worker held. Its full-attention layers match so far, and the
-  engine keeps the window there for those who come after: the first to leave pays, the later ones do not;
-* every multiple of ``retained_interval_tokens``, where the engine is told so (vLLM
+  the answer: decoded tokens add full-attention blocks and no window;
+* the *junction*: where a prompt left what the worker held. The engine keeps the window there: the first
+  prompt to leave pays, later ones do not;
+* every multiple of ``retained_interval_tokens``, if the engine is configured so (vLLM
   ``--prefix-cache-retention-interval``, dense positions of MiMo-V2.5).
 
-**What blocks imply.** Ends are known as whole blocks: a sequence of ``256·d + r`` tokens, r < 256,
-is an end at block d.
+Ends are known as whole blocks: a sequence of ``256·d + r`` tokens, r < 256, is an end at block d.
 
-* A request that *continues* the sequence matches d blocks. The engine reuses the r
-  tokens too, so the prediction is low by less than one block.
-* A request that leaves the sequence inside its last, partial block matches d blocks as well,
-  but its window is not valid there if r exceeds the engine's slack of one page. It looks
-  the same from here; the error is bounded by the end's own length, is rare (agents append),
-  and shows in the engine's ``cached_tokens``.
-* Engines keep up to one page more than W (16 to 128 tokens), and vLLM needs only W - 1: no page is longer
-  than a block, so neither moves an end, and both are left out.
-* A retained position inside a block counts as the boundary before it: the engine reuses at
-  least that much.
+* A request that *continues* the sequence matches d blocks. The engine reuses the r tokens too, so the
+  prediction is low by less than one block.
+* A request that leaves the sequence inside its last, partial block matches d blocks as well, but its window
+  is not valid there if r exceeds the engine's slack of one page. The error is rare (agents append), bounded
+  by the end's own length, and shows in the engine's ``cached_tokens``.
+* Engines keep up to one page more than W (16 to 128 tokens), and vLLM needs only W - 1. No page is longer
+  than a block, so neither moves an end.
+* A retained position inside a block counts as the boundary before it.
 
-Between two ends a boundary is valid only where their tails touch, that is when they are at most W apart. On a
-path whose ends are all at or above the match the longest safe boundary is therefore the last end itself, and
-W matters only for ends below the match. The tree looks only at ends within the match, so it undershoots by
-less than W tokens for a request that leaves between two ends so close, or before the end of a sequence
-shorter than its window; once, for then there is a junction.
+Between two ends a boundary is valid only if they are at most W apart. On a path whose ends are all at or
+above the match the longest safe boundary is therefore the last end itself. The tree looks only at those, so
+it undershoots by less than W tokens for a request that leaves between two ends so close, or before the end of
+a sequence shorter than its window; once, for then there is a junction.
 """
 
 from collections.abc import Iterable
@@ -57,13 +53,13 @@ Attention = Literal["full", "sliding_window", "linear"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionProfile:
-    """What a model's layers need in order to continue from a cached prefix.
+    """Demands of a model's layers for continuing from a cached prefix.
 
     Attributes:
         kind: The most demanding kind of layer: ``linear`` before ``sliding_window`` before ``full``.
-        window_tokens: W of the widest sliding window, tokens; 0 unless ``sliding_window``.
-        retained_interval_tokens: The engine keeps windows or states at every multiple of
-            this position, tokens; 0 if it does not.
+        window_tokens: W of the widest sliding window; 0 unless ``sliding_window``.
+        retained_interval_tokens: The engine keeps windows or states at every multiple of this position; 0 if
+            it does not.
     """
 
     kind: Attention
@@ -71,11 +67,7 @@ class AttentionProfile:
     retained_interval_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a profile that contradicts itself.
-
-        Raises:
-            ValueError: A window without ``sliding_window``, or the reverse, or a negative number.
-        """
+        """Raise ValueError for a window without ``sliding_window``, the reverse, or a negative number."""
         if self.kind not in ("full", "sliding_window", "linear"):
             raise ValueError(f"attention kind {self.kind!r}: use full, sliding_window or linear")
         if (self.window_tokens > 0) != (self.kind == "sliding_window") or self.window_tokens < 0:
@@ -87,7 +79,7 @@ class AttentionProfile:
 
     @property
     def needs_ends(self) -> bool:
-        """Whether inserts for this model must say where requests ended (``end=True``)."""
+        """True if inserts for this model must report where requests ended (``end=True``)."""
         return self.kind != "full"
 
 
@@ -109,23 +101,16 @@ PROFILES: dict[str, AttentionProfile] = {
     "qwen3.5": AttentionProfile("linear"),
     "ring-2.5": AttentionProfile("linear"),
 }
-"""Profiles of models whose attention is published, by family."""
+"""Profiles of models with published attention, by family."""
 
 
 def safe_blocks(
     matched: int, ends: Iterable[int], profile: AttentionProfile, block_tokens: int = BLOCK_TOKENS
 ) -> int:
-    """Longest boundary within a match from which one worker can continue, in blocks.
+    """Longest boundary within a match from which one worker can continue, in blocks, 0 to ``matched``.
 
-    Args:
-        matched: Prefix match in blocks, >= 0.
-        ends: Blocks at which sequences on this path ended on that worker, in any order;
-            those beyond the match count where their tail reaches back into it.
-        profile: What the model's layers need.
-        block_tokens: Tokens per block, > 0.
-
-    Returns:
-        0 to ``matched``. Positions inside a block count as the boundary before it.
+    ``ends`` are the blocks at which sequences on this path ended on that worker, in any order; those beyond
+    the match count where their tail reaches back into it.
     """
     if profile.kind == "full":
         return matched

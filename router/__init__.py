@@ -1,1 +1,1 @@
-"""The shell: sockets, clocks, Redis, logs. It asks `policies`, and does what they say."""
+"""The shell: sockets, clocks, Redis, logs. It asks `policies` for decisions and carries them out."""

@@ -4,18 +4,18 @@
                                     └─ everything else ─> FastAPI (`router.admin`) <── the admin port
     tasks: shared log, health checks, housekeeping, loop lag; each is restarted, loudly, if it ever fails
 
-The parts of a process are in `router.process`; here they meet, in the order in which they need each other:
+The parts of a process (`router.process`) are built in the order of their dependencies:
 
     log ──> workers, tenants ──> gateway ──> roles, discovery, cache events ──> settings ──> admin API
 
-The process serves at once: what it does not know yet (the shared state, a worker's health) arrives
-while it runs. Only the first round of health checks is waited for, briefly, so that the first
-request finds a worker.
+The process serves at once and learns the shared state and its workers' health while it runs. It waits briefly
+for the first round of health checks only, so that the first request finds a worker.
 """
 
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,11 +25,11 @@ from types import MappingProxyType
 from fastapi import FastAPI
 
 from policies import FleetState
+from policies.observing import Shadow
 from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api, make_data_api
 from router.console import EventStream, RateWindow
 from router.discovery import make_discovery
 from router.encoding import Encoding
-from router.fleet import RolePlanner, watch_links
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -38,41 +38,45 @@ from router.loop_lag import LoopLag
 from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
+from router.pairs import PairPlugin, RolePlanner, watch_links
 from router.process import report
 from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
-from router.process.log_listener import LogListener
 from router.process.loops import Loop, Loops
-from router.process.starting import first_probes, opened_trace, replica_id, warn_of_unpriced_links
+from router.process.starting import (
+    first_probes,
+    opened_spans,
+    opened_trace,
+    replica_id,
+    warn_of_unpriced_links,
+)
 from router.process.tenant_side import TenantSide
-from router.process.troubles import troubles
 from router.process.worker_side import WorkerSide
+from router.proxy import Ending
 from router.samples import Samples
 from router.secret_files import SecretWatch
 from router.settings import Settings
-from router.shared import LogClock, LogPort, SharedConfig, SharedState
+from router.shared import LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
 from router.tenants import Keyring
 from router.tokenizing import opened_tokenizing
-from router.tracing import opened_spans
 from router.vital_signs import VitalSigns
 
 logger = logging.getLogger(__name__)
 
+SEED_WAIT_S = 2.0
+"""How long a start waits for the seed of hashes; without Redis the replica begins with one of its own."""
+
 
 class GatewayProcess:
-    """Everything of one process. Make it inside a running event loop.
+    """One gateway process. Make it inside a running event loop.
 
     Attributes:
-        replica: Id of this replica.
-        fleet, registry: The state of the fleet, and this replica's side of its workers.
-        gateway: Serves requests.
-        live: The settings as they are now, and what was changed.
+        live: The current settings and the changes made to them.
         api: The FastAPI application of the data port; its lifespan starts and stops the tasks.
         protocol: The class for ``uvicorn.Config(http=...)``.
-        ending: Tells readiness and all client connections when the process ends.
     """
 
     def __init__(
@@ -85,15 +89,15 @@ class GatewayProcess:
         admin_listener: socket.socket | None = None,
         origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> None:
-        """Build everything; nothing is connected yet.
+        """Build all parts without connecting anything.
 
         Args:
             settings: The effective settings.
             redis_url: The shared Redis, or the embedded one's address.
-            multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
-            files: For how many requests and connections there are open files; more are rejected.
-            admin_listener: Bound to the port of the admin API; None if it is served on the data port.
-            origins: Where each setting came from, for people.
+            multiprocess_dir: Folder for the metrics of several processes; None for a single process.
+            files: Bounds on requests and connections that follow from the limit of open files.
+            admin_listener: Bound to the port of the admin API; None if the data port serves it.
+            origins: Source of each setting.
         """
         self.replica = replica_id(settings)
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
@@ -101,7 +105,7 @@ class GatewayProcess:
         keyring = Keyring()
         self.fleet = FleetState(fleet_rules(settings, keyring.weight_of))
         self.clock = LogClock()
-        self._ops = LogListener(self._heard)
+        self._ops = report.LogListener(self._heard)
         self.shared = self._shared_state(settings, redis_url)
         log = LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status)
         self.workers = WorkerSide(
@@ -110,9 +114,7 @@ class GatewayProcess:
             log,
             discovers=lambda url: self.discovery is not None and self.discovery.sees(url),
             may_resend=lambda: self.gateway.sending.may_resend(),
-            connected=lambda local, connect_s: self.gateway.sending.link_watch.measured(
-                local.worker.site, connect_s
-            ),
+            connected=lambda local, connect_s: self.pairs.link_watch.measured(local.worker.site, connect_s),
         )
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
@@ -126,7 +128,8 @@ class GatewayProcess:
             level=settings.admission,
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
-        self.discovery = make_discovery(settings, core, self.workers.destinations)
+        pair_labels = settings.fleet.pair_labels
+        self.discovery = make_discovery(settings.discovery, core, self.workers.destinations, pair_labels)
         self.kv_events = make_kv_events(
             settings,
             core,
@@ -144,17 +147,22 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
-        self.ending = self.clients.ending
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = self._secret_watches(settings)
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
-        reader = self.gateway.reader
-        judge = None if reader.door.is_open else reader.judge
-        self.protocol = self.clients.protocol(starting(self.gateway, self.encoding), is_proxied, judge)
+        judge = None if self.tenants.door.is_open else self.gateway.reader.judge
+        self.protocol = self.clients.protocol(
+            starting(self.gateway, self.encoding, self.pairs.share), is_proxied, judge
+        )
         warn_of_unpriced_links(settings)
         self.workers.add_named()
+
+    @property
+    def ending(self) -> Ending:
+        """The end of the process: readiness and all client connections follow it."""
+        return self.clients.ending
 
     @property
     def settings(self) -> Settings:
@@ -162,40 +170,36 @@ class GatewayProcess:
         return self.live.current
 
     def degraded(self) -> tuple[str, ...]:
-        """What does not work, a sentence each."""
-        return troubles(self.workers.core, self.tenants, self.discovery)
+        """Return a sentence for each part that does not work."""
+        return report.troubles(self.workers.core, self.tenants, self.discovery)
 
     # Parts.
 
     def _shared_state(self, settings: Settings, redis_url: str) -> SharedState:
-        """What is shared by the replicas."""
         return SharedState(
-            SharedConfig(
-                url=redis_url,
-                namespace=settings.shared.namespace,
-                replica=self.replica,
-                flush_interval_s=settings.shared.flush_interval_ms / 1000,
-                buffer_ops_max=settings.shared.buffer_ops_max,
-                snapshot_interval_s=settings.shared.snapshot_interval_s,
-                heartbeat_ttl_s=settings.shared.heartbeat_ttl_s,
-            ),
+            settings.shared,
+            redis_url,
+            self.replica,
             self.fleet,
             self.clock,
             self._ops,
             on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
             vitals=lambda: self._vital_signs.read(),
+            on_seed=self._use_seed,
         )
 
     def _make_gateway(self, settings: Settings, files: OpenFiles) -> None:
-        """What serves requests, with its options."""
+        """Build the gateway with its options."""
         core = self.workers.core
         self._trace = opened_trace(settings.observability)
         self._spans = opened_spans(settings.observability, self.replica)
+        loop = asyncio.get_running_loop()
         self._handovers = handovers(self.workers.destinations.resolve)
+        self.pairs = PairPlugin(settings, core, self._handovers, loop=loop, now_s=time.monotonic)
         reader = RequestReader(
             settings,
             cached_as=core.registry.cached_as,
-            keys=self.tenants.keyring,
+            door=self.tenants.door,
             traced=self._spans is not None,
         )
         self._tokenizing = opened_tokenizing(
@@ -211,13 +215,20 @@ class GatewayProcess:
                 trace_request=None if self._trace is None else self._trace.record,
                 spans=self._spans,
             ),
-            Plugins(self._handovers, self.tenants.limiter, self._tokenizing),
-            loop=asyncio.get_running_loop(),
+            Plugins(
+                self.pairs,
+                self.tenants.limiter,
+                self._tokenizing,
+                lambda policy, ratio: Shadow(
+                    policy, self.fleet, ratio, partial(self.metrics.shadowed, policy.name)
+                ),
+            ),
+            loop=loop,
             requests_max=files.requests_max,
         )
 
     def _live_settings(self, loaded: Loaded, log: LogPort, keyring: Keyring) -> LiveSettings:
-        """The settings, and the parts that follow when they change."""
+        """Make the settings, with the parts that follow their changes."""
         return LiveSettings(
             loaded,
             self.fleet.overrides,
@@ -233,15 +244,17 @@ class GatewayProcess:
         )
 
     def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:
-        """What operators see of the process and may do to it; the API of the data port is returned."""
+        """Build the admin API; return the application of the data port."""
         parts = AdminParts(
             version=version("cacheway"),
             gateway=self.gateway,
             live=self.live,
             client=self.workers.client,
+            pairs=self.pairs,
             roles=self.roles,
             kv_events=self.kv_events,
             discovery=self.discovery,
+            door=self.tenants.door,
             keys=self.tenants.keys,
             tokens=self.tenants.tokens,
             ending=self.ending,
@@ -257,19 +270,20 @@ class GatewayProcess:
         return make_data_api(parts, self._lifespan)
 
     def _secret_watches(self, settings: Settings) -> list[SecretWatch]:
-        """Who looks at files of keys that may be replaced."""
+        """Watch the key files that an operator may replace."""
         server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
         return [
-            *([SecretWatch(server_key, self.gateway.reader.door.use_admin_key)] if server_key else ()),
+            *([SecretWatch(server_key, self.tenants.door.use_admin_key)] if server_key else ()),
             *([SecretWatch(workers_key, self.workers.use_key)] if workers_key else ()),
         ]
 
     def _tell_metrics(self) -> None:
-        """Let metrics ask at each scrape for what is read rather than counted."""
+        """Let metrics read at each scrape what is not counted."""
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),
-            report.report_workers(self.workers, self._handovers),
+            report.report_workers(self.workers),
+            report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
             report.report_settings(self.live),
             report.report_tenants(self.tenants),
@@ -278,7 +292,7 @@ class GatewayProcess:
             report.report_lines(self._trace),
         )
         self.metrics.collect_hooks += [partial(each, self.metrics) for each in reports]
-        samples, keys = Samples(self.gateway), self.tenants.keys
+        samples, keys = Samples(self.gateway, self.pairs.offloading), self.tenants.keys
         self.metrics.readers += [samples.workers, samples.links, samples.plan, self.kv_events.samples]
         if self.discovery is not None:
             self.metrics.readers.append(self.discovery.samples)
@@ -288,13 +302,18 @@ class GatewayProcess:
     # While it serves.
 
     def _heard(self) -> None:
-        """Others said something."""
+        """Follow operations that other replicas published."""
         self.live.follow()
         self.gateway.placing.room.changed()
         self.encoding.heard()
 
+    def _use_seed(self, seed: int) -> None:
+        """Hash prompts with the seed that all replicas share."""
+        self.gateway.reader.hasher.use_seed(seed)
+        self.kv_events.begin_anew()
+
     def _loops(self) -> list[Loop]:
-        """What runs while the process serves, but for the log, which ends last."""
+        """Return the tasks of the process, without the log, which ends last."""
         loops: list[Loop] = [] if self.discovery is None else [("discovery", self.discovery.run)]
         loops += self.workers.loops()
         loops += [
@@ -307,7 +326,7 @@ class GatewayProcess:
         loops += self.tenants.loops()
         loops += [("secrets", watch.run) for watch in self._secrets]
         if self.settings.fleet.links:
-            loops.append(("links", partial(watch_links, self.gateway.sending.link_watch)))
+            loops.append(("links", partial(watch_links, self.pairs.link_watch)))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         return loops + self.clients.loops()
@@ -318,6 +337,8 @@ class GatewayProcess:
         async with self.workers.client:
             shared, tasks = Loops(), Loops()
             shared.start([("shared log", self.shared.run)])
+            # First, so that nothing is hashed with a seed of our own that the others do not have.
+            self._use_seed(await self.shared.seed(SEED_WAIT_S))
             tasks.start(self._loops())
             await first_probes(self.workers, self.discovery)
             logger.info(

@@ -3,8 +3,7 @@
     server.request_timeout_s  ->  --request-timeout-secs  ->  CACHEWAY_REQUEST_TIMEOUT_SECS
     key (section.name)            flag                        environment variable
 
-Command line, environment, file, reference and error sentences all read these rows, so a setting
-cannot be reachable by one way and unknown to another.
+Command line, environment, file, reference and error sentences all read these rows.
 """
 
 from collections.abc import Mapping
@@ -24,20 +23,9 @@ ENV_PREFIX = "CACHEWAY_"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting; ``live`` ones may change while the gateway serves, ``--help`` shows ``common`` ones.
 
-    Attributes:
-        section: Name of its section.
-        name: Name within the section.
-        flag: Command-line flag, with dashes.
-        env: Environment variable.
-        kind: What its text is parsed as.
-        default: Value when nobody sets it.
-        choices: Allowed words; empty if not limited to words.
-        allowed: What it may be, to be read after "give": ``a whole number, 1 to 65535``.
-        description: For people.
-        live: Whether it may change while the gateway serves.
-        common: Whether ``--help`` shows it; ``--help-all`` shows every one.
+    ``allowed`` is read after "give": ``a whole number, 1 to 65535``. No ``choices``: any text.
     """
 
     section: str
@@ -65,12 +53,11 @@ def _class_of(section: str) -> type[Any]:
 
 
 def section_title(section: str) -> str:
-    """What a section is about, from its docstring."""
+    """Return the first line of a section's docstring, without its full stop."""
     return (_class_of(section).__doc__ or "").strip().rstrip(".")
 
 
 def _section_fields(section: str) -> Mapping[str, FieldInfo]:
-    """The settings of a section by name."""
     fields: Mapping[str, FieldInfo] = _class_of(section).__pydantic_fields__
     return {name: field for name, field in fields.items() if field.json_schema_extra}
 
@@ -99,7 +86,7 @@ def _kind(annotation: Any, choices: tuple[str, ...]) -> Kind:
 
 
 def _range(field: FieldInfo) -> str:
-    """The limits of a number, in words; empty without any."""
+    """Return the limits of a number in words; empty without any."""
     limits = {name: getattr(entry, name) for entry in field.metadata for name in ("ge", "gt", "le", "lt")
               if hasattr(entry, name)}  # fmt: skip
     words = []
@@ -112,7 +99,6 @@ def _range(field: FieldInfo) -> str:
 
 
 def _allowed(kind: Kind, field: FieldInfo, choices: tuple[str, ...]) -> str:
-    """What a setting may be, in words."""
     match kind:
         case "boolean":
             return "true or false"

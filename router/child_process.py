@@ -1,14 +1,11 @@
-"""A child process that ends when its owner does, however that ends.
-
-Beside the child a shell waits for the end of a pipe that only the owner holds, and the kernel closes
-that pipe for a process that was killed.
+"""Child process that ends when its owner ends, even if the owner is killed.
 
     owner --pipe--> watcher (shell) --signal--> child
       |                                           ^
       `---------------- starts, ends -------------'
 
-The child runs in a session of its own, so that Ctrl-C reaches the owner first, which ends things in
-its own order.
+The owner alone holds the pipe's other end, which the kernel closes when the owner dies. The child runs in a
+session of its own, so that Ctrl-C reaches the owner first.
 """
 
 import asyncio
@@ -38,16 +35,9 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         orphan_signal: signal.Signals = signal.SIGTERM,
     ) -> Self:
-        """Start a command.
+        """Start a command, with its output in ``log``; raise OSError if that fails.
 
-        Args:
-            command: The program and its arguments.
-            log: Where its standard output and error go.
-            environment: Of the child; ours if None.
-            orphan_signal: What it gets when its owner dies.
-
-        Raises:
-            OSError: It cannot be started.
+        ``environment`` defaults to ours. The child gets ``orphan_signal`` when its owner dies.
         """
         watched, pipe = os.pipe()
         try:
@@ -81,11 +71,9 @@ class ChildProcess:
         return await self._process.wait()
 
     async def end(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it, and let its watcher go. May be called again, and after it has ended by itself.
+        """End the child by a signal, and its watcher; kill it after ``timeout_s``. May be called again.
 
-        Args:
-            timeout_s: How long it may take after the signal; then it is killed.
-            number: The signal. A paused child is woken for it.
+        A paused child is woken for the signal.
         """
         process = self._process
         if process.returncode is None:

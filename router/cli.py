@@ -6,18 +6,19 @@
     cacheway keys ...           make and check the keys of tenants
     cacheway engine|demo ...    development tools, in the optional extra
 
-The commands that do the work are handed in by `router.__main__`: this module parses, loads the settings and
-turns what is wrong with them into sentences and exit status 2.
+This module parses, loads the settings, and turns errors into sentences and exit status 2. `router.__main__`
+hands in the functions that do the work.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from router.errors import SettingsError
 from router.flags import HELP_ALL, Parser, add_flags, chosen
 from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
-from router.sources import Loaded, SettingsError, load
+from router.sources import Loaded, load
 
 OUR_PACKAGES = ("router", "policies", "radix", "loadtest")
 OPTIONAL_PACKAGE = "loadtest"
@@ -39,8 +40,7 @@ def main(
     Args:
         argv: Arguments without the program's name.
         environ: The environment.
-        serve: Runs the gateway until it is told to stop; raises `SettingsError` if what the settings
-            name cannot be used.
+        serve: Runs the gateway; raises `SettingsError` if it cannot use what the settings name.
         tools: Commands that parse their own arguments, by name, with a line of help.
 
     Returns:
@@ -101,7 +101,7 @@ def _parser(tools: Mapping[str, tuple[Tool, str]], *, show_all: bool) -> Parser:
 
 
 def _run_tool(name: str, tool: Tool, argv: list[str]) -> int:
-    """Run a command, or say that the optional extra is not installed, which most of them need."""
+    """Run a command, or say that the optional extra is not installed."""
     try:
         return tool(argv)
     except ModuleNotFoundError as error:

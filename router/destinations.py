@@ -1,29 +1,26 @@
-"""Where the gateway may connect to: the guard against being sent to places of somebody else's choosing.
+"""Guard of outgoing connections: hosts and addresses that the gateway connects to.
 
     a URL from outside ──its host as written──> refused (400), or added ──each connection: the addresses
     it resolves to──> refused (the worker is unreachable), or connected to that very address
 
-URLs come in by the admin API, by encoders that register themselves, and by discovery. Whoever may name
-one could otherwise have the gateway read a cloud's metadata service (`ALWAYS_REFUSED`) and show what it
-says. So the name is judged when it comes, and its addresses whenever a connection is made, which goes
-to the address that was judged: a name that changes its mind in between (DNS rebinding) gains nothing.
+The admin API, discovery and encoders that register themselves name URLs. Without a guard they could make the
+gateway read a cloud's metadata service (`ALWAYS_REFUSED`) and show its answer. So the gateway checks the name
+when it arrives and the addresses at each connection, and connects to the address that it checked, which
+defeats DNS rebinding.
 
-What the settings themselves name (``fleet.worker_urls`` and the like) is the operator's will and not judged.
-Without ``fleet.worker_networks`` private addresses are allowed, since engines live there; a gateway that
-others may add workers to should name its networks.
+Hosts in the settings (``fleet.worker_urls`` and the like) are the operator's will and not checked. Without
+``fleet.worker_networks`` private addresses are allowed, since engines live there.
 
-The same settings say which of these workers are trusted with the fleet's key (`Destinations.entrusts`). Where
-its networks are why a name is, connections to that name go to addresses in the networks alone.
+The same settings name the workers that get the fleet's key (`Destinations.entrusts`).
 
-An engine connects to a bootstrap server by itself, where nobody judges what a name resolves to. So with
-``fleet.worker_networks`` such a name must be in ``fleet.worker_hosts`` (`Destinations.check_engine_host`).
+Engines connect to bootstrap servers without this guard. So with ``fleet.worker_networks`` such a name must be
+in ``fleet.worker_hosts`` (`Destinations.check_engine_host`).
 """
 
 import functools
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from urllib.parse import urlsplit
 
 from router.errors import ClientError
 from router.lookups import Lookups
@@ -47,7 +44,7 @@ ALWAYS_REFUSED: tuple[Network, ...] = tuple(
         "fd20:ce::254/128",  # metadata of GCP over IPv6
     )
 )
-"""Where no engine is, unless ``fleet.worker_networks`` says so."""
+"""Networks without engines, refused unless ``fleet.worker_networks`` contains them."""
 
 _ENDING_IN_IPV4 = tuple(
     ipaddress.IPv6Network(text)
@@ -72,15 +69,15 @@ class DestinationRefused(OSError):
 
 
 class Destinations:
-    """Judges hosts and their addresses.
+    """Checks hosts and their addresses.
 
     Args:
-        networks: Where workers may be; empty for everywhere but `ALWAYS_REFUSED`.
-        hosts: Ends of the names that workers may have, such as ``.engines.svc``; a name without a dot in
-            front is meant whole. Empty for any. With it addresses are refused unless ``networks`` has them.
-        loopback: Whether workers may be on this machine.
-        named: Hosts that the settings name; they are not judged.
-        keyed: Whether workers are shown a key (see `entrusts`).
+        networks: Networks of workers; empty for all but `ALWAYS_REFUSED`.
+        hosts: Names of workers, or their ends if they begin with a dot; empty for any. With it, addresses are
+            refused unless ``networks`` has them.
+        loopback: True if workers may be on this machine.
+        named: Hosts in the settings, which are not checked.
+        keyed: True if workers are shown a key (see `entrusts`).
     """
 
     def __init__(
@@ -99,20 +96,8 @@ class Destinations:
         self._keyed = keyed
         self._lookups = Lookups()
 
-    def check_url(self, url: str) -> None:
-        """Judge the host of a URL as it is written; nothing is resolved.
-
-        Raises:
-            ClientError: The gateway does not connect there.
-        """
-        self.check_host(urlsplit(url).hostname or "")
-
     def check_host(self, host: str) -> None:
-        """Judge a name or an address as it is written; nothing is resolved.
-
-        Raises:
-            ClientError: The gateway does not connect there.
-        """
+        """Check a name or an address as written, without a lookup; raise ClientError if it is not allowed."""
         host = host.strip("[]").lower()
         if host in self._named:
             return
@@ -130,11 +115,7 @@ class Destinations:
             )
 
     def check_engine_host(self, host: str) -> None:
-        """Judge a host that engines connect to by themselves: nobody judges what a name of it resolves to.
-
-        Raises:
-            ClientError: No engine is to be sent there.
-        """
+        """Check a host that engines connect to by themselves; raise ClientError if they may not."""
         self.check_host(host)
         bare = host.strip("[]").lower()
         if self._networks and bare not in self._named and _literal(bare) is None and not self._lists(bare):
@@ -146,9 +127,9 @@ class Destinations:
             )
 
     def entrusts(self, host: str) -> bool:
-        """Return True if the settings name a host by ``fleet.worker_hosts`` or ``fleet.worker_networks``.
+        """Return True if ``fleet.worker_hosts`` or ``fleet.worker_networks`` contain a host.
 
-        A name counts as in the networks, as connections to it are made to addresses in them alone.
+        A name counts as in the networks, since connections to it go to addresses in them alone.
         """
         host = host.strip("[]").lower()
         address = _literal(host)
@@ -159,12 +140,7 @@ class Destinations:
         return self._is_confined(host)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """Find the addresses to connect to, in the resolver's order; those that are not allowed are left out.
-
-        Raises:
-            DestinationRefused: None is left.
-            OSError: The name cannot be resolved.
-        """
+        """Return a host's allowed addresses, in order; raise DestinationRefused if there is none."""
         literal = _literal(host)
         addresses = [str(literal)] if literal is not None else await self._lookups.find(host, port)
         if host.lower() in self._named:
@@ -195,7 +171,7 @@ class Destinations:
         )
 
     def _is_confined(self, host: str) -> bool:
-        """Whether a host is a name that leads into the networks only, not even to this machine."""
+        """Return True if a host is a name that leads into the networks only, not even to this machine."""
         return (
             self._keyed
             and bool(self._networks)
@@ -210,10 +186,10 @@ class Destinations:
 
 @functools.lru_cache(maxsize=16_384)
 def _literal(host: str) -> Address | None:
-    """The address that a host is; None if it is a name.
+    """Return the address that a host is; None if it is a name.
 
-    Resolvers take more forms of IPv4 addresses than people write (``2852039166``, ``0xa9.254.43518``), and
-    some take one with a dot behind it, as a name may have.
+    Resolvers also take IPv4 addresses as ``2852039166`` or ``0xa9.254.43518``, and some take a dot at the
+    end.
     """
     host = host.rstrip(".")
     try:
@@ -227,7 +203,7 @@ def _literal(host: str) -> Address | None:
 
 
 def _unwrapped(address: Address) -> tuple[Address, ...]:
-    """The addresses by which an IPv6 address is judged: those of IPv4 that it may stand for; else itself."""
+    """Return the IPv4 addresses that an IPv6 address may stand for; else itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:
@@ -247,10 +223,9 @@ def _unwrapped(address: Address) -> tuple[Address, ...]:
 
 
 def _of_local_nat64(bits: int) -> tuple[ipaddress.IPv4Address, ...]:
-    """The IPv4 addresses in an address of `_LOCAL_NAT64`, for each length that its prefix may have.
+    """Return the IPv4 addresses in one of `_LOCAL_NAT64`, for each length of its prefix (RFC 6052, 2.2).
 
-    RFC 6052, 2.2: the address follows the prefix, but for bits 64 to 71. A reading that begins with zeros is
-    the rest of a longer prefix, unless all do.
+    A reading that begins with zeros is the rest of a longer prefix, unless all readings do.
     """
     without_u = bits >> 64 << 56 | bits & (1 << 56) - 1
     found = {ipaddress.IPv4Address(without_u >> (120 - length - 32) & 0xFFFFFFFF) for length in (48, 56, 64)}

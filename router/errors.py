@@ -1,27 +1,39 @@
-"""Everything the gateway raises on purpose.
+"""Errors that the gateway raises on purpose.
 
     RouterError
     ├── ClientError             the request is at fault     4xx, 505 or 508; never tried again
     │   └── InvalidKey            a key is needed, and this is none
     ├── Overloaded              we are at fault, for now    408, 429 or 503, the latter two + Retry-After
-    │   ├── NoWorker              nobody may take it now
+    │   ├── NoWorker              no worker can take it now
     │   ├── RequestRejected       before it was queued
     │   ├── RequestExpired        its deadline passed in the queue, or before its answer began
     │   ├── RequestDisplaced      one with a better claim took its place in the queue
     │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
-    │   │   ├── WorkerRefused       nobody listens there: its cache is gone, too
+    │   │   ├── WorkerRefused       its port is closed: its cache is gone, too
     │   │   └── HandoverFailed      the legs of a request at two workers did not come together
     │   │       └── TransferFailed    the prefill leg ended well, and its KV did not come
     │   ├── WorkerSilent          connected, no answer in time: may be redispatched
     │   └── StreamBroken          part of an answer came: ends the stream, never redispatched
     └── StateError              Redis or Kubernetes is at fault: degrade and go on
 
+    SettingsError               the operator is at fault: the gateway does not start, or a change is refused
+
 A class knows its HTTP status and its stable ``code``; `error_body` gives the OpenAI shape.
 """
 
+from collections.abc import Iterable
+
 import orjson
+
+
+class SettingsError(Exception):
+    """Settings that the gateway cannot start with: one sentence per problem."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
 
 
 class RouterError(Exception):
@@ -102,7 +114,7 @@ class RequestExpired(Overloaded):
 
 
 class RequestDisplaced(Overloaded):
-    """A more urgent request, or one of somebody with less waiting, took its place in the queue."""
+    """A more urgent request, or a tenant with less waiting, took its place in the queue."""
 
     status = 429
     code = "request_displaced"
@@ -124,11 +136,7 @@ class ShuttingDown(Overloaded):
 
 
 class UpstreamError(RouterError):
-    """A worker is at fault, or the request that it was sent.
-
-    Attributes:
-        asked: Whether the worker had been sent at least a part of the request.
-    """
+    """A worker is at fault, or the request; ``asked`` is True if at least a part of it had been sent."""
 
     status = 502
     code = "upstream_error"

@@ -1,8 +1,7 @@
-"""The command line's flags, made from the settings.
+"""Flags of the command line, made from the settings.
 
-Flags carry text only: what a setting is and may be is judged in one place, when all sources are
-merged (`router.sources`). So no flag has a type or choices here, and a wrong flag is explained in the
-same words as a wrong line of the file.
+Flags carry text only: `router.sources` parses and checks the values of all sources alike, so that a wrong
+flag gets the same error sentence as a wrong line of the file.
 """
 
 import argparse
@@ -59,12 +58,7 @@ def shown_default(row: Setting) -> str:
 
 
 def add_flags(parser: argparse.ArgumentParser, *, show_all: bool = False) -> None:
-    """Add ``--config`` and one flag per setting, grouped by section.
-
-    Args:
-        parser: Where.
-        show_all: Show every flag in the help, not only those of common settings.
-    """
+    """Add ``--config`` and one flag per setting; the help lists the common ones, or all with ``show_all``."""
     parser.add_argument(HELP_ALL, action="help", help="show the flags of all settings and exit")
     parser.add_argument(
         "--config", metavar="FILE", help=f"YAML file with settings [environment {CONFIG_ENV}, default none]"
@@ -103,12 +97,12 @@ def _add_flag(group: "argparse._ArgumentGroup", row: Setting, *, shown: bool) ->
 
 
 def chosen(namespace: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says, by dotted key."""
+    """Return the values given on the command line, by dotted key."""
     return {key: value for key, value in vars(namespace).items() if key in CATALOGUE}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors say how to mend the command line."""
+    """Argument parser whose errors say how to mend the command line."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
@@ -131,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         return f"there is no flag {flag}{did_you_mean(flag, [row.flag for row in CATALOGUE.values()])}"
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in a sentence or two, not in a page of usage, and exit with status 2."""
+        """Print a sentence or two, not a page of usage, and exit with status 2."""
         sys.stderr.write(f"{self.prog}: {message}\nSee {self.prog} --help\n")
         raise SystemExit(2)
 

@@ -4,8 +4,8 @@
     --selector 'app in (sglang, vllm)' '!canary'         and as kubectl takes it
     discovery: {selector: ["app=sglang,tier!=batch"]}    the same in a file
 
-Words are separated by spaces or commas, in any source. They are kept as requirements in Kubernetes' own form
-(``labels.Parse``), so that the API server understands them and equal selectors look equal.
+Spaces or commas separate words. Requirements are kept in Kubernetes' own form (``labels.Parse``), so that the
+API server understands them and equal selectors look equal.
 """
 
 import re
@@ -26,11 +26,7 @@ _LIST = re.compile(rf"{_VALUE}(?:[\s,]+{_VALUE})*")
 
 
 def requirements(text: str) -> tuple[str, ...]:
-    """Take a selector apart.
-
-    Raises:
-        ValueError: It is none; the message says from where on.
-    """
+    """Split a selector into requirements; a ValueError names the wrong place."""
     found: list[str] = []
     at = 0
     while True:

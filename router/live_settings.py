@@ -1,15 +1,15 @@
-"""Settings that change while the gateway serves, for all replicas, and what each replica makes of them.
+"""Settings that change while the gateway serves, for all replicas.
 
-    PATCH /settings ── judged as a whole ──> SettingsChanged ──log──> `policies.Overrides` of every replica
+    PATCH /settings ── checked as a whole ──> SettingsChanged ──log──> `policies.Overrides` of every replica
                                                                            │ follow
-                    parts <── told, if it changed ── current = started + overrides
+                    parts <── new settings ── current = started + overrides
 
-* Only settings declared ``live`` (`router.settings`) change; with anything wrong in a change nothing does.
-* A value that was set here wins over what each replica was started with, until it is taken back (None).
-* Parts are told in one turn of the event loop: a decision is made by the old settings or by the new ones.
-* What this replica cannot use (another version wrote it, or it contradicts what this one was started with) it
-  leaves out, whole changes at a time and the oldest first, and says so: `LiveSettings.refused`.
-* Nobody waits for Redis. Without it a change counts here at once, and everywhere else when it is back.
+* Only settings declared ``live`` (`router.settings`) change. A change with any error changes nothing.
+* A value that was set here overrides each replica's own until it is taken back (None).
+* All parts change in one turn of the event loop, so a decision uses the old settings or the new ones.
+* A replica leaves out whole changes that it cannot use, the oldest first (another version wrote them, or they
+  contradict its start), and lists them in `LiveSettings.refused`.
+* Without Redis a change applies here at once, and elsewhere when Redis is back.
 
 A rollback gives every setting the value that it had before a change. It is a change like any other.
 """
@@ -25,10 +25,10 @@ import orjson
 
 from policies import Overrides, SettingsChanged
 from router.catalogue import CATALOGUE
-from router.errors import ClientError
+from router.errors import ClientError, SettingsError
 from router.settings import Settings
 from router.shared import LogPort
-from router.sources import Loaded, Origin, SettingsError, changed, no_such_setting, printable
+from router.sources import Loaded, Origin, changed, no_such_setting, printable
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,7 @@ TEXT_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a change did, or would do.
-
-    Attributes:
-        change_id: Its id in the history; empty if it changed nothing, or was only tried.
-        values: By key the value before and after, of those settings whose override is another one now.
-    """
+    """Values before and after, by key, of a change or dry run; no ``change_id``: nothing changed."""
 
     change_id: str
     values: Mapping[str, tuple[Any, Any]]
@@ -60,20 +55,11 @@ def value_of(settings: Settings, key: str) -> Any:
 
 
 class LiveSettings:
-    """The settings of one replica, as they are now.
-
-    Args:
-        loaded: What it was started with, and where that came from.
-        overrides: What was changed since, by any replica.
-        log: Where changes are published.
-        parts: By name, who is told of the settings when they change.
+    """Current settings of one replica: those of the start, with the ``overrides`` of all replicas.
 
     Attributes:
-        started: As given, without the origins.
-        overrides: As given.
-        current: What counts.
-        refused: Of each override that this replica cannot use, why.
-        changed_count: How often `current` changed.
+        refused: Reason for each override that this replica cannot use.
+        changed_count: Number of changes of `current`, each given to all ``parts``.
     """
 
     def __init__(
@@ -99,7 +85,7 @@ class LiveSettings:
     # What the log tells.
 
     def follow(self) -> None:
-        """Tell the parts if the overrides have changed. Never raises: what goes wrong is logged."""
+        """Apply changed overrides to the parts. Never raises: failures are logged."""
         if self._revision == self.overrides.revision:
             return
         self._revision = self.overrides.revision
@@ -126,7 +112,7 @@ class LiveSettings:
     # What operators ask.
 
     def origin(self, key: str) -> Origin:
-        """Where the value of a setting comes from."""
+        """Return the source of a setting's value."""
         change = self.overrides.newest.get(key)
         if change is not None and change.values[key] is not None and key not in self.refused:
             return Origin("runtime", change.change_id)
@@ -141,17 +127,10 @@ class LiveSettings:
         expected: str | None = None,
         dry_run: bool = False,
     ) -> Outcome:
-        """Change settings for all replicas.
+        """Change settings for all replicas; None takes an override back.
 
-        Args:
-            values: By dotted key; None: what each replica was started with.
-            actor: Who asks.
-            comment: Why.
-            expected: What `Overrides.digest` was when the caller looked; None: whatever it is now.
-            dry_run: Only judge it.
-
-        Raises:
-            ClientError: Something of it cannot be, or others changed something since; nothing is changed.
+        ``expected`` is the `Overrides.digest` that the caller saw, or None. A ``dry_run`` only checks. Raise
+        ClientError, and change nothing, if a value is wrong or settings have changed since ``expected``.
         """
         self._expect(expected)
         own = {key: value for key, value in values.items() if value is not None}
@@ -176,18 +155,7 @@ class LiveSettings:
         expected: str | None = None,
         dry_run: bool = False,
     ) -> Outcome:
-        """Give all settings the values that they had before a change, for all replicas.
-
-        Args:
-            change_id: Of the oldest change that is undone.
-            actor: Who asks.
-            comment: Why.
-            expected: As for `change`.
-            dry_run: Only judge it.
-
-        Raises:
-            ClientError: The history has no such change, or it cannot be undone; nothing is changed.
-        """
+        """Undo a change and all later ones, for all replicas, with arguments and errors as of `change`."""
         self._expect(expected)
         before = self.overrides.before(change_id)
         if before is None:
@@ -198,11 +166,11 @@ class LiveSettings:
                 status=404,
             )
         texts = {key: before.get(key) for key in sorted(before.keys() | self.overrides.values().keys())}
-        known = {key: text for key, text in texts.items() if not self._unusable(key, text)}
+        usable = {key: text for key, text in texts.items() if not self._unusable(key, text)}
         judged = self._judged_or_error(
             {
                 key: self._started_value(key) if text is None else orjson.loads(text)
-                for key, text in known.items()
+                for key, text in usable.items()
             }
         )
         return self._say(texts, judged, actor=actor, comment=comment, undoes=change_id, dry_run=dry_run)
@@ -219,9 +187,9 @@ class LiveSettings:
         undoes: str,
         dry_run: bool,
     ) -> Outcome:
-        """Say what is new of a change that was judged to be right."""
-        known = self.overrides.values()
-        new = {key: text for key, text in texts.items() if text != known.get(key)}
+        """Publish the new values of a checked change."""
+        usable = self.overrides.values()
+        new = {key: text for key, text in texts.items() if text != usable.get(key)}
         values = {
             key: (value_of(self.current, key), value_of(judged, key))
             for key in sorted(new)
@@ -258,11 +226,7 @@ class LiveSettings:
             ) from error
 
     def _judged(self, settings: Settings, values: Mapping[str, Any]) -> Settings:
-        """The settings with other values for some.
-
-        Raises:
-            SettingsError: With all that is wrong.
-        """
+        """Return the settings with some values replaced; raise SettingsError with all errors."""
         problems = [why for key in values if (why := _never(key))]
         if problems:
             raise SettingsError(problems)
@@ -279,7 +243,7 @@ class LiveSettings:
 
     @staticmethod
     def _unusable(key: str, text: str | None) -> str:
-        """Why an override can never be used here; empty if it can, by itself."""
+        """Return the reason why an override can never be used here; empty for none."""
         try:
             orjson.loads("null" if text is None else text)
         except ValueError:
@@ -287,7 +251,7 @@ class LiveSettings:
         return _never(key)
 
     def _effective(self) -> tuple[Settings, dict[str, str]]:
-        """What counts here, and why the rest does not."""
+        """Return the current settings, and the reason for each refused override."""
         texts = self.overrides.values()
         refused = {key: why for key, text in texts.items() if (why := self._unusable(key, text))}
         values = {key: orjson.loads(text) for key, text in texts.items() if key not in refused}
@@ -297,26 +261,26 @@ class LiveSettings:
             return self._best(values, refused)
 
     def _best(self, values: Mapping[str, Any], refused: dict[str, str]) -> tuple[Settings, dict[str, str]]:
-        """The same where not all can be used together: whole changes, the newest first.
+        """Apply whole changes, the newest first, where they do not all fit together.
 
-        Those that did not fit are tried again while that helps, since a change may need an older one.
+        Changes that did not fit are tried again while that helps, since a change may need an older one.
         """
-        settings, left = self.started, self._by_change(values)
+        settings, pending = self.started, self._by_change(values)
         while True:
             again: list[dict[str, Any]] = []
             reasons: dict[str, str] = {}
-            for part in left:
+            for part in pending:
                 try:
                     settings = self._judged(settings, part)
                 except SettingsError as error:
                     again.append(part)
                     reasons |= dict.fromkeys(part, "; ".join(error.problems))
-            if len(again) == len(left):
+            if len(again) == len(pending):
                 return settings, refused | reasons
-            left = again
+            pending = again
 
     def _by_change(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Values by the change that gave them, the newest first."""
+        """Group values by their change, the newest first."""
         newest = self.overrides.newest
         order = sorted(values, key=lambda key: (newest[key].at_us, newest[key].replica), reverse=True)
         groups: dict[str, dict[str, Any]] = {}
@@ -326,14 +290,14 @@ class LiveSettings:
 
 
 def _never(key: str) -> str:
-    """Why a setting can never change while the gateway serves; empty if it can."""
+    """Return the reason why a setting cannot change while the gateway serves; empty if it can."""
     if key not in CATALOGUE:
         return no_such_setting(key)
     return "" if CATALOGUE[key].live else f"{key} cannot change while the gateway serves; it needs a restart"
 
 
 def _absurd(key: str, value: Any) -> str:
-    """Why a value that is allowed would do harm; empty if it would not."""
+    """Return the harm that an allowed value would do; empty for none."""
     numbers = value.values() if isinstance(value, dict) else (value,)
     for number in numbers:
         if isinstance(number, int | float) and abs(number) > NUMBER_MAX:
@@ -347,7 +311,6 @@ _SECONDS = re.compile(r"(?<!_per)_(s|s_max|s_min|secs)$")
 
 
 def _text(value: Any) -> str:
-    """A value as JSON."""
     return orjson.dumps(value).decode()
 
 

@@ -5,12 +5,10 @@
 
     {"time":"2026-11-21T04:00:00.123Z","level":"info","event":"worker.ejected","message":"worker ejected",...}
 
-Who logs never waits: lines go to a bounded buffer and a thread writes them. If the output is blocked (a full
-pipe, a stuck disk) lines are dropped and counted, and serving goes on. The thread gathers for
-``GATHER_S`` before it writes, so that thousands of lines a second cost a few system calls.
+Callers never wait: a thread writes the lines of a bounded buffer every ``GATHER_S``, in few system calls. If
+the output is blocked, lines are dropped and counted, and serving goes on.
 
-Never prompt or generated text, never credentials: what is logged is chosen field by field where
-it happens.
+Never log prompt or generated text, or credentials: each caller chooses its fields one by one.
 """
 
 import json
@@ -21,15 +19,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.util import Finalize
 
 import orjson
+
+from policies import setting
+from router.values import LogLevel
 
 LINES_MAX = 20_000
 """Lines kept for the thread: two seconds at 10,000 requests per second, about 10 MB."""
 
 QUEUE_BYTES_MAX = 32 << 20
-"""Bytes kept for the thread. What waits beyond either bound is dropped."""
+"""Most bytes kept for the thread; lines beyond either bound are dropped."""
 
 LINE_BYTES_MAX = 64 << 10
 """A longer log line is written with its texts cut: names come from clients and workers."""
@@ -42,11 +44,31 @@ CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access")
-"""Loggers that say something per request, which the request line says already."""
+"""Loggers of a line per request, which repeat the request line."""
+
+
+@dataclass(frozen=True)
+class LogRules:
+    """Log lines that are written."""
+
+    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
+    request_logs: bool = setting(
+        True,  # noqa: FBT003 - a default
+        "Whether each request is logged with one line at its end. Never holds prompt text.",
+        live=True,
+    )
+    request_log_ratio: float = setting(
+        1.0,
+        "Share of the completed requests that are logged, 0 to 1: 0.01 is one in a hundred. Those that "
+        "failed or were rejected, and those whose client left, are all logged.",
+        live=True,
+        ge=0,
+        le=1,
+    )
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
-    """One JSON object; what JSON cannot hold becomes text, so that no line is lost to it."""
+    """Return one JSON object; values that JSON cannot hold become text, so that no line is lost."""
     try:
         return orjson.dumps(fields)
     except TypeError:
@@ -58,7 +80,7 @@ def encoded(fields: Mapping[str, object]) -> bytes:
 
 
 def bounded(fields: Mapping[str, object]) -> bytes:
-    """One JSON object of at most about `LINE_BYTES_MAX`; longer texts and nested values are cut."""
+    """Return one JSON object of at most about `LINE_BYTES_MAX`; longer texts and nested values are cut."""
     line = encoded(fields)
     if len(line) <= LINE_BYTES_MAX:
         return line
@@ -80,10 +102,7 @@ _MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
 
 
 class TimeText:
-    """Formats wall-clock times as RFC 3339 in UTC with milliseconds; most calls share a second.
-
-    For one thread at a time.
-    """
+    """Formats wall-clock times as RFC 3339 in UTC with milliseconds. Not for several threads at a time."""
 
     __slots__ = ("_second", "_text")
 
@@ -101,11 +120,7 @@ class TimeText:
 
 
 class LineWriter:
-    """Writes lines to a file descriptor without making anybody wait.
-
-    A daemon thread does the writing. Lines beyond ``lines_max`` or ``queue_bytes_max``, and lines that the
-    system refuses, are dropped and counted.
-    """
+    """Writes lines to a file descriptor from a daemon thread; drops and counts those beyond its bounds."""
 
     def __init__(
         self,
@@ -152,7 +167,7 @@ class LineWriter:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        """Write until closed. Nothing but a failing descriptor can go wrong, and that is counted."""
+        """Write until closed. Only the descriptor can fail, and that is counted."""
         while not self._closing:
             self._filled.wait()
             if not self._closing:
@@ -253,14 +268,9 @@ _logs: Logs | None = None
 
 
 def configure_logs(level: str, fd: int = 2) -> Logs:
-    """Send everything that is logged in this process to one place; replaces what was configured before.
+    """Write all logs of this process from a level on to one file descriptor, in place of the one before.
 
-    The server's own loggers are included; its access log is off, since the request line says more.
-    Start uvicorn with ``log_config=None``. What is left is written when the process ends.
-
-    Args:
-        level: Least severe level: a value of ``observability.log_level``.
-        fd: Where to write.
+    Start uvicorn with ``log_config=None``; its access log is off, since the request line says more.
     """
     global _logs
     if _logs is not None:

@@ -1,12 +1,12 @@
-"""Finds the addresses of host names, so that a name whose lookup hangs holds up no other name.
+"""Addresses of host names: a name whose lookup hangs holds up no other name.
 
     a name ──lookup under way?──> wait for that one
               └─no──> a place among the prompt names, or among the others ──> a thread ──> addresses
 
 The system's resolver blocks its thread, for half a minute if a server does not answer, and event loops have
-four to eight such threads for everything. So each lookup has a thread of its own here. Names that were
-answered promptly the last time have places of their own; all other names share the rest. Whoever gives up
-waiting leaves the lookup to itself: the next who asks for the name waits for the same one.
+four to eight such threads. So each lookup has a thread of its own. Names whose last lookup was prompt have
+places of their own; all other names share the rest. A lookup goes on when its caller gives up, and the next
+caller waits for the same one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 
 PROMPT_S = 1.0
-"""A name whose lookup took longer is not prompt, in seconds."""
+"""Longest prompt lookup, in seconds."""
 
 PROMPT_AT_ONCE = 32
 """Lookups of prompt names at a time; each takes a few milliseconds."""
@@ -40,12 +40,7 @@ class Lookups:
         }
 
     async def find(self, host: str, port: int) -> list[str]:
-        """Find the addresses of a name, in the resolver's order, each once.
-
-        Raises:
-            OSError: The name cannot be resolved.
-            UnicodeError: It is no name.
-        """
+        """Return a name's addresses, in order, each once; raise OSError or UnicodeError if it has none."""
         running = self._running.get(host)
         if running is None:
             running = asyncio.get_running_loop().create_task(self._find(host, port), name=f"look up {host}")

@@ -1,12 +1,10 @@
-"""How late the event loop comes to what is due: the one number that says whether something holds it.
+"""Lag of the event loop: the one number that shows whether something blocks it.
 
-Every `INTERVAL_S` a timer falls due, and how much later its turn comes is observed. All that one process
-does shares one loop, so a step that takes 20 ms delays every stream of it by up to 20 ms, and
-shows here. Each lag is a sample of what anything due at that moment waited, so the histogram's quantiles
-are those of a stream's chunks. uvloop counts whole milliseconds, so up to one of them is no
-sign of anything.
+A timer falls due every `INTERVAL_S`, and its delay is observed. A step of 20 ms delays every stream of the
+process by up to 20 ms, and shows here: the histogram's quantiles are those of a stream's chunks. uvloop
+counts whole milliseconds, so a lag below one means nothing.
 
-`LoopLag.run` is owned by `router.app`, restarted if it ever fails, and ends when it is cancelled.
+`router.app` owns `LoopLag.run`, restarts it if it ever fails, and cancels it at the end.
 """
 
 import asyncio
@@ -18,13 +16,7 @@ INTERVAL_S = 0.02
 
 
 class LoopLag:
-    """Samples the lag of the running event loop.
-
-    Args:
-        observe: Told each lag, in seconds >= 0.
-        now_s: Monotonic seconds.
-        sleep: `asyncio.sleep`.
-    """
+    """Samples the lag of the running event loop; ``observe`` gets each lag, in seconds >= 0."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""What the gateway measures: every metric with its labels, buckets and meaning, declared once.
+"""The metrics of the gateway: each with its labels, buckets and meaning, declared once.
 
 `router.metrics` records into these families and ``docs/metrics.md`` is written from them. Base units,
 one prefix, ``_total`` for counters. Label values come from enums or from the fleet, never from a request.
 
-With several gateway processes on one host, each process answers a scrape for all of them: counters and
-histograms are summed, gauges combined as `Family.combine` says. What is known of workers is shared by
-all processes, so the process that is scraped tells it alone.
+With several processes on one host, each answers a scrape for all of them: counters and histograms are summed,
+gauges combined as `Family.combine` says. All processes share the state of workers, so the scraped one reports
+it alone.
 """
 
 from dataclasses import dataclass
@@ -63,10 +63,8 @@ class Family:
     Attributes:
         name: Without prefix and without ``_total``.
         kind: ``worker`` is a gauge that is read from its owner when scraped.
-        about: What it says, for people.
-        labels: Label names.
-        buckets: Upper bounds of a histogram; each is inclusive.
-        combine: How a gauge of several processes becomes one.
+        buckets: Inclusive upper bounds of a histogram.
+        combine: Rule that makes one gauge of those of several processes.
     """
 
     name: str
@@ -144,6 +142,12 @@ SHADOW_CACHED_DIFFERENCE = Family(
 )
 PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens, as workers reported them.")
 OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers reported them.")
+IMPOSSIBLE_USAGE = Family(
+    "impossible_usage",
+    "counter",
+    "Answers whose token counts cannot be: more cached than the prompt has, or a number beyond any context. "
+    "Nothing is learned of them.",
+)
 REPORTED_PROMPT_TOKENS = Family(
     "reported_prompt_tokens",
     "counter",
@@ -296,12 +300,25 @@ PLACEMENTS_INCOMPLETE = Family(
     "counter",
     "Placements of other replicas that go on from a prompt which this gateway did not know and asked for.",
 )
+REGISTERS_DIFFER = Family(
+    "registers_differ",
+    "gauge",
+    "Living replicas that have known other words of a kind of register than this one for ten seconds.",
+    ("register",),
+)
+REGISTERS_PUBLISHED_AGAIN = Family(
+    "registers_published_again",
+    "counter",
+    "Times this replica published all registers of a kind again, since another replica knew other words.",
+    ("register",),
+)
 OPS_SKIPPED = Family(
     "ops_skipped",
     "counter",
     "Operations of the shared log that were skipped: a newer version wrote them (unknown_op, "
-    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), or a "
-    "snapshot left them out since they cannot be encoded (unencodable).",
+    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), their "
+    "time is a minute ahead (future), or a snapshot left them out since they cannot be encoded "
+    "(unencodable).",
     ("reason",),
 )
 SNAPSHOTS_REFUSED = Family(

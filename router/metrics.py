@@ -1,14 +1,14 @@
-"""Recording what happens, and telling it to Prometheus.
+"""Recorder of the metrics, and their exposition for Prometheus.
 
     hot path ──> tallies ──flush──> prometheus-client ──exposition──> scrape
     hooks (gauges read from their owners) ──┘                 └── workers, read at the scrape
 
-One `Metrics` per process, made by `router.app`. A scrape flushes first, so it is exact for its own process;
-the other processes of the host flush once a second (`Metrics.run`), so it is at most that late for them. And
-whoever counts the `GATHERED_MAX`-th request flushes, which bounds what the tallies hold.
+`router.app` makes one `Metrics` per process. A scrape flushes first, so it is exact for its own process; the
+other processes of the host flush once a second (`Metrics.run`). Every `GATHERED_MAX`-th request flushes, too,
+which bounds the tallies.
 
-With several processes, ``PROMETHEUS_MULTIPROC_DIR`` must be in the environment before
-prometheus-client is imported: it chooses then whether numbers live in memory or in files of that folder.
+With several processes, ``PROMETHEUS_MULTIPROC_DIR`` must be in the environment before prometheus-client is
+imported: it chooses then between memory and files of that folder.
 """
 
 import asyncio
@@ -31,7 +31,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
-from policies import Judged
 from router import metric_families as families
 from router.metric_families import Family
 from router.shared import SkipReason
@@ -40,14 +39,14 @@ from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 FLUSH_INTERVAL_S = 1.0
 
 GATHERED_MAX = 1000
-"""Requests whose numbers are gathered at most: adding them up takes 1 ms."""
+"""Most requests between two flushes: adding them up takes 1 ms."""
 
 Sample = tuple[Family, tuple[str, ...], float]
-"""What is read at a scrape: the family, the values of its labels, and what it is now."""
+"""A family, its label values, and its value at the scrape."""
 
 
 class Component(StrEnum):
-    """What can be degraded."""
+    """A part that can be degraded."""
 
     REDIS = "redis"
     WORKERS = "workers"
@@ -59,7 +58,7 @@ class Component(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What one process has counted since it started; for the meaning see `router.shared.vitals.Vitals`."""
+    """Counts of one process since it started; see `router.shared.vitals.Vitals`."""
 
     requests: dict[str, int]
     prompt_tokens: int
@@ -72,8 +71,24 @@ class Totals:
     ttft_sum_s: float
 
 
+class ShadowResult(Protocol):
+    """Difference of a shadow policy's choice (`policies.observing.Judged`)."""
+
+    @property
+    def agreed(self) -> bool:
+        """True if it chose the same worker."""
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds to the first token."""
+
+    @property
+    def cached_tokens(self) -> float:
+        """Cached tokens."""
+
+
 class ReportedUsage(Protocol):
-    """What a worker says of one answer."""
+    """Usage that a worker reports with an answer."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -81,11 +96,15 @@ class ReportedUsage(Protocol):
 
     @property
     def cached_tokens(self) -> int | None:
-        """How much of it was cached; None if not reported."""
+        """Cached tokens of the prompt; None if not reported."""
 
     @property
     def completion_tokens(self) -> int | None:
         """Output length; None if not reported."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether the counts can be."""
 
 
 Key = TypeVar("Key")
@@ -94,31 +113,26 @@ Tally = TypeVar("Tally", bound=Distribution | Count | Sum | Sums)
 
 
 class Made(dict[Key, Value], Generic[Key, Value]):
-    """Makes what is asked for the first time."""
+    """Dictionary that makes missing entries."""
 
     def __init__(self, make: Callable[[Key], Value]) -> None:
         self._make = make
 
     def __missing__(self, key: Key) -> Value:
-        made = self[key] = self._make(key)
-        return made
+        child = self[key] = self._make(key)
+        return child
 
 
 class Metrics:
     """All metrics of one process. For use from the event loop's thread."""
 
     def __init__(self, version: str, *, multiprocess_dir: str | None = None) -> None:
-        """Register all families.
-
-        Args:
-            version: Of the gateway.
-            multiprocess_dir: The value of ``PROMETHEUS_MULTIPROC_DIR``; None for a single process.
-        """
+        """Register all families; ``multiprocess_dir`` is None for a single process."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.collect_hooks: list[Callable[[], None]] = []
         """Called before numbers are handed over; they set gauges and totals."""
         self.readers: list[Callable[[], Iterable[Sample]]] = []
-        """Asked at each scrape for what is read from its owner then; what is gone leaves no series behind."""
+        """Called at each scrape for current samples; an owner that is gone leaves no series behind."""
         self._registry = CollectorRegistry()
         self._tallies: list[Distribution | Count | Sum | Sums] = []
         self._gathered = 0
@@ -185,8 +199,8 @@ class Metrics:
         self.counts[families.DECISIONS].add((policy, reason))
         self.distributions[families.DECISION_TIME].observe(decision_s)
 
-    def shadowed(self, policy: str, judged: Judged | None) -> None:
-        """A second policy was asked about a placement; None: it considered nobody."""
+    def shadowed(self, policy: str, judged: ShadowResult | None) -> None:
+        """Record a shadow placement; None if the shadow policy had no candidate."""
         if judged is None:
             self.counts[families.SHADOW_DECISIONS].add((policy, "unplaced"))
             return
@@ -205,17 +219,17 @@ class Metrics:
         usage: ReportedUsage | None,
         tenant: str = "",
     ) -> None:
-        """A worker's answer is complete.
+        """Record a complete answer of a worker.
 
         Args:
-            streamed: Whether it was a stream: only then the first byte is the first token.
+            streamed: True for a stream: only then the first byte is the first token.
             ttft_s: From the client's last byte to the answer's first.
             ttft_error_s: Observed minus predicted, of the attempt that answered.
             decode_s: From the answer's first byte to its end.
-            pieces: In how many pieces it came: about its tokens, where the worker did not report those.
-            predicted_cached_tokens: What placement expected.
-            usage: What the worker reported, if it did.
-            tenant: Whose it was; empty if the keys file does not name them.
+            pieces: Number of pieces: about its tokens, where the worker did not report those.
+            predicted_cached_tokens: Prediction of placement.
+            usage: The worker's report; None without one.
+            tenant: Empty if the keys file does not name it.
         """
         output_tokens = None if usage is None else usage.completion_tokens
         if streamed:
@@ -226,6 +240,8 @@ class Metrics:
                 self.distributions[families.ITL_SECONDS].observe(decode_s / steps)
         if usage is None:
             return
+        if not usage.possible:
+            self.sums[families.IMPOSSIBLE_USAGE].add(1)
         self.sums[families.PROMPT_TOKENS].add(usage.prompt_tokens)
         if output_tokens:
             self.sums[families.OUTPUT_TOKENS].add(output_tokens)
@@ -247,15 +263,15 @@ class Metrics:
         answer_bytes: int = 0,
         tenant: str = "",
     ) -> None:
-        """A request ended.
+        """Record the end of a request.
 
         Args:
-            endpoint: Its endpoint; None if it named none.
+            endpoint: None if the request named none.
             outcome: ``completed``, ``client_left``, ``worker_error`` or the ``code`` of the error.
             duration_s: From the last byte of the request to the last byte of the answer.
             request_bytes: Length of its body.
             answer_bytes: Length of the body sent back.
-            tenant: Whose it was; empty if the keys file does not name them.
+            tenant: Empty if the keys file does not name it.
         """
         name = "none" if endpoint is None else endpoint
         self.counts[families.REQUESTS].add((name, outcome))
@@ -277,17 +293,11 @@ class Metrics:
         self.counts[families.ADMIN_CHANGES].add((outcome,))
 
     def client_refused(self, reason: str) -> None:
-        """A client was refused before anybody looked at its request (`router.proxy.Refusal`)."""
+        """Count a client refused before its request was read (`router.proxy.Refusal`)."""
         self.counts[families.CLIENTS_REFUSED].add((reason,))
 
     def wait_ended(self, class_name: str, outcome: str, wait_s: float) -> None:
-        """A wait ended, or was not allowed to begin.
-
-        Args:
-            class_name: Of the request.
-            outcome: A `policies.WaitEnd`.
-            wait_s: How long it was.
-        """
+        """Record a wait that ended, or that was not allowed to begin."""
         self.counts[families.WAITS].add((class_name, outcome))
         if outcome == "dispatched":
             self.distributions[families.WAIT_SECONDS, class_name].observe(wait_s)
@@ -303,14 +313,14 @@ class Metrics:
         inversion_s_max: float,
         rooms_overdue: int,
     ) -> None:
-        """Set the state of the waiting queue; what is counted is a total since the start of this process.
+        """Set the state of the waiting queue, with totals since the start.
 
         Args:
-            waiting: For each class its name, how many requests wait here, and their uncached tokens.
-            drain_s: Of the lane that takes longest, over all replicas.
-            inversions: Of all replicas.
-            inversion_s_max: The worst of them.
-            rooms_overdue: Of this process.
+            waiting: Class name, requests waiting here, and their uncached tokens, for each class.
+            drain_s: Time to drain the slowest lane, over all replicas.
+            inversions: Number over all replicas; ``inversion_s_max`` is the longest.
+            inversion_s_max: In seconds.
+            rooms_overdue: Number of this process.
         """
         for name, requests, tokens in waiting:
             self.set(families.WAITING_REQUESTS, requests, name)
@@ -338,7 +348,7 @@ class Metrics:
         skipped_ops: Mapping[SkipReason, int],
         snapshots_refused: int,
     ) -> None:
-        """Set the state of the shared log; what is counted is a total since the start of this process."""
+        """Set the state of the shared log, with totals since the start."""
         self.set(families.LOG_LAG, lag_s)
         if snapshot_age_s is not None:
             self.set(families.SNAPSHOT_AGE, snapshot_age_s)
@@ -358,12 +368,12 @@ class Metrics:
         self.follow(families.KEYS_READ, refused, "refused")
 
     def follow(self, family: Family, total: int, *labels: str) -> None:
-        """Raise a counter to a total since the start of this process that somebody else counts."""
-        known = self._totals.get((family, labels))
-        if known is None:
+        """Raise a counter to a total since the start that its owner counts."""
+        counted = self._totals.get((family, labels))
+        if counted is None:
             counter = self._counters[family]
-            known = self._totals[family, labels] = Total(counter.labels(*labels) if labels else counter)
-        known.follow(total)
+            counted = self._totals[family, labels] = Total(counter.labels(*labels) if labels else counter)
+        counted.follow(total)
 
     def set(self, family: Family, value: float, *labels: str) -> None:
         """Set a gauge."""
@@ -373,19 +383,18 @@ class Metrics:
     # Towards Prometheus.
 
     def flush(self) -> None:
-        """Run the hooks and hand over what has gathered."""
+        """Run the hooks and flush the tallies."""
         for hook in self.collect_hooks:
             hook()
         self._add_up()
 
     def _add_up(self) -> None:
-        """Hand over what has gathered."""
         self._gathered = 0
         for tally in self._tallies:
             tally.flush()
 
     def totals(self) -> Totals:
-        """What this process has counted since it started."""
+        """Return the counts of this process since it started."""
         self._add_up()
         ttft_counts, ttft_sum_s = self.distributions[families.TTFT_SECONDS].totals()
         return Totals(
@@ -408,10 +417,9 @@ class Metrics:
         return generate_latest(self._exposed), CONTENT_TYPE_LATEST
 
     async def run(self) -> None:
-        """Flush once a second, until cancelled, so that siblings answer scrapes with our numbers.
+        """Flush once a second, until cancelled, so that other processes of the host report our numbers.
 
-        Owned by `router.app`; needed only with several processes. A hook that raises ends it, as any
-        mistake of ours should.
+        `router.app` owns it and starts it for several processes only. A hook that raises ends it.
         """
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
@@ -428,7 +436,7 @@ class Metrics:
 
 
 def _forget_dead_processes(folder: str) -> None:
-    """Drop the gauges of processes that ended, however they did; what they counted stays counted."""
+    """Drop the gauges of ended processes; their counts stay."""
     for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*.db")}:
         try:
             os.kill(pid, 0)
@@ -437,13 +445,13 @@ def _forget_dead_processes(folder: str) -> None:
 
 
 class _Read(Collector):
-    """Tells what is read at the scrape, one family after the other."""
+    """Collector of the readers' samples, one family after the other."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Every family, also those of which there is nothing to tell."""
+        """Yield every family, also those without samples."""
         gauges = {
             family: GaugeMetricFamily(family.exposed_name, family.about, labels=family.labels)
             for family in families.of_kind("worker")

@@ -4,9 +4,9 @@
     --prefill http://far:30000 none site=dc2         labels follow
     fleet: {prefill: ["http://a:30000 8998", ...]}   the same in a file
 
-The words of several workers may follow each other, in any source: each URL begins a new one. ``none`` is what
-no port is: the engine's default (SGLang router_args.py, ``_parse_prefill_urls``). A line is kept as text, so
-that the effective settings can be saved and read again; `named_worker` reads it.
+Each URL begins a new worker, in any source. ``none`` stands for the engine's default port (SGLang
+router_args.py, ``_parse_prefill_urls``). A line is kept as text, so that the effective settings can be saved
+and read again; `named_worker` parses it.
 """
 
 import re
@@ -32,13 +32,7 @@ _PORT = re.compile(r"[0-9]+|none", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class NamedWorker:
-    """One worker of a list.
-
-    Attributes:
-        url: Its base URL.
-        labels: What is said of it.
-        role: ``plain``, ``prefill`` or ``decode``.
-    """
+    """One worker of a list."""
 
     url: str
     labels: Mapping[str, str]
@@ -94,18 +88,14 @@ _CHECKS: Mapping[str, Callable[[str], None]] = MappingProxyType(
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Check those labels of a worker that the gateway reads for its part in prefill and decode.
-
-    Raises:
-        ValueError: What is wrong with one, and what would be right.
-    """
+    """Check the labels about prefill and decode; a ValueError says how to mend a wrong one."""
     for name, check in _CHECKS.items():
         if name in labels:
             check(labels[name])
 
 
 def _line(words: Iterable[str]) -> str:
-    """Put the words of one worker into one form: URL, then labels in the order of their names."""
+    """Normalise the words of one worker: URL, then labels in the order of their names."""
     first, *rest = words
     url = http_url(first)
     labels: dict[str, str] = {}
@@ -124,7 +114,7 @@ def _line(words: Iterable[str]) -> str:
 
 
 def _lines(given: Any) -> Any:
-    """Find where the words of each worker begin."""
+    """Split words into those of each worker."""
     if not isinstance(given, list | tuple) or not all(isinstance(entry, str) for entry in given):
         return given
     workers: list[list[str]] = []

@@ -1,16 +1,15 @@
-"""How many files this process may have open: each connection is one.
+"""Limit of open files: each connection is one.
 
-A stream takes two, its client's connection and its worker's. The system gives a process a soft limit, 1024
-on most, and a hard one up to which the process may raise it, often half a million. The low soft limit
-protects programs that use ``select``, which we do not, so we take what there is. Child processes inherit it.
+A stream takes two, its client's and its worker's. The soft limit is 1024 on most systems, the hard limit
+often half a million. The low soft limit protects programs that use ``select``, which we do not, so the
+process raises it to the hard one. Child processes inherit it.
 
-At the limit clients are dropped as they come, and healthy workers look unreachable. So a process takes on no
-more requests than it has files for, and a limit that does not fit the settings is told at the start.
+At the limit clients are dropped and healthy workers look unreachable. So a process takes on no more requests
+than it has files for, and warns at the start if the limit does not fit the settings.
 
     limit = OTHER_FILES + each further listener's connections + 2 x clients' connections to the data port
 
-A further listener (admin, metrics) has a share of its own, and all bounds together fit: whoever fills one
-takes no file from another.
+A further listener (admin, metrics) has a share of its own, so a crowd at one port takes no file from another.
 """
 
 import contextlib
@@ -40,7 +39,7 @@ def probes_max() -> int:
 
 
 LISTENER_CONNECTIONS_MAX = 256
-"""Connections at a time to a further listener: those who come there are few, and keep few."""
+"""Connections at a time to a further listener: its clients are few."""
 
 LISTENER_SHARE = 1 / 8
 """A further listener's share of the files, where there are few."""
@@ -50,12 +49,7 @@ LISTENER_CONNECTIONS_MIN = 4
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """How the files of a process are divided.
-
-    Attributes:
-        requests_max: For how many requests at a time there are files, at least 1.
-        listener_connections_max: For how many connections to each further listener.
-    """
+    """Bounds from the open files: requests at a time, >= 1, and connections to each further listener."""
 
     requests_max: int = sys.maxsize
     listener_connections_max: int = LISTENER_CONNECTIONS_MAX
@@ -65,19 +59,15 @@ UNLIMITED = OpenFiles()
 
 
 def other_files(limit: int) -> int:
-    """Return how many of so many files are for what is no request: health checks and all the rest.
-
-    Half of them at most, so that a process with few files still serves.
-    """
+    """Return the number of files for all but requests: half of them at most."""
     return min(OTHER_FILES + probes_max(), limit // 2)
 
 
 def raise_open_files(connections_max: int, listeners: int = 0) -> OpenFiles:
-    """Raise the limit as far as the system lets us, and say so; warn if that is too low.
+    """Raise the limit as far as the system allows; warn if it is below the needs of the settings.
 
-    Args:
-        connections_max: Most connections to one worker. To be used, all of them need as many clients.
-        listeners: How many there are beside the data port.
+    A worker's ``connections_max`` are used only with as many clients; ``listeners`` are those beside the
+    data port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS calls its hard limit infinite and refuses that.

@@ -1,18 +1,18 @@
 """The settings as documentation: the Markdown reference, and the effective values with their origins.
 
-Both are written from `router.catalogue`, so they cannot disagree with the code; a test compares
-``docs/configuration.md`` with `configuration_reference`.
+Both are written from `router.catalogue`; a test compares ``docs/configuration.md`` with
+`configuration_reference`.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from inspect import getmodule
 from math import inf
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from policies import POLICIES
 from router.catalogue import CATALOGUE, Setting, section_title
@@ -73,7 +73,6 @@ def configuration_reference() -> str:
 
 
 def _options(kind: type[Any] | None) -> str:
-    """The options of a policy with defaults and ranges."""
     if kind is None:
         return "none"
     return ", ".join(
@@ -86,7 +85,7 @@ def _interval(low: float, high: float) -> str:
 
 
 def about(rule: Callable[..., object]) -> str:
-    """What a policy picks: the headline of its module, without the name in front."""
+    """Return a policy's description: the headline of its module, without the name in front."""
     headline = (getmodule(rule).__doc__ or "").strip().partition("\n")[0]
     _, _, about = headline.partition(": ")
     return about[:1].upper() + about[1:]
@@ -102,7 +101,7 @@ def _line(row: Setting) -> str:
 
 
 def effective(loaded: Loaded) -> str:
-    """The effective settings as YAML that can be saved as a file, with a comment on where each came from.
+    """Return the effective settings as a YAML file, with the origin of each as a comment.
 
     Secrets are masked, also a password within a URL.
     """
@@ -124,8 +123,8 @@ def shown(value: Any) -> Any:
     match value:
         case SecretStr():
             return HIDDEN
-        case BaseModel():
-            return value.model_dump()
+        case _ if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
         case dict():
             return {key: shown(entry) for key, entry in value.items()}
         case tuple():
@@ -137,7 +136,6 @@ def shown(value: Any) -> Any:
 
 
 def _flow(value: Any) -> str:
-    """One value as YAML on one line."""
     return (
         yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
         .removesuffix("...\n")

@@ -1,53 +1,65 @@
-"""The request trace: a file with one JSON line per request, from which its traffic can be replayed.
+"""Request trace: a file with one JSON line per request, from which `cacheway simulate` replays the traffic.
 
     exchange ── TraceLine ──> bounded lines ── thread ──> FILE ── full ──> FILE.1, in place of the one before
 
-A line says when a request came, how long its prompt was and which prefixes it shares, what was generated and
-how it went: what `cacheway simulate` needs to try other fleets and policies on it. Of the prompt there is
-nothing but its chained block hashes (`radix.blocks`), which carry namespace and tenant: never text. The name
-of a session is hashed, too.
+A line never holds text of a prompt, only its chained block hashes (`radix.blocks`), which carry namespace and
+tenant. The name of a session is hashed, too.
 
-Off by default, and then it costs nothing. Nobody waits for the file: lines go the way of log lines
-(`router.logs`), and those that the disk does not take in time are dropped and counted. Several processes may
-write one file: each appends whole lines, and who finds it full takes a lock to rename it; the others notice
-that the name belongs to another file. So ``logrotate`` may move it away as well.
+The trace is off by default. Its lines go the way of log lines (`router.logs`): those that the disk does not
+take in time are dropped and counted. Several processes may write one file: each appends whole lines; the
+process that finds it full takes a lock and renames it, and the others notice that the name belongs to another
+file. So ``logrotate`` may move it away as well.
 """
 
 import fcntl
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from policies import setting
+from router.errors import SettingsError
 from router.logs import CLOSE_TIMEOUT_S, LineWriter
-from router.settings import ObservabilitySettings
-from router.sources import SettingsError
 
 LINES_MAX = 2_000
 """Lines kept for the thread, which writes every 20 ms; 1.6 KB each at 30,000 tokens, 43 KB at a million."""
 
 
+@dataclass(frozen=True)
+class RequestTraceRules:
+    """File of the request trace, and its size."""
+
+    request_trace: str = setting(
+        "",
+        "File that gets one JSON line per request, for `cacheway simulate`: when it came, its lengths, the "
+        "hashes of its blocks, how it went. Never prompt text. Several processes may share it. Empty: none.",
+    )
+    request_trace_bytes_max: int = setting(
+        1 << 30,
+        "Size at which that file is renamed to FILE.1, which replaces the one before, in bytes: no more than "
+        "twice as much is kept. The default is about 600,000 requests of 30,000 tokens.",
+        ge=1_000_000,
+    )
+
+
 class TraceLine(msgspec.Struct, frozen=True, gc=False):
-    """One request, when it has ended.
+    """One ended request.
 
     Attributes:
-        arrived_unix_s: When its last byte had come, by the wall clock that all replicas share.
+        arrived_unix_s: Arrival of its last byte, by the wall clock that all replicas share.
         duration_s: From then to the last byte of the answer.
-        ttft_s: From then to the first byte of the answer; None if there was none.
+        ttft_s: From then to the first byte of the answer; None without an answer.
         status: HTTP status of the answer; 499 if the client left.
         outcome: ``completed``, ``client_left``, ``worker_error`` or the code of the error.
-        endpoint: Its path.
         model: As the client wrote it.
-        stream: Whether the answer was a stream.
-        session: Hash of the client's hint which requests belong together; empty without one.
-        prompt_tokens: Length of the prompt.
-        estimated: Whether that is our estimate, because the engine reported none.
-        output_tokens: Generated, as reported; of a stream else the number of its pieces; else None.
-        cached_tokens: Of the prompt, as reported by the engine; None if it did not.
-        predicted_tokens: Of the prompt, as expected by placement.
-        worker_id: Where the last attempt went; empty if there was none.
-        attempts: How many there were.
+        session: Hash of the client's session hint; empty without one.
+        estimated: True if ``prompt_tokens`` is our estimate, since the engine reported none.
+        output_tokens: As reported; of a stream else the number of its pieces; else None.
+        cached_tokens: As reported by the engine; None if not reported.
+        predicted_tokens: Cached tokens that placement expected.
+        worker_id: Worker of the last attempt; empty without one.
         block_tokens: Nominal tokens per block; text has as many as ``prompt_tokens / prompt_blocks`` says.
         prompt_blocks: Length of the prompt in blocks, with the fraction of the last one.
         blocks: Packed hashes of its full blocks, base64; of a batch those of the first prompt.
@@ -75,15 +87,9 @@ class TraceLine(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestTrace(LineWriter):
-    """Writes the trace of one process.
+    """Writer of the trace of one process; it appends to the file, and renames it at ``bytes_max``.
 
-    Args:
-        path: Its file; lines are added behind those that are there.
-        bytes_max: Size at which the file is renamed, > 0.
-        lines_max: Most lines that wait to be written.
-
-    Raises:
-        OSError: The file cannot be opened.
+    At most ``lines_max`` lines wait. Raise OSError if the file cannot be opened.
     """
 
     def __init__(self, path: str, bytes_max: int, lines_max: int = LINES_MAX) -> None:
@@ -121,7 +127,7 @@ class RequestTrace(LineWriter):
         return written
 
     def _moved(self) -> bool:
-        """Whether the file's name belongs to another file, or to none."""
+        """Return True if the file's name belongs to another file, or to none."""
         try:
             return not os.path.samestat(self._path.stat(), os.fstat(self._fd))
         except FileNotFoundError:
@@ -137,20 +143,16 @@ class RequestTrace(LineWriter):
         os.close(old)
 
 
-def check_request_trace(observability: ObservabilitySettings) -> None:
-    """See that the trace can be written, before anything starts.
-
-    Raises:
-        SettingsError: It cannot.
-    """
-    if not observability.request_trace:
+def check_request_trace(rules: RequestTraceRules) -> None:
+    """Check that the trace can be written, before anything starts; raise SettingsError if it cannot."""
+    if not rules.request_trace:
         return
     try:
-        os.close(_opened(observability.request_trace))
+        os.close(_opened(rules.request_trace))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise SettingsError(
-            [f"observability.request_trace: cannot write {observability.request_trace}: {reason}"]
+            [f"observability.request_trace: cannot write {rules.request_trace}: {reason}"]
         ) from error
 
 

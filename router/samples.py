@@ -1,13 +1,11 @@
-"""What a scrape of the metrics reads of workers, links and the plan, as this process knows them then.
-
-Metrics count events as they happen; these are states, asked for only when somebody looks. Nothing is kept.
-"""
+"""States of workers, links and the plan, read at each scrape; nothing is kept."""
 
 from collections.abc import Iterator
 from enum import StrEnum
 from math import inf
 
-from policies import DECODE, NEVER_TOKENS, PREFILL, LinkState
+from policies import DECODE, PREFILL, LinkState
+from policies.disaggregation import NEVER_TOKENS, Offloading
 from router import metric_families as families
 from router.fleet import LocalWorker
 from router.gateway import Gateway
@@ -17,7 +15,7 @@ _CIRCUIT = {"closed": 0, "half_open": 1, "open": 2}
 
 
 class WorkerState(StrEnum):
-    """States of a worker that metrics tell."""
+    """States of a worker in the metrics."""
 
     STARTING = "starting"
     HEALTHY = "healthy"
@@ -25,50 +23,46 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
 
 
-def link_state(gateway: Gateway, link: str, now_us: int) -> str:
+def link_state(offloading: Offloading, link: str, now_us: int) -> str:
     """Return the state of a link for a request that would not wait."""
-    return gateway.placing.decider.offloading.offload.states.state(link, 0.0, now_us).value
+    return offloading.offload.states.signals(link, 0.0, now_us).state.value
 
 
 class Samples:
-    """Reads the states.
+    """Reader of the states of one gateway."""
 
-    Args:
-        gateway: Of the process.
-    """
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, offloading: Offloading) -> None:
+        self._gateway, self._offloading = gateway, offloading
         self._fleet = gateway.fleet
 
     def workers(self) -> Iterator[Sample]:
-        """Of every worker."""
+        """Yield the samples of every worker."""
         now_us = self._gateway.log.now_us()
         for local in self._gateway.registry.all():
             yield from self._worker(local, now_us)
 
     def links(self) -> Iterator[Sample]:
-        """Of every link that has rules, by name."""
+        """Yield the samples of every link that has rules, by name."""
         links, now_us = self._fleet.links, self._gateway.log.now_us()
         for link in sorted(links.rules):
-            now = link_state(self._gateway, link, now_us)
+            now = link_state(self._offloading, link, now_us)
             for state in LinkState:
                 yield families.LINK_STATE, (link, state.value), float(now == state.value)
-            known, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)
+            measured, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)
             reserved = links.reserved_bytes_per_s(link, now_us)
             yield families.LINK_CAPACITY, (link,), links.capacity_bytes_per_s(link, now_us)
             yield families.LINK_RESERVED, (link,), reserved
             if cap:
                 yield families.LINK_UTILISATION, (link,), reserved / cap
-            if known is not None:
-                yield families.LINK_GOODPUT, (link,), known.bytes_per_s
+            if measured is not None:
+                yield families.LINK_GOODPUT, (link,), measured.bytes_per_s
             yield families.LINK_RTT, (link,), links.rtt_s(link)
             yield families.LINK_LOSS, (link,), links.loss_ratio(link)
 
     def plan(self) -> Iterator[Sample]:
-        """From how many uncached tokens on a prompt leaves its site; nothing if nobody knows."""
+        """Yield the uncached tokens from which a prompt leaves its site, if planned."""
         plan = self._fleet.offload_plan
-        tokens = self._gateway.placing.decider.offloading.threshold_tokens
+        tokens = self._offloading.threshold_tokens
         if tokens is not None:
             never = plan is not None and tokens == NEVER_TOKENS
             yield families.OFFLOAD_THRESHOLD, (), inf if never else tokens
@@ -102,10 +96,10 @@ class Samples:
         if reported is None:
             return
         yield families.REPORT_AGE, name, (now_us - reported.at_us) / 1e6
-        for family, said in (
+        for family, figure in (
             (families.REPORTED_RUNNING, reported.running),
             (families.REPORTED_WAITING, reported.waiting),
             (families.REPORTED_KV, reported.kv_tokens),
         ):
-            if said >= 0:
-                yield family, name, said
+            if figure >= 0:
+                yield family, name, figure

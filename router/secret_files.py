@@ -1,12 +1,12 @@
-"""Secrets from files: the settings whose values are better kept off command lines and environments.
+"""Secrets in files, which keep them off command lines and environments.
 
     server.api_key_file, fleet.worker_api_key_file     read at the start, and again when they change
     shared.redis_url_file                              read at the start
 
-A file holds one value; the line break at its end does not count. At the start the values take the places of
-the settings that they stand for, so that nothing else knows where a secret came from. A key that changes
-replaces the one before within two seconds; requests in flight go on. A connection to Redis that is renewed
-uses the old address: servers accept the old password and the new one while replicas are replaced.
+A file holds one value; a line break at its end does not count. At the start the values replace those of the
+settings that they stand for. A changed key replaces the one before within two seconds; requests in flight go
+on. A new connection to Redis uses the old address: servers accept the old password and the new one while
+replicas are replaced.
 """
 
 import time
@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
+from router.errors import SettingsError
 from router.settings import Settings
-from router.sources import SettingsError
 from router.tenants import FileWatch, KeysFileError
 from router.values import RedisUrl, Secret
 
@@ -28,13 +28,7 @@ BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A setting whose value may be in a file.
-
-    Attributes:
-        section: Its section.
-        name: Its name; the file's setting ends in ``_file``.
-        values: What its values are.
-    """
+    """A setting whose value may be in a file; the file's setting has its name with ``_file`` at the end."""
 
     section: str
     name: str
@@ -49,11 +43,7 @@ _KINDS = (
 
 
 def with_secret_files(settings: Settings) -> Settings:
-    """The settings with the values that are in files.
-
-    Raises:
-        SettingsError: A file cannot be used.
-    """
+    """Return the settings with the values of the secret files; raise SettingsError if one is unusable."""
     found: dict[str, Any] = {}
     problems: list[str] = []
     for kind in _KINDS:
@@ -74,13 +64,7 @@ def with_secret_files(settings: Settings) -> Settings:
 
 
 class SecretWatch(FileWatch[bytes]):
-    """Looks after the file of one key.
-
-    Args:
-        path: The file.
-        use: Is given the key, at once and whenever it changes.
-        now_unix_s: Wall clock.
-    """
+    """Watches the file of one key; ``use`` gets the key, at once and whenever it changes."""
 
     def __init__(
         self, path: str, use: Callable[[bytes], None], *, now_unix_s: Callable[[], float] = time.time
@@ -98,11 +82,7 @@ class SecretWatch(FileWatch[bytes]):
 
 
 def _read(path: Path, values: TypeAdapter[Any]) -> Any:
-    """What a file holds.
-
-    Raises:
-        KeysFileError: Nothing that can be used; what it is is not said.
-    """
+    """Return the content of a file; raise KeysFileError, without quoting it, if it cannot be used."""
     try:
         with path.open("rb") as file:
             content = file.read(BYTES_MAX + 1)

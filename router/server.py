@@ -1,21 +1,19 @@
-"""The server of one process, and how it ends: without a failed request if it is given the time.
+"""Server of one process, which ends without a failed request if it is given the time.
 
     serving --SIGTERM--> leaving --shutdown_delay_s--> finishing --all answered--> ended, status 0
        |                    |                             |  `-- shutdown_grace_s --> cut --^
        `------ SIGINT: no delay, a person waits ----------^
        a second signal, or SIGQUIT, at any time -----------> cut --> ended, status 128 + signal
 
-*Leaving*: readiness answers 503 and every answer tells its client to close (`router.proxy.Ending`),
-so that load balancers and clients turn away before anybody is refused; what still comes is served.
-*Finishing*: nobody can connect any more, requests in flight go on. *Cut*: streams end with an error
-event, other requests with an error or a closed connection. However it ends, the application's lifespan
-says goodbye to the shared log last, in bounded time.
+*Leaving*: readiness answers 503 and every answer tells its client to close (`router.proxy.Ending`), so that
+load balancers turn away before a connection is refused; new requests are still served. *Finishing*: new
+connections are refused, requests in flight go on. *Cut*: streams end with an error event, other requests with
+an error or a closed connection. The lifespan leaves the shared log last, in bounded time.
 
-128 + signal is the status of a process that a signal killed, as shells and container runtimes report it:
-somebody was cut, and who sent the signal sees that it was theirs.
+128 + signal is the status of a process that a signal killed, as shells and container runtimes report it.
 
-A process of ``--workers`` has an owner (`router.supervisor`). A terminal or systemd may signal both,
-so here a repeated SIGTERM or SIGINT means nothing; the owner counts, and cuts with SIGQUIT. If the owner
+A process of ``--workers`` has an owner (`router.supervisor`). A terminal or systemd may signal both, so a
+repeated SIGTERM or SIGINT means nothing here; the owner counts them, and cuts with SIGQUIT. If the owner
 dies, the process ends as after SIGTERM, so that none stays on the port unwatched.
 """
 
@@ -41,7 +39,7 @@ logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
 POLL_S = 0.05
-"""How often it is looked whether the last connection has closed."""
+"""Time between two checks for open connections, in seconds."""
 
 
 @contextlib.contextmanager
@@ -62,9 +60,7 @@ def signals_to(handle: Callable[[int], None]) -> Iterator[None]:
 class GatewayServer(uvicorn.Server):
     """uvicorn's server, which leaves before it closes. Serve with it once, in a running event loop.
 
-    Attributes:
-        status: Exit status of the process, when it has served.
-        supervised: An owner counts the signals, so a repeated one means nothing.
+    ``status`` is the exit status after serving. If ``supervised``, an owner counts the signals.
     """
 
     config: "GatewayConfig"
@@ -103,11 +99,9 @@ class GatewayServer(uvicorn.Server):
             self.end(signal.Signals(sig).name, at_once=sig == signal.SIGINT)
 
     def end(self, reason: str, *, at_once: bool = False) -> None:
-        """Begin to end: serve for a while, but send everybody away.
+        """Begin to end: serve on, but ask every client to leave.
 
-        Args:
-            reason: For the log.
-            at_once: Accept no new connections any more, as from a terminal; else for ``shutdown_delay_s``.
+        New connections are refused now if ``at_once``, as after Ctrl-C; else after ``shutdown_delay_s``.
         """
         self._told = True
         if not self.started:
@@ -154,9 +148,9 @@ class GatewayServer(uvicorn.Server):
                 self.config.handshakes.end()
 
     async def _wait_tasks_to_complete(self) -> None:
-        """Wait until nobody is served any more; `_cut_connections` bounds it.
+        """Wait until all requests are served; `_cut_connections` bounds it.
 
-        uvicorn would wait for its listeners, too, and they for every client that does not finish its TLS
+        uvicorn would also wait for its listeners, and they for clients that do not finish their TLS
         handshake.
         """
         while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn's sets
@@ -183,7 +177,7 @@ class GatewayServer(uvicorn.Server):
             task.cancel()
 
     def _orphaned(self, sentinel: int) -> None:
-        """The owner died without a word: from now on this process decides for itself."""
+        """End after the owner died."""
         asyncio.get_running_loop().remove_reader(sentinel)
         self.supervised = False
         logger.warning("the supervisor died", extra={"event": "supervisor.lost"})

@@ -1,16 +1,15 @@
 """Processes: one gateway in this process, or several that share its port.
 
-With ``--workers N`` a supervisor (`router.supervisor`) starts N processes on one port; each
-builds a `router.app.GatewayProcess` of its own: they are simply replicas on one host. Without a
-``--redis-url`` the first process starts a Valkey for all of them. How each of them ends is told in
-`router.server`.
+With ``--workers N`` a supervisor (`router.supervisor`) starts N processes on one port; each builds a
+`router.app.GatewayProcess`, a replica of its own. Without ``--redis-url`` the first process starts a Valkey
+for all of them. `router.server` describes their end.
 
-Each process listens with a socket of its own (``SO_REUSEPORT``), and the kernel draws one of them for
-every connection. From one socket for all, whoever wakes first would take most of a burst: of 16 connections
-at once to four processes one took all 16 (Linux 6.18), for as long as their clients keep them.
+Each process listens with a socket of its own (``SO_REUSEPORT``), and the kernel draws one for every
+connection. With one socket for all, the first process to wake takes most of a burst: of 16 connections at
+once to four processes one took all 16 (Linux 6.18).
 
-What would fail in every process alike (settings, TLS and keys files, the port) is found by the first one,
-before it starts any other; a process that cannot start all the same ends with status 3, and is not restarted.
+The first process checks settings, TLS and keys files and the port before it starts any other. A process that
+cannot start all the same ends with status 3, and is not restarted.
 """
 
 import contextlib
@@ -60,10 +59,7 @@ MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 class GatewayConfig(uvicorn.Config):
     """uvicorn's configuration, which builds the gateway in the process that serves.
 
-    Attributes:
-        settings: The effective settings.
-        process: The gateway, once `load` has built it.
-        handshakes: Those under way, if it serves HTTPS.
+    `load` sets ``process``; ``handshakes`` are the TLS handshakes under way, None without HTTPS.
     """
 
     process: "GatewayProcess"
@@ -125,27 +121,19 @@ class GatewayConfig(uvicorn.Config):
 
 
 def serve(loaded: Loaded) -> int:
-    """Run the gateway until it is told to stop.
+    """Run the gateway until it is told to stop, and return the exit status.
 
-    Args:
-        loaded: The effective settings, and where each came from.
-
-    Returns:
-        The exit status: 0 after a clean stop, 3 if it could not start, 128 + signal if a second
-        signal told it to end at once.
-
-    Raises:
-        SettingsError: If a file of secrets, of TLS, of keys or of the request trace, a tokenizer, the
-            Kubernetes client or ZeroMQ cannot be used.
+    It is 0 after a clean stop, 3 if the gateway could not start, 128 + signal after a second signal. Raise
+    SettingsError if a file of secrets, TLS, keys or the trace, a tokenizer or an extra cannot be used.
     """
     settings = with_secret_files(loaded.settings)
     loaded = replace(loaded, settings=settings)
     check_tls_files(settings)
-    check_keys_file(settings)
+    check_keys_file(settings.tenancy.keys_file, settings.admin.tokens_file, settings.queue.classes)
     check_request_trace(settings.observability)
     check_tracing(settings.observability)
     check_tokenizers(settings.placement)
-    check_discovery(settings)
+    check_discovery(settings.discovery)
     check_kv_events(settings)
     configure_logs(settings.observability.log_level)
     listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)
@@ -165,22 +153,16 @@ def serve(loaded: Loaded) -> int:
 
 
 def _end_on_sigterm() -> None:
-    """Let SIGTERM end this process the way its end ends it, so that what is open is closed.
+    """Let SIGTERM close what is open, until a server or supervisor handles signals, and after it.
 
-    It holds until a server or supervisor handles signals, and after it. The system's way would be to kill
-    us there and then, with log lines unwritten and Valkey's directory left behind.
+    The default would lose unwritten log lines and leave Valkey's directory behind.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sockets:
-    """Bound to the ports of a gateway; nobody can connect before it serves.
-
-    Attributes:
-        data: Where clients connect.
-        admin: Where operators do; None if that is the same.
-    """
+    """Bound sockets, not listening yet; ``admin`` is None if the data port serves the admin API, too."""
 
     data: socket.socket
     admin: socket.socket | None
@@ -188,15 +170,7 @@ class _Sockets:
 
 @contextlib.contextmanager
 def _listening(settings: Settings, *, shared: bool = False) -> Iterator[_Sockets]:
-    """Bind all ports of a gateway.
-
-    Args:
-        settings: Where.
-        shared: Other sockets of this user may be bound to the same ports if they are shared, too.
-
-    Raises:
-        StateError: If an address cannot be had.
-    """
+    """Bind all ports, to be ``shared`` with sockets of this user; raise StateError if one cannot be bound."""
     server, admin = settings.server, settings.admin
     with contextlib.ExitStack() as stack:
         data = stack.enter_context(contextlib.closing(bound(server.host, server.port, shared=shared)))
@@ -208,16 +182,7 @@ def _listening(settings: Settings, *, shared: bool = False) -> Iterator[_Sockets
 
 
 def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A socket to listen on.
-
-    Args:
-        host: Where.
-        port: Where.
-        shared: As in `_listening`.
-
-    Raises:
-        StateError: If the address cannot be had.
-    """
+    """Return a bound socket, as `_listening` does."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -232,7 +197,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
-    """Serve in this process or in several, with a Valkey of our own if there is no other."""
+    """Serve in this process or in several, with a Valkey of our own if no Redis is set."""
     settings = loaded.settings
     async with contextlib.AsyncExitStack() as stack:
         url = settings.shared.redis_url
@@ -260,7 +225,6 @@ async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, files: 
 
 
 def _serve_in_child(loaded: Loaded, redis_url: str, files: OpenFiles) -> None:
-    """What a process of ``--workers`` runs."""
     settings = loaded.settings
     configure_logs(settings.observability.log_level)
     _end_on_sigterm()
@@ -273,6 +237,6 @@ def _serve_in_child(loaded: Loaded, redis_url: str, files: OpenFiles) -> None:
 
 
 def _failed(error: RouterError) -> int:
-    """Say why there is no gateway; the status of its process."""
+    """Log why the gateway cannot start; return its exit status."""
     logger.error(error.message, extra={"event": "gateway.failed"})
     return STARTUP_FAILURE

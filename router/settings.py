@@ -1,4 +1,4 @@
-"""Everything an operator can set, as one frozen tree.
+"""All settings of an operator, as one frozen tree.
 
     Settings
     ├── server          the socket clients connect to, and its limits
@@ -16,57 +16,50 @@
     ├── observability   logs and metrics
     └── admin           where the admin API listens, and who may use it
 
-A setting is declared once: here, or in a frozen dataclass beside the code that reads it, of which a section
-is made. Its flag, environment variable, line of the reference and error sentences are derived from the
-declaration (`router.catalogue`). Names follow the house style; flags follow the existing routers where the
-meaning is the same, so that a user can swap the binary and keep the command line. `router.sources` fills the
-tree from flags, environment and file. `router.app` hands sections of it to the parts.
-
-Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
+A setting is declared once: in a frozen dataclass beside the code that reads it, of which a section is made,
+or here if several parts read it. `router.catalogue` derives its flag, environment variable, line of the
+reference and error sentences. Flags follow the existing routers where the meaning is the same, so that a user
+can swap the binary and keep the command line. `router.sources` fills the tree; `router.app` hands its
+sections to the parts. Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
+import dataclasses
 import re
-from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from policies import (
-    DECODE_COST,
-    DECODE_POLICIES,
-    POLICIES,
+    HANDOVER_LABEL,
     AdmissionRules,
     BreakerRules,
+    CachePool,
+    KvBytes,
     LengthBuckets,
-    OffloadRules,
+    LinkRules,
+    PolicyRules,
     RedispatchRules,
-    RoleRules,
     RoomRules,
     ServiceLevel,
     VllmConnector,
-    make_policy,
     setting,
 )
-from radix import parsed_whole
+from policies.disaggregation import OffloadRules, RoleRules
+from radix import AttentionProfile
+from router.discovery import DiscoveryRules
 from router.fleet import HealthRules
-from router.label_selectors import Selector
+from router.logs import LogRules
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
+from router.request_trace import RequestTraceRules
+from router.shared import SharingRules
+from router.tenants import TenancyRules
+from router.tracing import SpanRules
 from router.values import (
     HeaderName,
     HttpUrl,
-    LogLevel,
     Networks,
-    RedisUrl,
     Secret,
     TokenCount,
     distinct,
@@ -79,25 +72,6 @@ _MIB = 1024 * 1024
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
 
-def _known_policy(name: str) -> str:
-    """Check that the registry has a policy."""
-    if name not in POLICIES:
-        raise ValueError(f"there is no policy {name!r}")
-    return name
-
-
-def _known_shadow_policy(name: str) -> str:
-    """Check that there is such a policy; none is none."""
-    return _known_policy(name) if name else name
-
-
-def _known_decode_policy(name: str) -> str:
-    """Check that there is such a policy of decode workers."""
-    if name not in DECODE_POLICIES:
-        raise ValueError(f"there is no decode policy {name!r}")
-    return name
-
-
 def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
     """Check that they are bounds of length buckets."""
     LengthBuckets(tuple(token_count(bound) for bound in bounds))
@@ -108,13 +82,7 @@ JUDGED = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=Tr
 """Values are checked, and keys that are not known refused."""
 
 
-class Section(BaseModel):
-    """The settings of one thing among several, such as a link."""
-
-    model_config = ConfigDict(frozen=True, **JUDGED)
-
-
-@dataclass(frozen=True, config=JUDGED)
+@dataclasses.dataclass(frozen=True)
 class ListenSettings:
     """The socket clients connect to, and how long and how many requests are served."""
 
@@ -224,39 +192,28 @@ class ServerSettings(ClientQuota, ClientLimits, ListenSettings):
         return self
 
     @model_validator(mode="after")
-    def _certificate_and_key_come_together(self) -> Self:
-        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
-            raise ValueError("ssl_certfile and ssl_keyfile must be given together")
-        if self.ssl_ca_certs and not self.ssl_certfile:
-            raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
+    def _tls_is_whole(self) -> Self:
+        _check_tls(self)
         return self
 
 
-class LinkSettings(Section):
-    """A way between two sites, in one direction: the value type of fleet.links."""
+def _check_tls(listener: "ServerSettings | AdminSettings") -> None:
+    if bool(listener.ssl_certfile) != bool(listener.ssl_keyfile):
+        raise ValueError("ssl_certfile and ssl_keyfile must be given together")
+    if listener.ssl_ca_certs and not listener.ssl_certfile:
+        raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
 
-    gbps: float = Field(gt=0, description="Capacity, in Gbit/s.")
-    rtt_ms: float = Field(default=0.0, ge=0, description="Round trip time, in milliseconds.")
-    cap_ratio: float = Field(
-        default=0.9,
-        gt=0,
-        le=1,
-        description="Share of the capacity that KV may take, in every second; the rest is for what else "
-        "crosses, and for TCP, which never fills a link to its last bit.",
-    )
-    loss_ratio_max: float = Field(
-        default=0.01,
-        gt=0,
-        le=1,
-        description="Transfers that failed, as a share of the latest, above which it counts as scarce.",
-    )
+
+@dataclass(frozen=True, config=JUDGED)
+class LinkSettings(LinkRules):
+    """A link from one site to another: the value type of fleet.links."""
 
 
 LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
 """``FROM>TO``: KV flows from the first site to the second."""
 
 
-@dataclass(frozen=True, config=JUDGED)
+@dataclasses.dataclass(frozen=True)
 class NamedSettings:
     """The workers, where they stand, and where they may be."""
 
@@ -381,14 +338,18 @@ class FleetSettings(HealthRules, NamedSettings):
     )
 
     @property
+    def pair_labels(self) -> dict[str, str]:
+        """Labels of prefill and decode workers that do not set them."""
+        return {HANDOVER_LABEL: self.kv_connector} if self.vllm_pd_disaggregation else {}
+
+    @property
     def workers(self) -> tuple[NamedWorker, ...]:
         """All workers that are named here, with their roles."""
         legs = (("prefill", self.prefill), ("decode", self.decode))
-        default = {"handover": self.kv_connector} if self.vllm_pd_disaggregation else {}
         named = [named_worker(line, role) for role, lines in legs for line in lines]
         return (
             *map(named_worker, self.worker_urls),
-            *(replace(worker, labels={**default, **worker.labels}) for worker in named),
+            *(dataclasses.replace(worker, labels={**self.pair_labels, **worker.labels}) for worker in named),
             *(named_worker(line, "encode") for line in self.encode),
         )
 
@@ -433,146 +394,31 @@ class FleetSettings(HealthRules, NamedSettings):
         return self
 
 
-_NAMESPACE = re.compile(r"\*|[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-
-_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9](?:[a-z0-9-]{0,13}[a-z0-9])?")
-"""Names of container ports (IANA_SVC_NAME)."""
-
-
-def _port_words(words: Any) -> Any:
-    """Check that they are ports or names of container ports; a file may hold them as numbers."""
-    if isinstance(words, int | str):
-        words = [words]
-    if not isinstance(words, list | tuple):
-        return words
-    texts = tuple(str(word) for word in words)
-    for text in texts:
-        if not (parsed_whole(text, 65535) if text.isdecimal() else _PORT_NAME.fullmatch(text)):
-            raise ValueError(f"{text[:40]!r} is neither a port, 1 to 65535, nor the name of one")
-    return texts
-
-
-def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that they are names of Kubernetes namespaces, or all."""
-    for name in names:
-        if not _NAMESPACE.fullmatch(name):
-            raise ValueError(f"{name[:80]!r} is no name of a namespace, nor *")
-    if "*" in names and len(names) > 1:
-        raise ValueError("* are all namespaces; give it alone")
-    return distinct(names)
+@dataclass(frozen=True, config=JUDGED)
+class DiscoverySettings(DiscoveryRules):
+    """Which pods of a Kubernetes cluster are workers, beside those that are named."""
 
 
 @dataclass(frozen=True, config=JUDGED)
-class DiscoverySettings:
-    """Which pods of a Kubernetes cluster are workers, beside those that are named."""
+class ModelSettings(KvBytes):
+    """What a model's attention lets an engine reuse, and what its KV weighs: one of placement.models."""
 
-    service_discovery: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Whether pods become workers when they are ready, drain when they are not, and are removed when they "
-        "are gone; see docs/discovery.md. Needs a selector, the right to list and watch pods, and the extra "
-        "cacheway[kubernetes].",
-        common=True,
+    attention: Literal["full", "sliding_window", "linear"] = setting(
+        "full", "Kind of attention that limits reuse most."
     )
-    selector: Selector = setting(
-        (),
-        "Labels of pods that are workers, all of which must hold: KEY=VALUE, KEY!=VALUE, KEY, !KEY, "
-        "'KEY in (A, B)' or 'KEY notin (A, B)'. Their roles are plain, or what they say with "
-        "cacheway.io/role. Empty selects none.",
-        allowed="requirements of labels such as app=sglang, separated by spaces or commas",
-        common=True,
+    retained_interval_tokens: int = setting(
+        0, "Positions at which the engine keeps window or state, in tokens; 0 for none.", ge=0
     )
-    prefill_selector: Selector = setting(
-        (),
-        "Labels of pods that are prefill workers. Their bootstrap ports are those that they say with "
-        "sglang.ai/bootstrap-port or cacheway.io/bootstrap-port.",
-        allowed="requirements of labels, as in discovery.selector",
-    )
-    decode_selector: Selector = setting(
-        (),
-        "Labels of pods that are decode workers.",
-        allowed="requirements of labels, as in discovery.selector",
-    )
-    encode_selector: Selector = setting(
-        (),
-        "Labels of pods that are encode workers.",
-        allowed="requirements of labels, as in discovery.selector",
-    )
-    ports: Annotated[tuple[str, ...], BeforeValidator(_port_words)] = setting(
-        (),
-        "Port of the workers, or the name of the container port, where the pod does not say it with "
-        "cacheway.io/port or smg.ai/worker-ports; several are a worker each. Empty: the port that is called "
-        "http, or the only one that the pod declares. The peers assume 80 or 8000, and find nobody there.",
-        flag="service-discovery-port",
-        allowed="port numbers or names of container ports",
-    )
-    namespaces: Annotated[tuple[str, ...], AfterValidator(_namespaces)] = setting(
-        (),
-        "Namespaces where workers are. Empty: the one where the gateway runs. * are all, for which the right "
-        "must be a ClusterRole.",
-        flag="service-discovery-namespace",
-        allowed="names of namespaces, or *",
-    )
-    resync_s: float = setting(
-        60.0,
-        "Time between two lists of all pods, in seconds, which find what the watch missed. One list of 1,000 "
-        "pods costs some 50 ms of CPU.",
-        flag="service-discovery-resync-secs",
-        ge=1,
-        le=3600,
-    )
-    kubeconfig: str = setting(
+    tokenizer: str = setting(
         "",
-        "File that says where the API server is, and who we are there. Empty: the pod's service account, "
-        "else KUBECONFIG, else ~/.kube/config.",
+        "Where token ids of prompts come from: empty for nowhere, a folder with tokenizer.json and the chat "
+        "template, or engine.",
     )
 
     @property
-    def selectors(self) -> dict[str, str]:
-        """Selectors by the role of those whom they select, empty for the one that says none."""
-        named = {
-            "": self.selector,
-            "prefill": self.prefill_selector,
-            "decode": self.decode_selector,
-            "encode": self.encode_selector,
-        }
-        return {role: ",".join(sorted(selector)) for role, selector in named.items() if selector}
-
-    @model_validator(mode="after")
-    def _something_is_selected(self) -> Self:
-        if self.service_discovery and not self.selectors:
-            raise ValueError(
-                "service_discovery needs the labels of the workers; give --selector KEY=VALUE, or "
-                "--prefill-selector and --decode-selector"
-            )
-        return self
-
-
-class AttentionSettings(Section):
-    """What a model's attention lets an engine reuse, and what its KV weighs: one of placement.models."""
-
-    attention: Literal["full", "sliding_window", "linear"] = Field(
-        default="full", description="Kind of attention that limits reuse most."
-    )
-    window_tokens: int = Field(default=0, ge=0, description="Sliding window W, in tokens.")
-    retained_interval_tokens: int = Field(
-        default=0,
-        ge=0,
-        description="Positions at which the engine keeps window or state, in tokens; 0 for none.",
-    )
-    kv_bytes_per_token: float = Field(
-        default=0.0, ge=0, description="KV of one token in all layers of full attention, in bytes."
-    )
-    window_bytes_per_token: float = Field(
-        default=0.0, ge=0, description="KV of one token in all layers with a sliding window, in bytes."
-    )
-    state_bytes: float = Field(
-        default=0.0, ge=0, description="State of one sequence in all linear layers, in bytes."
-    )
-    tokenizer: str = Field(
-        default="",
-        description="Where token ids of prompts come from: empty for nowhere, a folder with tokenizer.json "
-        "and the chat template, or engine.",
-    )
+    def profile(self) -> AttentionProfile:
+        """The part of it that limits prefix matches."""
+        return AttentionProfile(self.attention, self.window_tokens, self.retained_interval_tokens)
 
     @model_validator(mode="after")
     def _window_belongs_to_sliding_window(self) -> Self:
@@ -583,73 +429,15 @@ class AttentionSettings(Section):
         return self
 
 
-class CachePoolSettings(Section):
+@dataclass(frozen=True, config=JUDGED)
+class CachePoolSettings(CachePool):
     """A KV cache that several workers share (L3): the value type of placement.cache_pools."""
-
-    capacity_tokens: int = Field(default=0, ge=0, description="What it can hold, in tokens; 0 for no bound.")
-    fetch_base_s: float = Field(
-        default=0.005, ge=0, description="Time before a fetch brings anything, in seconds."
-    )
-    fetch_tokens_per_s: float = Field(
-        default=50_000.0, gt=0, description="Tokens a second that come to one worker."
-    )
-    fetch_tokens_min: int = Field(default=256, ge=1, description="Engines do not fetch fewer tokens.")
 
 
 @dataclass(frozen=True, config=JUDGED)
-class PlacementSettings:
+class PlacementSettings(PolicyRules):
     """How a worker is chosen for a request, and what the prefix tree assumes."""
 
-    policy: Annotated[str, AfterValidator(_known_policy)] = setting(
-        "expected_cost",
-        "Policy that chooses a worker. The default prices cache, load and the harm to later requests in "
-        "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
-        choices=tuple(POLICIES),
-        live=True,
-        common=True,
-    )
-    prefill_policy: Annotated[str, AfterValidator(_known_policy)] | None = setting(
-        None,
-        "Policy that chooses among prefill workers, and between them and plain workers. Empty: "
-        "placement.policy, as with the peers.",
-        choices=tuple(POLICIES),
-        live=True,
-    )
-    decode_policy: Annotated[str, AfterValidator(_known_decode_policy)] = setting(
-        DECODE_COST,
-        "Policy that chooses the decode worker, among those with room that the prefill worker can hand over "
-        "to. The default prices the wait for KV memory, the transfer that prefill does not hide, and the "
-        "output at that worker's batch and context, in seconds; the others are the peers'.",
-        choices=DECODE_POLICIES,
-        live=True,
-    )
-    policy_options: dict[str, float] = setting(
-        {},
-        "Numbers that the chosen policies take, as NAME=VALUE; each takes those that it has. Empty keeps "
-        "their own defaults.",
-        live=True,
-    )
-    shadow_policy: Annotated[str, AfterValidator(_known_shadow_policy)] = setting(
-        "",
-        "A second policy that is asked about a share of the requests and never obeyed: how often it agrees, "
-        "and what its choices would change by the service-time model, is in GET /shadow and in the metrics "
-        "cacheway_shadow_*. Empty: none is asked, which costs nothing.",
-        choices=("", *POLICIES),
-        live=True,
-    )
-    shadow_policy_options: dict[str, float] = setting(
-        {},
-        "Numbers that the shadow policy takes, as NAME=VALUE. Empty keeps its own defaults.",
-        live=True,
-    )
-    shadow_ratio: float = setting(
-        0.1,
-        "Share of the prompts that the shadow policy is asked about; the same ones in all replicas. Each "
-        "costs as much as a placement, some 20 to 150 us.",
-        ge=0,
-        le=1,
-        live=True,
-    )
     block_tokens: int = setting(
         256,
         "Size of a KV block, the unit of prefix matching, in tokens; for text, four bytes each. Smaller "
@@ -692,7 +480,7 @@ class PlacementSettings:
         "two thousand million tokens at 256 per block.",
         ge=1000,
     )
-    models: dict[str, AttentionSettings] = setting(
+    models: dict[str, ModelSettings] = setting(
         {},
         "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
         "linear, window_tokens: W, retained_interval_tokens: N}. Models not listed count as full "
@@ -744,32 +532,6 @@ class PlacementSettings:
         "any length. The default is the published one; cacheway plan --buckets says what your traffic asks "
         "for. Must be equal in all replicas of a namespace.",
     )
-
-    @model_validator(mode="after")
-    def _the_policies_have_these_options(self) -> Self:
-        chosen = dict.fromkeys((self.policy, self.prefill_policy or self.policy, self.decode_policy))
-        owned = {name: self.options_of(name) for name in chosen}
-        strangers = self.policy_options.keys() - set().union(*owned.values())
-        # Of an option that none of them has, the policy itself tells which there are.
-        make_policy(self.policy, {name: self.policy_options[name] for name in strangers} | owned[self.policy])
-        for name, options in owned.items():
-            if name != DECODE_COST:
-                make_policy(name, options)
-        return self
-
-    @model_validator(mode="after")
-    def _the_shadow_policy_has_these_options(self) -> Self:
-        if self.shadow_policy:
-            make_policy(self.shadow_policy, self.shadow_policy_options)
-        elif self.shadow_policy_options:
-            raise ValueError("shadow_policy_options need a shadow_policy")
-        return self
-
-    def options_of(self, policy: str) -> dict[str, float]:
-        """Those of ``policy_options`` that one of the chosen policies has."""
-        kind = POLICIES[policy].options if policy in POLICIES else None
-        known = {option.name for option in fields(kind)} if kind is not None else set()
-        return {name: value for name, value in self.policy_options.items() if name in known}
 
 
 @dataclass(frozen=True, config=JUDGED)
@@ -922,144 +684,19 @@ class RoleSettings(RoleRules):
 
 
 @dataclass(frozen=True, config=JUDGED)
-class SharedSettings:
+class SharedSettings(SharingRules):
     """The log that replicas share through Redis."""
 
-    redis_url: RedisUrl = setting(
-        "",
-        "Redis or Valkey that replicas share: redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:///PATH, "
-        "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT; with rediss "
-        "instead of redis over TLS. User and password are the data server's; those of the Sentinels follow "
-        "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
-        "?ssl_keyfile=. "
-        "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
-        common=True,
-    )
-    redis_url_file: str = setting(
-        "",
-        "File with that URL, in place of shared.redis_url, since it holds a password. Read at the start.",
-    )
-    namespace: str = setting(
-        "default",
-        "Name of the fleet: replicas with the same name and Redis share what they know.",
-        allowed="1 to 64 letters, digits, '.', '_' or '-'",
-        pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        common=True,
-    )
-    replica_id: str = setting(
-        "",
-        "Name of this replica in the log, unique in the namespace; processes beyond the first append "
-        "their number. Empty: made from the host name, the process id and random bits.",
-        allowed="up to 64 letters, digits, '.', '_' or '-'",
-        pattern=r"^[A-Za-z0-9._-]{0,64}$",
-    )
-    flush_interval_ms: float = setting(
-        3.0,
-        "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
-        "Longer saves CPU and makes siblings learn later. What happens after a quiet moment goes at once.",
-        ge=0,
-        le=1000,
-    )
-    heartbeat_ttl_s: float = setting(
-        3.0,
-        "Time without a heartbeat after which siblings drop what a replica had in flight, in seconds. It "
-        "is refreshed at least four times as often.",
-        ge=0.5,
-        le=60,
-    )
-    snapshot_interval_s: float = setting(
-        10.0,
-        "Time between two snapshots, in seconds. Shorter makes new replicas warm sooner and costs CPU.",
-        ge=1,
-    )
-    buffer_ops_max: int = setting(
-        100_000,
-        "Most operations kept while Redis is gone; the oldest are dropped and counted. The default is a "
-        "minute at 500 requests per second.",
-        ge=1000,
-    )
-
-    @model_validator(mode="after")
-    def _the_url_is_said_once(self) -> Self:
-        if self.redis_url and self.redis_url_file:
-            raise ValueError("give redis_url or redis_url_file, not both")
-        return self
-
 
 @dataclass(frozen=True, config=JUDGED)
-class TenancySettings:
+class TenancySettings(TenancyRules):
     """How requests of different tenants are kept apart."""
 
-    tenant_header: HeaderName = setting(
-        "x-tenant-id",
-        "Request header that names the tenant. Tenants never match each other's prefixes. A request "
-        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
-        "server.api_key; tenants are then known by their keys.",
-    )
-    keys_file: str = setting(
-        "",
-        "YAML or JSON file of tenants and the hashes of their keys, which `cacheway keys` makes and checks; "
-        "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
-        "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
-        flag="tenant-keys-file",
-        common=True,
-    )
-    answer_details: Literal["full", "none"] = setting(
-        "full",
-        "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
-        "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
-        "workers. none: nothing of it, but to those who show server.api_key. The usage in a body is its "
-        "engine's, and passes.",
-    )
-
 
 @dataclass(frozen=True, config=JUDGED)
-class ObservabilitySettings:
+class ObservabilitySettings(RequestTraceRules, SpanRules, LogRules):
     """Logs and metrics."""
 
-    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
-    request_logs: bool = setting(
-        True,  # noqa: FBT003 - a default
-        "Whether each request is logged with one line at its end. Never holds prompt text.",
-        live=True,
-    )
-    request_log_ratio: float = setting(
-        1.0,
-        "Share of the completed requests that are logged, 0 to 1: 0.01 is one in a hundred. Those that "
-        "failed or were rejected, and those whose client left, are all logged.",
-        live=True,
-        ge=0,
-        le=1,
-    )
-    enable_trace: bool = setting(
-        False,  # noqa: FBT003 - a default
-        "Whether requests are told as OpenTelemetry spans (queue, decision, prefill, hand-over, decode). The "
-        "client's traceparent is their parent, and the worker gets one of ours. Needs cacheway[tracing]. "
-        "Off, a client's traceparent passes through.",
-    )
-    otlp_traces_endpoint: HttpUrl = setting(
-        "http://localhost:4318",
-        "URL of the collector that takes spans over OTLP/HTTP; without a path, /v1/traces there. Spans that "
-        "it does not take in time are dropped. The port is the protocol's; the peers' 4317 is for gRPC.",
-    )
-    trace_ratio: float = setting(
-        0.1,
-        "Share of the requests that are traced if their client does not say (by the flag of its "
-        "traceparent), 0 to 1. A traced request costs as much CPU as two or three others.",
-        ge=0,
-        le=1,
-    )
-    request_trace: str = setting(
-        "",
-        "File that gets one JSON line per request, for `cacheway simulate`: when it came, its lengths, the "
-        "hashes of its blocks, how it went. Never prompt text. Several processes may share it. Empty: none.",
-    )
-    request_trace_bytes_max: int = setting(
-        1 << 30,
-        "Size at which that file is renamed to FILE.1, which replaces the one before, in bytes: no more than "
-        "twice as much is kept. The default is about 600,000 requests of 30,000 tokens.",
-        ge=1_000_000,
-    )
     prometheus_port: int | None = setting(
         None,
         "Port of a second listener that serves only /metrics; the data port then answers 404 for it, since "
@@ -1134,16 +771,15 @@ class AdminSettings:
     )
 
     @model_validator(mode="after")
-    def _the_files_belong_together(self) -> Self:
-        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
-            raise ValueError("ssl_certfile and ssl_keyfile must be given together")
-        if self.ssl_ca_certs and not self.ssl_certfile:
-            raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
+    def _tls_is_whole(self) -> Self:
+        _check_tls(self)
         return self
 
 
-class Settings(Section):
+class Settings(BaseModel):
     """All settings of one gateway."""
+
+    model_config = ConfigDict(frozen=True, **JUDGED)
 
     server: ServerSettings = ServerSettings()
     fleet: FleetSettings = FleetSettings()

@@ -1,14 +1,14 @@
-"""Where values come from, and which one wins.
+"""Sources of the settings' values, and their precedence.
 
     flag  >  environment  >  file  >  default
 
-Every source is first turned into *offers*: a setting's key, a raw value, and where it was found.
-The strongest offer of each key goes into one tree, which is validated once, so that a value is
-judged alike whatever way it came. All problems are collected: an operator mends them in one go.
+Every source becomes *offers*: a setting's key, a raw value, and its place. The strongest offer of each key
+goes into one tree, which is validated once. All problems are collected, so that an operator mends them in one
+go.
 
-An empty environment variable and a null in the file count as "not set". Variables that Kubernetes
-injects for a Service called ``cacheway`` (``CACHEWAY_PORT=tcp://...``) are not ours and are passed
-over; any other unknown ``CACHEWAY_*`` stops the start.
+An empty environment variable and a null in the file count as "not set". Variables that Kubernetes injects for
+a Service called ``cacheway`` (``CACHEWAY_PORT=tcp://...``) are passed over; any other unknown ``CACHEWAY_*``
+stops the start.
 """
 
 import difflib
@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from router.catalogue import CATALOGUE, ENV_PREFIX, Setting
+from router.errors import SettingsError
 from router.settings import Settings
 
 CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
@@ -39,21 +40,11 @@ _SERVICE_LINK = re.compile(
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 
 
-class SettingsError(Exception):
-    """Settings that the gateway cannot start with: one sentence per problem."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from.
+    """Source of a value: ``place`` is a flag, a variable or ``FILE line N``; empty for a default.
 
-    Attributes:
-        kind: The source; ``runtime`` for what was changed since the start (`router.live_settings`).
-        place: Flag, variable, or ``FILE line N``; empty for a default.
+    ``runtime`` is a change since the start (`router.live_settings`).
     """
 
     kind: Literal["flag", "environment", "file", "default", "runtime"]
@@ -65,12 +56,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Effective settings.
-
-    Attributes:
-        settings: The validated tree.
-        origins: Where each value came from, by dotted key; complete.
-    """
+    """Effective settings, with the origin of each by dotted key."""
 
     settings: Settings
     origins: Mapping[str, Origin]
@@ -88,15 +74,12 @@ def load(
     environ: Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Loaded:
-    """Find the effective settings.
+    """Find the effective settings; raise SettingsError with all problems.
 
     Args:
-        flags: What the command line says, by dotted key.
+        flags: Values of the command line, by dotted key.
         environ: The environment.
         file: Path of a YAML file; it wins over the path in ``CACHEWAY_CONFIG``.
-
-    Raises:
-        SettingsError: With all that is wrong.
     """
     problems: list[str] = []
     environ = environ or {}
@@ -119,14 +102,9 @@ def load(
 
 
 def changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with other values for some, judged in the same words as when they are loaded.
+    """Return the settings with some values replaced, typed as in the file.
 
-    Args:
-        settings: What the others stay.
-        values: By dotted key, typed as in the file. An empty text is none, where a setting may be none.
-
-    Raises:
-        SettingsError: With all that is wrong.
+    An empty text is None, where a setting may be None. Raise SettingsError with all problems.
     """
     problems = [no_such_setting(key) for key in values if key not in CATALOGUE]
     offers = {
@@ -150,7 +128,7 @@ def no_such_setting(key: str) -> str:
 
 
 def printable(key: str) -> str:
-    """What somebody wrote for a key, as far as it can be told back."""
+    """Return the printable start of a key that somebody wrote."""
     return key[:KEY_SHOWN].encode("ascii", "backslashreplace").decode()
 
 
@@ -220,7 +198,7 @@ def _from_file(path: Path, problems: list[str]) -> list[_Offer]:
 def _entries(
     loader: yaml.SafeLoader, node: yaml.Node, path: str, problems: list[str]
 ) -> list[tuple[str, int, yaml.Node]]:
-    """Key, line and value node of each entry of a mapping."""
+    """Return key, line and value node of each entry of a mapping."""
     if not isinstance(node, yaml.MappingNode):
         problems.append(
             f"file {path} line {node.start_mark.line + 1}: sections hold settings as 'name: value' lines, "
@@ -232,7 +210,7 @@ def _entries(
 
 
 def _unknown_section(name: str) -> str:
-    """Say where a key of the top level belongs."""
+    """Name the section of a key that stands at the top level."""
     flat = name.replace("-", "_")
     for row in CATALOGUE.values():
         if flat in (row.name, row.flag.removeprefix("--").replace("-", "_")):
@@ -243,11 +221,7 @@ def _unknown_section(name: str) -> str:
 
 
 def _parsed(offer: _Offer) -> Any:
-    """Turn the text of a flag or variable into what its kind holds; other values are typed already.
-
-    Raises:
-        ValueError: The text has the wrong form.
-    """
+    """Parse the text of a flag or variable by its kind; raise ValueError if it has the wrong form."""
     value, kind = offer.value, offer.row.kind
     typed = offer.origin.kind in ("file", "runtime")
     if kind == "list" and not typed:
@@ -276,12 +250,9 @@ def _mapping(pieces: list[str]) -> Any:
 def _validated(
     offers: Mapping[str, _Offer], problems: list[str], parts: Mapping[str, Any] = MappingProxyType({})
 ) -> Settings | None:
-    """Validate the strongest offers; adds to ``problems`` and returns None if something is wrong.
+    """Validate the strongest offers by dotted key; on errors return None and add sentences to ``problems``.
 
-    Args:
-        offers: By dotted key.
-        problems: Gets a sentence for each.
-        parts: Sections to begin with: those of which something is offered as dictionaries.
+    Sections in ``parts`` are the base; those with an offer are dictionaries.
     """
     tree = dict(parts)
     for offer in offers.values():
@@ -296,11 +267,19 @@ def _validated(
         return None
 
 
+_MESSAGES = {
+    "unexpected_keyword_argument": "there is no such name",
+    "dataclass_type": "give a mapping of names to values",
+}
+"""Plain messages for errors whose own message speaks of Python, by pydantic's type."""
+
+
 def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
-    """One of pydantic's errors as a sentence that says where, what and what instead."""
+    """Turn one of pydantic's errors into a sentence that says where, what, and what would be right."""
     loc = [str(part) for part in detail["loc"]]
     own = detail["type"] == "value_error"
-    what = str(detail["ctx"]["error"]) if own else detail["msg"][:1].lower() + detail["msg"][1:]
+    what = str(detail["ctx"]["error"]) if own else _MESSAGES.get(detail["type"], detail["msg"])
+    what = what if own else what[:1].lower() + what[1:]
     if not loc:
         return what  # of several sections: it names them itself
     offer = offers.get(".".join(loc[:2]))
@@ -314,7 +293,7 @@ def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
 
 
 def _sentence(offer: _Offer, why: str = "") -> str:
-    """Say that a value is wrong, and what would be right."""
+    """Describe a wrong value, and the allowed ones."""
     row = offer.row
     hidden = row.kind == "secret" or "url" in row.name or row.allowed.startswith("URL")
     value = "its value" if hidden else repr(offer.value)

@@ -1,19 +1,18 @@
-"""Several processes on one port, and what keeps and ends them.
+"""Supervisor of several processes on one port.
 
     start --> running --ended--> started again after a pause
                 |  `--status 3 (it cannot start)--> the others end, too; status 3
                 `--told to stop--> ended, not started again
 
-Each process listens on the port with a socket of its own. The supervisor's only holds the port, so that it is
-no stranger's while a process is started again, and never listens: a connection to it would wait for nobody.
+Each process listens with a socket of its own. The supervisor's socket only holds the port while a process is
+started again, and never listens: a connection to it would hang.
 
-The first SIGTERM or SIGINT is passed on to all, and the supervisor lets the port go: it is free when the
-last process has closed it. A second one, or SIGQUIT, is passed on as SIGQUIT: they end at once, and the
-status is 128 + signal. uvicorn's supervisor knows neither, and gives no way to choose the server that its
-processes run.
+The supervisor passes the first SIGTERM or SIGINT on to all and lets the port go. A second one, or SIGQUIT, is
+passed on as SIGQUIT: the processes end at once, and the status is 128 + signal. uvicorn's supervisor knows
+neither, and cannot run a server of ours.
 
-A process is started with the signals blocked and lets them in when it has handlers, so that none is lost or
-shows as a traceback while it imports.
+A process is started with the signals blocked and unblocks them when it has handlers, so that none is lost or
+shows as a traceback during imports.
 """
 
 import asyncio
@@ -34,17 +33,13 @@ from router.server import SIGNALS, signals_to
 logger = logging.getLogger(__name__)
 
 RESTART_PAUSE_S = 0.5
-"""So that processes that die at once do not take the machine with them."""
+"""Pause before a restart, so that processes that die at once do not take the machine with them."""
 
 
 class Supervisor:
     """Keeps processes running until told to stop. Use it in the main thread's event loop.
 
-    Args:
-        port: A socket bound to their port.
-        target: What each of them runs; importable by name.
-        arguments: For ``target``; they are pickled.
-        count: How many.
+    ``port`` is a socket bound to their port; ``target`` is importable by name, and its arguments are pickled.
     """
 
     def __init__(
@@ -59,12 +54,7 @@ class Supervisor:
         self._running: set[SpawnProcess] = set()
 
     async def run(self) -> int:
-        """Start the processes and keep them.
-
-        Returns:
-            The exit status: 0 after a clean stop, 3 if a process could not start, 128 + signal if
-            they were told to end at once.
-        """
+        """Keep the processes running; return 0 after a clean stop, 3 if one could not start, 128 + signal."""
         with signals_to(self.told):
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._count):
@@ -88,7 +78,6 @@ class Supervisor:
                 os.kill(process.pid, number)
 
     async def _keep_one(self) -> None:
-        """Keep one process running until told to stop."""
         while not self._stopping.is_set():
             process = self._start()
             self._running.add(process)
@@ -121,7 +110,7 @@ class Supervisor:
 
 
 async def _ended(process: SpawnProcess) -> None:
-    """Wait for a process, as its sentinel tells."""
+    """Wait for a process by its sentinel."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(process.sentinel, ended.set)

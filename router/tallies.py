@@ -1,9 +1,8 @@
-"""Counting on the hot path: values put into lists, and handed to prometheus-client in batches.
+"""Counters of the hot path: lists of values, handed to prometheus-client in batches.
 
-prometheus-client takes a lock per update and, with several processes, writes to a mapped file: 0.4
-to 2 µs each, a dozen times per request. Here an update is the ``append`` of a list (0.05 µs); `flush` adds up
-what has gathered since the last one. Whoever owns the tallies flushes them often enough that the lists stay
-short. Not for use from several threads.
+prometheus-client takes a lock per update and, with several processes, writes to a mapped file: 0.4 to 2 µs
+each, a dozen times per request. Here an update is the ``append`` of a list (0.05 µs); `flush` adds up the
+list, and its owner calls it often enough to keep it short. Not for several threads.
 """
 
 from bisect import bisect_left
@@ -23,12 +22,7 @@ class BatchHistogram(Histogram):
     """A histogram that takes many observations at once."""
 
     def add(self, counts: list[int], total: float) -> None:
-        """Add observations.
-
-        Args:
-            counts: New observations per bucket, not cumulative; the last one is ``+Inf``.
-            total: Their sum.
-        """
+        """Add new counts per bucket (not cumulative; the last one is ``+Inf``) and the sum of values."""
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
                 bucket.inc(count)
@@ -48,13 +42,13 @@ class Distribution:
         """Take in one observation; a bound belongs to the bucket below it."""
 
     def totals(self) -> tuple[tuple[int, ...], float]:
-        """What was handed over since the start of this process: how many up to each bound, and their sum."""
+        """Return the counts up to each bound and the sum, as flushed since the start of this process."""
         samples = [sample for metric in self._histogram.collect() for sample in metric.samples]
         counts = (int(sample.value) for sample in samples if sample.name.endswith("_bucket"))
         return tuple(counts), next(sample.value for sample in samples if sample.name.endswith("_sum"))
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         values = self._values
         if values:
             counts = [0] * (len(self._bounds) + 1)
@@ -73,13 +67,13 @@ class Count:
         self._counter = counter
         self._labels = labels
         self.events: list[tuple[str, ...]] = []
-        """The label values of what has gathered, in order."""
+        """Label values since the last flush, in order."""
         self._series: set[tuple[str, ...]] = set()
         self.add: Callable[[tuple[str, ...]], None] = self.events.append
         """Count one event."""
 
     def totals(self, label: str) -> dict[str, int]:
-        """What was handed over since the start of this process, by the values of one label."""
+        """Return the counts by the values of one label, as flushed since the start of this process."""
         counts = Tally[str]()
         for metric in self._counter.collect():
             for sample in metric.samples:
@@ -88,7 +82,7 @@ class Count:
         return dict(counts)
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         for values, count in Tally(self.events).items():
             if values not in self._series:
                 if len(self._series) >= SERIES_MAX:
@@ -99,7 +93,7 @@ class Count:
 
 
 class Sum:
-    """Gathers what is added to one counter without labels."""
+    """Amounts added to one counter without labels."""
 
     __slots__ = ("_amounts", "_counter", "add")
 
@@ -110,19 +104,19 @@ class Sum:
         """Add an amount."""
 
     def total(self) -> float:
-        """What was handed over since the start of this process."""
+        """Return the sum flushed since the start of this process."""
         samples = (sample for metric in self._counter.collect() for sample in metric.samples)
         return next(sample.value for sample in samples if sample.name.endswith("_total"))
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         if self._amounts:
             self._counter.inc(sum(self._amounts))
             self._amounts.clear()
 
 
 class Sums:
-    """Gathers what is added to several counters that have one and the same label."""
+    """Amounts added to several counters with the same label."""
 
     __slots__ = ("_amounts", "_counters", "_series", "add")
 
@@ -131,10 +125,10 @@ class Sums:
         self._amounts: list[tuple[Any, ...]] = []
         self._series: set[str] = set()
         self.add: Callable[[tuple[Any, ...]], None] = self._amounts.append
-        """Add amounts: the label's value, then what is added to each of the counters."""
+        """Add the label's value, then an amount for each of the counters."""
 
     def flush(self) -> None:
-        """Hand over what has gathered."""
+        """Hand the values over."""
         by_label: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for row in self._amounts:
             by_label[row[0]].append(row)
@@ -150,7 +144,7 @@ class Sums:
 
 
 class Total:
-    """A counter that follows a total which somebody else counts."""
+    """Counter that follows a total of its owner."""
 
     __slots__ = ("_counter", "_seen")
 

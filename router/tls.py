@@ -1,19 +1,18 @@
-"""TLS: the contexts of listeners and of connections to workers, which follow their files.
+"""TLS contexts of listeners and of connections to workers, which follow their files.
 
     files ──checked at the start──> a context in force ──a file changed, and can be used──> the next one
                                           ^ each new connection asks, at most once in `LOOK_S`
 
-Certificates are short-lived, and Kubernetes replaces the files of a Secret under running processes. A
-connection takes the newest context that could be loaded; those that are open stay as they are. Certificate,
-key and authorities are exchanged together, in one assignment: an authority that was removed is believed no
-more, and a certificate never meets the key of another. Files that cannot be used, perhaps because they are
-half written, change nothing and are logged once.
+Kubernetes replaces the files of a Secret under running processes. A new connection takes the newest context
+that could be loaded; open connections keep theirs. Certificate, key and authorities change together, in one
+assignment, so a certificate never meets the key of another. Files that cannot be used, perhaps half written,
+change nothing and are logged once.
 
-Looking costs three ``stat`` calls a second at most, beside handshakes of a millisecond; so nobody has to own
-a task, and a listener needs nothing but its context. TLS 1.2 is the oldest version spoken, on both sides.
+A look costs three ``stat`` calls a second at most, so no task is needed. TLS 1.2 is the oldest version, on
+both sides.
 
-At the start a file that is missing, unreadable or not what it should be is a wrong setting: the start stops
-with a sentence that names the setting and the file, in the first process and not in each of ``--workers``.
+At the start a wrong file is a wrong setting: the first process stops with a sentence that names the setting
+and the file.
 """
 
 import logging
@@ -23,8 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from router.errors import SettingsError
 from router.settings import Settings, UpstreamSettings
-from router.sources import SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +34,9 @@ _Signature = tuple[tuple[int, ...] | None, ...]
 
 
 class RenewedContext(ssl.SSLContext):
-    """A context that stands for the newest one that its files make.
+    """A context that stands for the newest one that ``make`` could build from ``files``.
 
-    Args:
-        make: Makes one from the files.
-        files: Their paths.
-
-    Raises:
-        OSError: A file cannot be read.
-        ssl.SSLError: The files are not what they should be.
+    Raise OSError or ssl.SSLError if it cannot be built at first.
     """
 
     _make: Callable[[], ssl.SSLContext]
@@ -66,7 +59,7 @@ class RenewedContext(ssl.SSLContext):
 
     @property
     def newest(self) -> ssl.SSLContext:
-        """What the files make now, or made when they could last be used."""
+        """The context of the newest usable files."""
         now_s = time.monotonic()
         if now_s - self._look_s >= LOOK_S:
             self._look_s = now_s
@@ -103,16 +96,10 @@ class RenewedContext(ssl.SSLContext):
 
 
 def server_context(certfile: str, keyfile: str, ca_certs: str = "") -> ssl.SSLContext:
-    """How a listener serves HTTPS; follows its files.
+    """Return the context of an HTTPS listener, which follows its PEM files.
 
-    Args:
-        certfile: PEM file with the certificate chain.
-        keyfile: PEM file with its private key.
-        ca_certs: PEM file with the authorities of client certificates, which are then needed; empty for none.
-
-    Raises:
-        OSError: A file cannot be read.
-        ssl.SSLError: The files are not what they should be.
+    Clients must show a certificate of one of ``ca_certs``, if given. Raise OSError or ssl.SSLError for bad
+    files.
     """
 
     def make() -> ssl.SSLContext:
@@ -129,23 +116,14 @@ def server_context(certfile: str, keyfile: str, ca_certs: str = "") -> ssl.SSLCo
 
 
 def check_tls_files(settings: Settings) -> None:
-    """Load every TLS file that the settings name.
-
-    Raises:
-        SettingsError: If one of them cannot be used.
-    """
+    """Load every TLS file that the settings name; raise SettingsError if a file cannot be used."""
     for section, listener in (("server", settings.server), ("admin", settings.admin)):
         if listener.ssl_certfile:
             check_listener_files(section, listener.ssl_certfile, listener.ssl_keyfile, listener.ssl_ca_certs)
-    worker_context(settings.upstream)
+    _check_worker_files(settings.upstream)
 
 
-def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
-    """How https workers are talked to; follows its files.
-
-    Raises:
-        SettingsError: If a file cannot be used.
-    """
+def _check_worker_files(upstream: UpstreamSettings) -> None:
     for setting, files, make in (
         ("ca_file", upstream.ca_file, _verifying),
         ("client_cert", _pair(upstream.client_cert, upstream.client_key), _showing),
@@ -155,6 +133,11 @@ def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
                 make(upstream)
         except (OSError, ssl.SSLError) as error:
             raise _unusable(f"upstream.{setting}", files, error) from error
+
+
+def worker_context(upstream: UpstreamSettings) -> ssl.SSLContext:
+    """Return the context of connections to https workers; raise SettingsError if a file is unusable."""
+    _check_worker_files(upstream)
     named = (upstream.ca_file, upstream.client_cert, upstream.client_key)
     return RenewedContext(lambda: _showing(upstream), [file for file in named if file])
 
@@ -177,17 +160,7 @@ def _showing(upstream: UpstreamSettings) -> ssl.SSLContext:
 
 
 def check_listener_files(section: str, certfile: str, keyfile: str, ca_certs: str = "") -> None:
-    """See that a listener can serve with these files, before anything starts.
-
-    Args:
-        section: Of the settings that name them; for the sentence.
-        certfile: As in `server_context`.
-        keyfile: As in `server_context`.
-        ca_certs: As in `server_context`.
-
-    Raises:
-        SettingsError: It cannot.
-    """
+    """Check the TLS files of a listener; raise SettingsError, with the section, if one is unusable."""
     for setting, files, authorities in (
         ("ssl_certfile", _pair(certfile, keyfile), ""),
         ("ssl_ca_certs", ca_certs, ca_certs),
@@ -203,7 +176,6 @@ def _pair(certificate: str, key: str) -> str:
 
 
 def _signature(files: Sequence[str]) -> _Signature:
-    """What changes when one of the files does."""
     found: list[tuple[int, ...] | None] = []
     for file in files:
         try:

@@ -1,61 +1,57 @@
-"""Whether requests are traced, and the way to the collector.
+"""Settings of tracing, and the check that its extra is installed.
 
-OpenTelemetry is an extra, ``cacheway[tracing]``, and imported only when tracing is on: it costs 30 MB and a
-quarter of a second.
+OpenTelemetry is an extra, ``cacheway[tracing]``, of 30 MB, and imported only when tracing is on.
 """
 
-from importlib.metadata import version
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
-from router.settings import ObservabilitySettings
-from router.sources import SettingsError
-
-if TYPE_CHECKING:
-    from router.gateway.spans import Spans
+from policies import setting
+from router.errors import SettingsError
+from router.values import HttpUrl
 
 
-def check_tracing(observability: ObservabilitySettings) -> None:
-    """See that requests can be traced, before anything starts.
+@dataclass(frozen=True)
+class SpanRules:
+    """Requests that are traced, and the collector of their spans."""
 
-    Raises:
-        SettingsError: They cannot.
-    """
-    if observability.enable_trace and not _installed():
+    enable_trace: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether requests are told as OpenTelemetry spans (queue, decision, prefill, hand-over, decode). The "
+        "client's traceparent is their parent, and the worker gets one of ours. Needs cacheway[tracing]. "
+        "Off, a client's traceparent passes through.",
+    )
+    otlp_traces_endpoint: HttpUrl = setting(
+        "http://localhost:4318",
+        "URL of the collector that takes spans over OTLP/HTTP; without a path, /v1/traces there. Spans that "
+        "it does not take in time are dropped. The port is the protocol's; the peers' 4317 is for gRPC.",
+    )
+    trace_ratio: float = setting(
+        0.1,
+        "Share of the requests that are traced if their client does not say (by the flag of its "
+        "traceparent), 0 to 1. A traced request costs as much CPU as two or three others.",
+        ge=0,
+        le=1,
+    )
+
+
+def check_tracing(rules: SpanRules) -> None:
+    """Check that requests can be traced, before anything starts; raise SettingsError if they cannot."""
+    if rules.enable_trace and not _installed():
         raise SettingsError(
             ["observability.enable_trace needs OpenTelemetry: pip install 'cacheway[tracing]'"]
         )
 
 
 def _installed() -> bool:
-    """Whether the last of what is needed is there; other packages bring OpenTelemetry's API alone."""
+    """Return True if the exporter is installed; other packages bring OpenTelemetry's API alone."""
     try:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:  # not even what it is part of
         return False
 
 
-def opened_spans(observability: ObservabilitySettings, replica: str) -> "Spans | None":
-    """Open the way to the collector; None while tracing is off."""
-    if not observability.enable_trace:
-        return None
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    from router.gateway.spans import Spans
-
-    return Spans(
-        BatchSpanProcessor(OTLPSpanExporter(traces_url(observability.otlp_traces_endpoint))),
-        ratio=observability.trace_ratio,
-        resource={
-            "service.name": "cacheway",
-            "service.version": version("cacheway"),
-            "service.instance.id": replica,
-        },
-    )
-
-
 def traces_url(endpoint: str) -> str:
-    """Where spans are sent: the endpoint itself, or ``/v1/traces`` there if it has no path."""
+    """Return the URL that spans are sent to: ``/v1/traces`` at the endpoint if it has no path."""
     url = endpoint.rstrip("/")
     return url if url.count("/") > 2 else f"{url}/v1/traces"

@@ -1,4 +1,4 @@
-"""Kinds of values that settings take: each checks, and says how to mend what is wrong.
+"""Types of setting values: each checks a value, and its error says how to mend it.
 
 A message never quotes a value that may hold a password.
 """
@@ -17,11 +17,7 @@ REDIS_SCHEMES = (
 
 
 def http_url(url: str) -> str:
-    """Check and normalise one base URL of a worker.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Check and normalise one base URL of a worker; raise ValueError if it is no such URL."""
     url = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parts = urlsplit(url)
@@ -40,7 +36,7 @@ def http_url(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or host name to listen on."""
+    """Return True if only this machine reaches an address or host name to listen on."""
     if host == "localhost":
         return True
     try:
@@ -58,7 +54,7 @@ def distinct(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _redis_url(url: str) -> str:
-    """Check the scheme of a Redis URL; the client checks the rest."""
+    """Check the scheme of a Redis URL; redis-py checks the rest."""
     if url and not url.startswith(REDIS_SCHEMES):
         raise ValueError(
             "must start with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, "
@@ -89,11 +85,7 @@ _TOKENS = re.compile(r"([1-9][0-9]{0,11})([KM]?)")
 
 
 def token_count(text: str) -> int:
-    """What a number of tokens is that may end with K (1024) or M (1024 K), such as ``64K``.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Parse a number of tokens with an optional K (1024) or M (1024 K); raise ValueError if it is none."""
     found = _TOKENS.fullmatch(text.strip().upper())
     if found is None:
         raise ValueError(f"{text!r} is not a number of tokens; write 65536 or 64K")
@@ -131,7 +123,6 @@ LogLevel = Annotated[
 
 
 def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that they are networks."""
     for network in networks:
         try:
             ipaddress.ip_network(network)

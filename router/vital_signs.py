@@ -1,7 +1,7 @@
-"""Takes this process's vitals: what its parts know anyway, put together about once a second.
+"""Vitals of this process, gathered from its parts about once a second.
 
-Counters come from the metrics' own (`router.metrics.Metrics.totals`), so they cost requests nothing. The
-heartbeat asks several times a second and gets the same answer until it is `TAKEN_EVERY_S` old.
+Counts come from the metrics (`router.metrics.Metrics.totals`), so they cost requests nothing. The heartbeat
+asks several times a second and gets the same answer until it is `TAKEN_EVERY_S` old.
 """
 
 import time
@@ -16,7 +16,7 @@ from router.settings import Settings
 from router.shared import Vitals
 
 TAKEN_EVERY_S = 0.9
-"""Shorter than a second, so that who reads once a second finds new ones each time."""
+"""Below a second, so that a reader of once a second finds new ones each time."""
 
 _MEMORY = Path("/proc/self/statm")
 
@@ -27,15 +27,15 @@ REJECTIONS = frozenset(
 
 
 class VitalSigns:
-    """Takes them.
+    """Reader of the vitals.
 
     Args:
         version: Of the gateway.
-        settings: Where clients and operators reach this process.
-        gateway: Knows the log, the workers, the requests, and what was counted.
-        loop_lag: How late its event loop is.
-        degraded: Names what does not work, a sentence each.
-        wrote_snapshot: Whether the newest snapshot is ours.
+        settings: Addresses of this process for clients and operators.
+        gateway: Source of the log's, workers' and requests' figures.
+        loop_lag: Of the event loop.
+        degraded: Returns a sentence for each part that does not work.
+        wrote_snapshot: True if the newest snapshot is ours.
         monotonic_s: The local clock.
         unix_s: Wall clock.
     """
@@ -107,7 +107,7 @@ class VitalSigns:
 
 
 def _rss_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
+    """Return the memory of this process; 0 where the system does not tell."""
     try:
         return int(_MEMORY.read_text().split()[1]) * getpagesize()
     except OSError:

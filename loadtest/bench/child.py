@@ -1,6 +1,6 @@
-"""Functions of the benchmarks that run in processes of their own.
+"""Functions of the benchmarks that run in child processes: `python -m loadtest.bench.child FUNCTION KIND`.
 
-    owner                                child, `python -m loadtest.bench.child FUNCTION KIND`
+    owner                                child
     started(function, plan)  --plan-->   await function(plan)
     running.tell(item)       --line-->   heard(kind)
     running.next(kind)       <--line--   say(item)
@@ -27,11 +27,7 @@ Plan = TypeVar("Plan", bound=msgspec.Struct)
 
 
 class Running:
-    """A child, as its owner sees it.
-
-    Attributes:
-        pid: Its process id.
-    """
+    """A child process, as its owner sees it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -94,7 +90,7 @@ async def input_ended() -> None:
 
 
 def _address(item: Callable[..., object]) -> str:
-    """Where to import a function or class from, also one of the program itself."""
+    """Address to import a function or class from, also one of the program itself."""
     module = item.__module__
     spec = sys.modules["__main__"].__spec__
     if module == "__main__" and spec is not None:

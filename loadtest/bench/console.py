@@ -1,15 +1,9 @@
-"""What the console's stream costs a gateway: ``python -m loadtest.bench.console``.
+"""Cost of the console's event stream to a gateway: ``python -m loadtest.bench.console``.
 
-A gateway process is built as in production, with 1,000 workers and without sockets. A traffic of placements
-and ends is folded, so that every worker's load is another one at each look, and 60 requests per second end,
-more than are told. Then some listeners read the stream. Said is, against the same traffic without a listener:
-
-* *cpu*: of the process, in percent of a core: looking, comparing, encoding, handing over to the listeners;
-* *kb/s*: what one listener is sent, in units of 1,000 bytes;
-* *longest*: the latest that the event loop came to what was due, in milliseconds: what a stream of tokens may
-  be late by. On a busy machine it is the machine's.
-
-Listeners read in this process; what sockets add to each is that of any answer of that many bytes.
+A gateway process without sockets folds placements and ends, so that each worker's load changes once a second,
+and 60 requests per second end. Listeners then read the stream in the same process. Reported is, against the
+same traffic without a listener: *cpu* in percent of a core, *kb/s* that one listener receives (1,000 bytes),
+and *longest*, the largest delay of the event loop in milliseconds.
 """
 
 import argparse
@@ -32,13 +26,7 @@ DECISIONS_PER_TICK = 3
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run cost.
-
-    Attributes:
-        cpu_ratio: Share of a core that the process used.
-        bytes_per_s: What one listener was sent.
-        longest_s: The latest that the event loop came to what was due.
-    """
+    """Result of one run: share of a core, bytes per second of one listener, largest delay of the loop."""
 
     cpu_ratio: float
     bytes_per_s: float
@@ -71,7 +59,6 @@ class Traffic:
             self.longest_s = max(self.longest_s, time.monotonic() - due_s)
 
     def _change(self, worker_id: str) -> None:
-        """Another request is in flight there than before."""
         fleet, now_us = self._process.fleet, self._process.clock.now_us()
         before = self._held.pop(worker_id, None)
         if before is not None:
@@ -113,13 +100,7 @@ class Traffic:
 
 
 async def measured(workers: int, listeners: int, seconds: float) -> Cost:
-    """Run once.
-
-    Args:
-        workers: In the fleet.
-        listeners: Who read the stream.
-        seconds: How long.
-    """
+    """Run the traffic with some listeners for some seconds."""
     urls = [f"http://10.0.{number // 250}.{number % 250 + 1}:30000" for number in range(workers)]
     settings = Settings.model_validate({"fleet": {"worker_urls": urls}, "admin": {"port": 0}})
     process = GatewayProcess(settings, redis_url="redis://127.0.0.1:1")

@@ -3,34 +3,22 @@
     python -m loadtest.bench.decision [--workers 4 64 1000] [--pairs]
     python -m loadtest.bench.decision --queue
 
-Short prompts are placed on fleets of 4, 64 and 1,000 workers with the default policy, 16 of them in flight at
-a time. *cold* prompts are a block of their own each; *shared* ones begin with one of 32 prefixes of four
-blocks, which the fleet soon holds. Microseconds of CPU for each request:
+The default policy places short prompts, 16 in flight at a time. *cold* prompts are one block of their own;
+*shared* ones begin with one of 32 prefixes of four blocks. CPU per request, median of runs on new fleets:
 
-* *decide*: the view of the candidates and the choice among them;
-* *fold*: its operations applied, placed, first token and finished, or *fold short*: placed, and
-  finished with the time of its first token.
+* *decide*: view of the candidates and choice; a run that decides and folds, less one that only folds;
+* *fold*: placed, first token and finished applied; *fold short*: placed, and finished with its first token.
 
-With ``--pairs`` half of the workers prefill and half decode, and a decision is about two of them: the price
-of their partners, the choice of the prefill worker, and that of the decode worker. Both are folded, so
-*fold* is of five operations, and *fold short* of four.
+With ``--pairs`` half of the workers prefill and half decode: *fold* is five operations, *fold short* four.
 
-A run decides and folds, and then folds the same operations again without deciding; the difference is the
-price of deciding. Figures are medians of some runs, each on a new fleet.
+With ``--queue`` requests of two replicas wait, every third for one worker, the others for any of their lane.
+CPU per operation or question, median of rounds after which the queue has its size again:
 
-With ``--queue`` requests of two replicas wait for the workers of a large fleet, every third for one worker,
-the others for any of their lane. Microseconds of CPU for each operation or question, at some numbers of
-waiting requests and of flows:
-
-* *put*: one more waits, and *foreign*, the same at another replica;
-* *again*: one that waits gets another key;
-* *placed*: it goes, so that the ticket ends and its flow is charged;
-* *best*: the next request on a worker, and *own*, the next of this replica;
-* *any*: the next request, whichever worker it waits for;
+* *put*, *foreign*: one more waits here, or at another replica; *again*: a waiting one gets another key;
+* *placed*: its ticket ends and its flow is charged;
+* *best*, *own*, *any*: next request on a worker, of this replica, on whichever worker;
 * *ahead*: whether a request goes before a newcomer;
-* *work*: the work ahead of a key, and *worst*, the request to displace; each after one change.
-
-Each figure is a median over rounds of some operations. After a round the queue has its size again.
+* *work*, *worst*: work ahead of a key, request to displace; each after one change.
 """
 
 import argparse
@@ -52,7 +40,6 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
-    DecodeSelector,
     Finished,
     FirstToken,
     FleetState,
@@ -66,6 +53,7 @@ from policies import (
     make_policy,
     place,
 )
+from policies.disaggregation import DecodeSelector
 from radix import chain_bytes, root_hash
 
 REQUESTS = 4000
@@ -146,7 +134,7 @@ def fleet_of(workers: int, *, pairs: bool = False) -> FleetState:
 
 
 def pairing_of(workers: int) -> Pairing:
-    """Who may begin, and end, a request in such a fleet."""
+    """Workers that may begin, and end, a request in such a fleet."""
     prefill = workers // 2
     partners = Partners("sglang", np.arange(prefill, workers))
     return Pairing(np.arange(prefill), np.zeros(prefill, dtype=np.intp), (partners,))
@@ -243,11 +231,7 @@ def queue_us(waiting: int, flows: int, rounds: int) -> dict[str, float]:
 
 
 class Queue:
-    """A fleet for which some requests wait.
-
-    Attributes:
-        fleet: Its state.
-    """
+    """Fleet for which some requests wait."""
 
     def __init__(self, waiting: int, flows: int) -> None:
         self.fleet = FleetState()
@@ -321,7 +305,6 @@ class Queue:
         return figures
 
     def _goes(self, slots: list[int]) -> list[Placed]:
-        """Some of those that wait go to these workers."""
         self._now_us += 500
         gone = self._random.sample([*self.fleet.tickets], len(slots))
         return [

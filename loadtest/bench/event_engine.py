@@ -1,15 +1,14 @@
-"""An engine that only tells of its cache, which is always full.
+"""An engine that only publishes KV events, from a cache that is always full.
 
-Its cache is full of sessions that share a system prompt. Each turn of one stores a prefill in chunks
-and a few decoded blocks, and the blocks that must go for it are removed one event each, the deepest of the
-least recently used session first, as vLLM does it.
+Sessions share a system prompt. Each turn stores a prefill in chunks and a few decoded blocks; the blocks that
+it displaces are removed one event each, the deepest of the least recently used session first, as in vLLM.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from radix import BlocksRemoved, BlocksStored, EngineEvent
+from radix.residency import BlocksRemoved, BlocksStored, EngineEvent
 
 BLOCK_TOKENS = 16
 CHUNK_BLOCKS = 64
@@ -39,13 +38,7 @@ MIXES = (
 
 @dataclass(slots=True)
 class Engine:
-    """A cache that is always full.
-
-    Attributes:
-        mix: What it is like.
-        capacity: Blocks of the full group.
-        random: Draws tokens and turns.
-    """
+    """Cache of ``capacity`` blocks in the full group."""
 
     mix: Mix
     capacity: int
@@ -121,15 +114,15 @@ class Engine:
         """The windows keep the last blocks of a session; before, the oldest of those it kept go."""
         if not blocks or not self.mix.windows:
             return
-        kept = self.windows.setdefault(number, [])
-        gone, kept[:] = (
-            (kept, []) if not self.mix.keeps_all else (kept[: max(0, len(kept) - 256)], kept[-256:])
+        held = self.windows.setdefault(number, [])
+        gone, held[:] = (
+            (held, []) if not self.mix.keeps_all else (held[: max(0, len(held) - 256)], held[-256:])
         )
         for handle in gone:
             for group in range(1, self.mix.windows + 1):
                 yield BlocksRemoved([handle], group, "GPU")
         hashes = session[-blocks:]
-        kept += hashes
+        held += hashes
         ids = [0] * (BLOCK_TOKENS * (blocks + (not self.mix.keeps_all)))
         for group in range(1, self.mix.windows + 1):
             yield BlocksStored(hashes, None, ids, BLOCK_TOKENS, group, "sliding_window", WINDOW_TOKENS, "GPU")

@@ -1,16 +1,14 @@
-"""Clients that notice every byte that is missing: a load generator on raw protocols.
+"""Load generator on raw protocols that checks every byte of every answer.
 
-A child of the benchmarks (`loadtest.bench.child`). It gets a `LoadPlan`, sends chat requests to a gateway in
-front of `loadtest.bench.mock_engine`, and says a `LoadReport` every half second. When the planned requests
-are done, or its input ends, it starts nothing new, waits for the answers in flight, says a last report and
-ends.
+A child (`loadtest.bench.child`): it gets a `LoadPlan`, sends chat requests to a gateway in front of
+`loadtest.bench.mock_engine`, and says a `LoadReport` every half second. When the planned requests are done,
+or its input ends, it waits for the answers in flight, says a last report and ends.
 
     rate_per_s = 0    closed loop: every connection sends its next request when it has its answer
     rate_per_s > 0    open loop: a request starts when it is due, on an idle connection or a new one
 
-The answer to a request is known beforehand. Its bytes are counted and summed up (CRC-32) as they come,
-whatever the pieces, and compared at the end: a chunk that is lost, repeated, out of order or another
-stream's makes the request *broken*, as does any status but 200 and a connection that ends early.
+Each answer is known beforehand, and compared by length and CRC-32: a lost, repeated, reordered or foreign
+chunk makes the request *broken*, as does a status other than 200 or a connection that ends early.
 """
 
 import asyncio
@@ -29,21 +27,18 @@ from router.open_files import raise_open_files
 REPORT_S = 0.5
 STOP_TIMEOUT_S = 60.0
 SHARED_HEADS = 50
-"""How many different first halves the prompts have: system prompts, say."""
+"""Number of different first halves of prompts, such as system prompts."""
 
 
 class LoadPlan(msgspec.Struct, frozen=True):
-    """What to send.
+    """Load on a gateway at ``port`` of 127.0.0.1.
 
     Attributes:
-        port: The gateway's, on 127.0.0.1.
-        connections: How many there are at most.
-        requests: How many are sent in all; 0 for as many as can be until the input ends.
-        rate_per_s: How many start in a second; 0 for a closed loop.
-        chunks: Of a streamed answer; 0 for one that is not.
-        prompt_bytes: Length of a prompt.
-        distinct: How many different prompts there are.
-        model: The model that is asked.
+        connections: Most at a time.
+        requests: In all; 0 for no limit but the end of the input.
+        rate_per_s: Starts per second; 0 for a closed loop.
+        chunks: Of a streamed answer; 0 for an answer in one piece.
+        distinct: Number of different prompts.
     """
 
     port: int
@@ -57,16 +52,12 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """Where the load stands; counts since its start.
+    """Counts since the start of a load.
 
     Attributes:
         at_s: Monotonic seconds.
-        answering: Requests whose answer has begun and not ended.
-        completed: Requests with a correct answer.
-        broken: All others that ended.
-        body_bytes: Of all answers.
-        held_back: How often an open loop had no connection when a request was due.
-        problems: What was wrong with those that broke, and how often.
+        answering: Answers that have begun and not ended.
+        held_back: Requests of an open loop that were due and found no connection.
         reads_s: Monotonic times of the reads since the last report, if there is one connection.
     """
 
@@ -115,11 +106,7 @@ def expected_answer(number: int, plan: LoadPlan) -> bytes:
 
 @dataclass(slots=True)
 class Load:
-    """Sends the requests of one plan.
-
-    Attributes:
-        stopping: Nothing new is started.
-    """
+    """Sender of the requests of one plan."""
 
     plan: LoadPlan
     stopping: bool = False
@@ -161,7 +148,7 @@ class Load:
             self._idle.remove(connection)
 
     def report(self) -> LoadReport:
-        """Where it stands."""
+        """Counts so far."""
         reads_s, self.reads_s = self.reads_s, []
         return LoadReport(
             time.monotonic(),
@@ -218,7 +205,6 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def ask(self, number: int) -> None:
-        """Send a request."""
         self._number = number
         self._begun = False
         self._status = self._sum = self._bytes = 0

@@ -5,22 +5,19 @@
 
     publishers (one process)  ──ZeroMQ──>  follower (this process)  ──operations──>  a second fold
 
-Printed are, over the time measured: batches and events that came, the CPU that this process used as a share
-of one core, how late its event loop was, operations and bytes for the log, and the CPU of another replica
-that applies them. Of ``--groups`` the first has full attention, the others keep sliding windows at the ends
-of prompts.
+Printed are batches and events, CPU as a share of one core, delay of the event loop, operations and bytes for
+the log, and the CPU of another replica that applies them. The first of ``--groups`` has full attention, the
+others keep sliding windows at the ends of prompts.
 
-With ``--residency`` `radix.Residency` alone is measured: events are made before, and nothing is decoded. The
-tree is told every 100 events (half a second at 200 events/s).
+With ``--residency`` `radix.Residency` alone gets decoded events; the tree is told every 100 (0.5 s at 200/s).
 
     dense          one group, blocks of 16 tokens, tree blocks of the same size
     dense, 256     the same for a tree with blocks of 256 tokens
     hybrid         a full group and three sliding windows that keep the ends of prompts (W = 128)
     hybrid, all    the same, the windows keep everything and lose the oldest blocks
 
-*ops* and *bytes* are per 1,000 events: the log's share. Memory is the growth of the resident set for another
-200,000 blocks, in a process of its own. CPU time is ``process_time_ns``, the least of several runs; run it on
-a quiet machine.
+*ops* and *bytes* are per 1,000 events. Memory is the growth of the resident set for another 200,000 blocks in
+a process of its own. CPU is the least of several runs.
 """
 
 import argparse
@@ -45,7 +42,8 @@ from loadtest.bench.costs import apart
 from loadtest.bench.event_engine import MIXES, Engine, Mix
 from loadtest.bench.process_tree import rss_bytes
 from policies import FleetRules, FleetState, Op, WorkerPut, decode_ops, encode_op, encode_ops
-from radix import BlocksRemoved, BlocksStored, EngineEvent, PrefixTree, Residency, apply
+from radix import PrefixTree, apply
+from radix.residency import BlocksRemoved, BlocksStored, EngineEvent, Residency
 from router.destinations import Destinations
 from router.fleet import Core, LocalWorker, Registry, ServedModel
 from router.fleet.kv_events import KvEvents, State
@@ -56,10 +54,10 @@ from router.shared import LogPort, LogStatus
 TOLD_EVERY = 100
 TREE_BLOCK = 64
 PUBLISHED_BLOCKS = 3_000
-"""What each engine that publishes holds."""
+"""Blocks in each publishing engine."""
 
 STREAMS = 20
-"""How many engines differ."""
+"""Number of different engines."""
 
 WARM_S = 12.0
 """Until then caches fill, and little is removed."""
@@ -80,14 +78,14 @@ class PublishPlan(msgspec.Struct, frozen=True):
 
 def batches(engine: Engine, events: float) -> list[tuple[int, bytes]]:
     """Encode an engine's steps until they have so many events, each with the number of events so far."""
-    told, encoded = 0, []
+    count, encoded = 0, []
     step: list[dict[str, Any]] = []
-    while told < events:
+    while count < events:
         for event in engine.turn():
             step.append(_as_vllm(event))
             if isinstance(event, BlocksStored) and not event.group:
-                told += len(step)
-                encoded.append((told, msgspec.msgpack.encode((time.time(), step, 0))))
+                count += len(step)
+                encoded.append((count, msgspec.msgpack.encode((time.time(), step, 0))))
                 step = []
     return encoded
 
@@ -177,12 +175,12 @@ class Workers:
 async def measure(folder: str, workers: int, replicas: int, seconds: float) -> dict[str, float]:
     """Follow one replica's share of the workers, and say what it cost."""
     fleet = FleetState(FleetRules(block_tokens=TREE_BLOCK))
-    said: list[Op] = []
+    published: list[Op] = []
 
     def tell(op: Op, *more: Op) -> None:
         for each in (op, *more):
             fleet.apply(each)
-            said.append(each)
+            published.append(each)
             encode_op(each)
 
     hasher, destinations = PromptHasher("bench", block_tokens=TREE_BLOCK), Destinations()
@@ -216,7 +214,7 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
         )
         task = asyncio.create_task(kv_events.run())
         await asyncio.sleep(JOINED_S + WARM_S)
-        before, began_ops = kv_events.counts(), len(said)
+        before, began_ops = kv_events.counts(), len(published)
         cpu_s, wall_s, late = time.process_time(), time.monotonic(), []
         while time.monotonic() - wall_s < seconds:
             asked_s = time.monotonic()
@@ -225,13 +223,13 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
         cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
         counts = kv_events.counts()
         counts.subtract(before)
-        ops = said[began_ops:]
+        ops = published[began_ops:]
         followed = len(kv_events.followers)
         live = sum(follower.state is State.LIVE for follower in kv_events.followers.values())
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     other = FleetState(FleetRules(block_tokens=TREE_BLOCK))
-    for op in said[:began_ops]:
+    for op in published[:began_ops]:
         other.apply(op)
     entries = [encode_ops(ops[at : at + 100]) for at in range(0, len(ops), 100)]
     fold_s = time.process_time()
@@ -272,13 +270,13 @@ def _measured(mix: Mix, count: int, blocks: int) -> tuple[float, float, float, f
         began_ns = time.process_time_ns()
         residency.apply(0, some)
         applied_ns = time.process_time_ns()
-        told = residency.changes("w", at + 2)
+        changes = residency.changes("w", at + 2)
         told_ns = time.process_time_ns()
         apply_ns += applied_ns - began_ns
         changes_ns += told_ns - applied_ns
-        ops += len(told)
-        op_bytes += len(msgspec.msgpack.encode(told))
-        for op in told:
+        ops += len(changes)
+        op_bytes += len(msgspec.msgpack.encode(changes))
+        for op in changes:
             apply(tree, op, 0)
         if at // TOLD_EVERY % 20 == 0:
             began_ns = time.process_time_ns()

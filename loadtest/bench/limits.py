@@ -1,22 +1,19 @@
-"""Whether a limit of 100 is 100 over eight replicas, and what keeping it costs.
+"""Accuracy of a limit that replicas share by leases, and its cost.
 
     python -m loadtest.bench.limits [--replicas 8] [--limits 100 1000] [--minutes 2] [--demand 4]
 
-Real processes, leases without the gateway, share one account on a Valkey of their own. Together they are
-asked for ``demand`` times what the limit allows, by chance now here and now there. Per limit:
+Real processes, leases without the gateway, share one account on a Valkey of their own. Together they get
+``demand`` times as many requests as the limit allows, at random replicas. Per limit:
 
     burst     all of a minute's demand within 5 s: granted / limit, which should be 1
     steady    for some minutes: granted / limit in the busiest 60 s, never more than 1, and over all whole
               minutes, counted from the first grant, at least 0.98
     skewed    as steady, but all at one replica
 
-Then with a limit that nobody reaches, the CPU of a request that finds its lease: to admit and to settle it
-in a tight loop; and 500 requests per second at each of two replicas, rounds and all, less that of the
-driver alone. ``wait`` is how long those requests took that had to ask Redis, ``alone`` how many were not
-answered within 10 ms and decided by the replica's fair share.
-
-A request lasts no time: it is settled as soon as it is granted, by its estimate. CPU is the process's, from
-the first request to the last; a *dry* replica asks nobody, which tells the driver's own.
+Then, with a limit out of reach, the CPU of a request that finds its lease: in a tight loop, and at 500
+requests per second at each of two replicas, less that of the driver (a *dry* replica). ``wait`` is the time
+of requests that asked Redis; ``alone`` counts those without an answer within 10 ms, which the replica's fair
+share decided. A request is settled as soon as it is granted, by its estimate.
 """
 
 import argparse
@@ -34,7 +31,8 @@ from rich.table import Table
 from loadtest.bench.child import say, started
 from loadtest.processes import ChildFailed
 from router.shared import Charge, EmbeddedValkey, Keys, Leases, LogClock
-from router.tenants import Limiter, Tenant, TenantLimits
+from router.tenant import Tenant, TenantLimits
+from router.tenants import Limiter
 
 ACCOUNT = "tenant"
 TTL_S = 3.0
@@ -54,22 +52,13 @@ TIGHT_REQUESTS = 20
 
 
 class LimitPlan(msgspec.Struct, frozen=True):
-    """What one replica does.
+    """Work of one replica.
 
     Attributes:
-        url: Where Redis is.
-        namespace: With whom it shares.
-        replica: Its number.
-        replicas: How many there are.
-        requests_per_minute: Limit of the account.
-        tokens_per_minute: As above; 0 for none.
-        concurrent_tokens: As above.
+        tokens_per_minute: 0 for no limit, like ``concurrent_tokens``.
         tokens: Of each request.
-        per_s: Requests it is asked for, per second.
-        start_unix_s: When all begin.
-        duration_s: For how long.
-        seed: Of the moments at which requests come.
-        dry: Ask nobody.
+        per_s: Requests per second.
+        dry: Ask no limiter, to measure the driver alone.
     """
 
     url: str
@@ -88,15 +77,13 @@ class LimitPlan(msgspec.Struct, frozen=True):
 
 
 class LimitReport(msgspec.Struct, frozen=True):
-    """What it saw.
+    """Result of one replica.
 
     Attributes:
-        asked: Requests it was asked for.
-        granted_us: Log times at which requests were granted.
-        waits_us: How long those took that had to wait for an answer.
+        granted_us: Log times of grants.
+        waits_us: Durations of the requests that waited for an answer.
         rounds: Round trips to Redis.
         alone: Requests that were decided without Redis.
-        cpu_s: CPU of the process.
     """
 
     asked: int
@@ -125,7 +112,6 @@ class _Replica:
         self._waits_us: list[int] = []
 
     async def run(self) -> LimitReport:
-        """Ask from the start to the end."""
         plan, pick = self._plan, Random(self._plan.seed)
         task = asyncio.create_task(self._leases.run())
         # The first answer takes a connection, which a gateway that serves has.
@@ -173,7 +159,7 @@ async def replica(plan: LimitPlan) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """What one run showed."""
+    """Figures of one run."""
 
     name: str
     limit: int
@@ -182,7 +168,7 @@ class Row:
 
     @property
     def granted_us(self) -> list[int]:
-        """When requests were granted, by all replicas, in order."""
+        """Times of grants by all replicas, in order."""
         return sorted(at_us for report in self.reports for at_us in report.granted_us)
 
     @property
@@ -308,7 +294,7 @@ async def tight_us(url: str) -> float:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """What is printed."""
+    """Table to print."""
     table = Table(
         *("", "limit", "asked", "granted", "busiest 60 s / limit", "granted / limit"),
         *("rounds per grant", "wait P50 ms", "P99 ms", "alone"),

@@ -2,20 +2,16 @@
 
     python -m loadtest.bench.log --replicas 4 --ops-per-s 2000 --sessions-per-s 200 --duration-s 600
 
-starts a Valkey of its own and these children (`loadtest.bench.log_replica`), all on this machine:
-
     replicas   publish their share of the traffic and apply their siblings'
     observer   applies everything and publishes nothing
     idle       alone in a namespace in which nothing happens
 
-*Growth.* Every container that a replica holds (`loadtest.bench.sizes`), its resident memory, the log, the
-snapshot and Valkey's memory are sampled every few seconds. `loadtest.bench.trend` judges the samples after
-the warm-up, in which the workers' caches must have filled.
+They are children on this machine (`loadtest.bench.log_replica`) with a Valkey of their own.
 
-*CPU* of reading is that of the observer's event loop less that of the idle one's, per operation applied: all
-the way from the socket. Both are from one run, so that a noisy neighbour disturbs both sides.
-
-*Lag* is told by the receivers, for every operation.
+*Growth*: every container of a replica (`loadtest.bench.sizes`), resident memory, the log, the snapshot and
+Valkey's memory are sampled; `loadtest.bench.trend` judges the samples after the warm-up, in which the
+workers' caches must fill. *CPU* of reading is that of the observer's event loop less that of the idle one's
+in the same run, per operation applied. *Lag* is reported by the receivers, for every operation.
 """
 
 import argparse
@@ -60,15 +56,11 @@ class RedisSample:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """A run, while it is recorded and after.
+    """Run of a soak, while it is recorded and after.
 
     Attributes:
-        began_s: Monotonic seconds of the start.
+        began_s: Monotonic seconds.
         warm_s: Monotonic seconds at which the measured window begins.
-        replicas: Reports of those that published.
-        observer: Reports of the one that only applied.
-        idle: Reports of the one that did nothing.
-        redis: Samples of Valkey.
     """
 
     began_s: float
@@ -185,7 +177,6 @@ class Soak:
 
 
 def _dotted(name: str) -> tuple[bool, str]:
-    """Sort the paths of containers behind other names."""
     return "." in name, name
 
 
@@ -241,11 +232,11 @@ async def _soak(options: argparse.Namespace) -> Soak:
     """Run all processes for as long as asked, telling how it goes."""
     async with EmbeddedValkey() as valkey, Redis.from_url(valkey.url) as redis:
         plans = list(_plans(options, valkey.url))
-        told: list[Reports] = [[] for _ in plans]
-        *replicas, observer, idle = told
+        reports: list[Reports] = [[] for _ in plans]
+        *replicas, observer, idle = reports
         began_s = time.monotonic()
         soak = Soak(began_s, began_s + options.warm_up_s, replicas, observer, idle)
-        tasks = [asyncio.create_task(_child(*both)) for both in zip(plans, told, strict=True)]
+        tasks = [asyncio.create_task(_child(*both)) for both in zip(plans, reports, strict=True)]
         tasks.append(asyncio.create_task(_watch(redis, soak, options.report_every_s)))
         ended, _ = await asyncio.wait(tasks, timeout=options.duration_s, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

@@ -25,7 +25,7 @@ from pathlib import Path
 import uvloop
 
 from policies import Finished, FirstToken, FleetState, Placed, PlacedForms, WorkerPut, encode_op
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules
 from router.shared.keys import Keys
 from router.shared.publisher import array_header
 from router.shared.server import RedisLink
@@ -126,8 +126,8 @@ async def price(url: str, pid: int, blocks: int, requests: int, *, onward: bool)
     valkey_s += _cpu_s(pid)
     await link.aclose()
     fleet, heard = FleetState(), _Heard()
-    config = SharedConfig(url, namespace, "reader", snapshot_interval_s=NEVER_S)
-    shared = SharedState(config, fleet, LogClock(), heard)
+    rules = SharingRules(namespace=namespace, snapshot_interval_s=NEVER_S)
+    shared = SharedState(rules, url, "reader", fleet, LogClock(), heard)
     reading = asyncio.create_task(shared.run())
     await heard.heard(WORKERS + 3 * SESSIONS)
     ops, valkey_began_s, began_s = heard.ops, _cpu_s(pid), time.process_time()

@@ -1,11 +1,9 @@
 """One replica of the shared log's soak: the gateway's shared state without the gateway, watching itself.
 
-A child of `loadtest.bench.log` (`loadtest.bench.child`). It gets a `ReplicaPlan`, shares a real `FleetState`
-through a real `SharedState`, publishes its part of the traffic, and says a `ReplicaReport` every few seconds
-until its input ends. Reports count from the start of the process; their readers take differences.
-
-The replication lag of a sibling's operation is the log time of its application less the log time that its
-publisher stamped on it.
+A child of `loadtest.bench.log`: it gets a `ReplicaPlan`, shares a real `FleetState` through a real
+`SharedState`, publishes its traffic, and says a `ReplicaReport` every few seconds until its input ends.
+Reports count from the start of the process. The lag of a sibling's operation is the log time of its
+application less the log time that its publisher stamped on it.
 """
 
 import asyncio
@@ -21,7 +19,7 @@ from loadtest.bench.log_traffic import Traffic, TrafficRules
 from loadtest.bench.process_tree import rss_bytes
 from loadtest.bench.sizes import container_sizes
 from policies import Finished, FirstToken, FleetState, Op, Placed
-from router.shared import LogClock, NoListener, SharedConfig, SharedState
+from router.shared import LogClock, NoListener, SharedState, SharingRules
 
 LAG_BIN_US = 100
 HOUSEKEEPING_S = 1.0
@@ -31,15 +29,7 @@ NEVER_S = 1e9
 
 
 class ReplicaPlan(msgspec.Struct, frozen=True):
-    """The part of one replica.
-
-    Attributes:
-        url: Where Redis is.
-        namespace: With whom it shares.
-        replica: Its id.
-        report_every_s: Time between two reports.
-        traffic: What it publishes; None for nothing, and no snapshots.
-    """
+    """Part of one replica; without ``traffic`` it publishes nothing and writes no snapshots."""
 
     url: str
     namespace: str
@@ -53,16 +43,10 @@ class ReplicaReport(msgspec.Struct, frozen=True):
 
     Attributes:
         at_s: Monotonic seconds.
-        cpu_s: CPU of the process.
         loop_s: CPU of the event loop's thread, without housekeeping.
-        published_ops: Operations that it published.
-        applied_ops: Operations of siblings that it applied.
-        gaps: How often a part of the log was gone before it was read.
-        lost_ops: Operations that were dropped.
-        late_s: How far it was behind its calendar at most since the last report.
-        offset_us: Log time less monotonic time: on one host the same in all processes, if clocks agree.
-        rss_bytes: Resident memory.
-        degraded: Why it does not share, if it does not.
+        gaps: Parts of the log that were gone before they were read.
+        late_s: Largest delay behind its calendar since the last report.
+        offset_us: Log time less monotonic time: equal in all processes of one host if clocks agree.
         sizes: Length of every container (`loadtest.bench.sizes`), and of the tree.
         lags: Replication lags since the last report, in bins of `LAG_BIN_US`.
     """
@@ -83,8 +67,6 @@ class ReplicaReport(msgspec.Struct, frozen=True):
 
 
 class _Gaps(NoListener):
-    """Counts gaps."""
-
     def __init__(self) -> None:
         self.count = 0
 
@@ -112,17 +94,15 @@ class _WatchedFleet(FleetState):
 
 
 class _Replica:
-    """The loops of one replica."""
-
     def __init__(self, plan: ReplicaPlan) -> None:
         self._plan = plan
         self._clock = LogClock()
         self._fleet = _WatchedFleet(self._clock)
         self._gaps = _Gaps()
-        config = SharedConfig(plan.url, plan.namespace, plan.replica)
+        rules = SharingRules(namespace=plan.namespace)
         if plan.traffic is None:
-            config = replace(config, snapshot_interval_s=NEVER_S)
-        self._shared = SharedState(config, self._fleet, self._clock, self._gaps)
+            rules = replace(rules, snapshot_interval_s=NEVER_S)
+        self._shared = SharedState(rules, plan.url, plan.replica, self._fleet, self._clock, self._gaps)
         self._collect_s = self._late_s = 0.0
         self._published_ops = 0
 

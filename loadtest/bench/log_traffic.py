@@ -1,16 +1,13 @@
-"""What one replica of a busy fleet writes into the log: seeded, open loop, for as long as it is asked.
+"""Operations that one replica of a busy fleet writes into the log: seeded, open loop, without an end.
 
-Sessions are born at random (Poisson), take some turns and are never heard of again. Each turn is
+Sessions are born at random (Poisson), take some turns and end. Each turn is
 
     Placed (the whole conversation so far) --prefill--> FirstToken --decode--> Finished (--> Trim)
 
-and then the session thinks before the next, or ends. The prompt of a turn repeats the one before and
-adds a few blocks; all sessions of one application share its first blocks. A session stays with its
-worker unless that was taken out of the fleet. Some answers show that the worker had evicted something,
-some requests were abandoned: both end in a `Trim`. Workers are replaced by new ones under the
-addresses of earlier ones, as a scheduler of containers would.
-
-Lengths are in blocks, times in seconds. Nothing is served: the times of a request are drawn.
+and then a pause. A prompt repeats the one before and adds a few blocks; sessions of one application share
+their first blocks. A session stays with its worker while that exists. Some answers show an eviction, some
+requests are abandoned: both end in a `Trim`. Workers are replaced under the addresses of earlier ones.
+Lengths are in blocks, times in seconds and drawn: nothing is served.
 """
 
 import heapq
@@ -41,17 +38,14 @@ OPS_PER_TURN = 3 + TRIMMED_SHARE
 
 @dataclass(frozen=True, slots=True)
 class TrafficRules:
-    """How much one replica writes.
+    """Traffic of one replica.
 
     Attributes:
-        replica: Its id.
-        seed: Same seed, same traffic.
-        ops_per_s: Operations per second, on average.
-        sessions_per_s: Sessions born per second, on average.
-        workers: Workers in the fleet at a time.
-        replaced_every_s: A worker is replaced by another this often.
-        capacity_blocks: Blocks that a worker holds.
-        leads: Whether this replica puts the workers into the fleet, and replaces them.
+        ops_per_s: On average, like ``sessions_per_s``.
+        workers: In the fleet at a time.
+        replaced_every_s: Time between replacements of a worker.
+        capacity_blocks: Of each worker.
+        leads: True for the replica that adds and replaces the workers.
     """
 
     replica: str
@@ -80,12 +74,7 @@ class _Session:
 
 
 class Traffic:
-    """Operations in the order in which they come due.
-
-    Args:
-        rules: How much.
-        fleet: Knows which workers exist.
-    """
+    """Operations in the order in which they come due, on the workers that ``fleet`` knows."""
 
     def __init__(self, rules: TrafficRules, fleet: FleetState) -> None:
         assert rules.turns >= 1, "fewer operations than the sessions' first turns alone make"
@@ -100,15 +89,11 @@ class Traffic:
 
     @property
     def due_s(self) -> float:
-        """When the next operation is due."""
+        """Time of the next operation."""
         return self._due[0][0]
 
     def next_ops(self, now_us: int) -> list[Op]:
-        """The operations that are due first, of one event; what follows from it is put on the calendar.
-
-        Args:
-            now_us: Log time.
-        """
+        """Return the operations of the next event, at log time ``now_us``, and schedule what follows."""
         due_s, _, event = heapq.heappop(self._due)
         return event(due_s, now_us)
 

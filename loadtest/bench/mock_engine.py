@@ -1,13 +1,11 @@
-"""Engines that compute nothing, so that whoever measures a gateway does not measure them.
+"""Engines that compute nothing, so that a benchmark measures the gateway and not them.
 
-A child of the benchmarks (`loadtest.bench.child`). It gets an `EnginePlan`, says the ports that it serves,
-and ends when its input does. A chat request says in ``user`` which number it has and in ``max_tokens`` how
-many chunks its stream shall have, and every byte of its answer follows from that (`whole_answer`,
-`streamed_answer`), so the client can tell if anything is missing, comes twice or belongs to somebody else.
+A child (`loadtest.bench.child`): it gets an `EnginePlan`, says its ports, and ends when its input does. A
+chat request carries its number in ``user`` and the chunks of its stream in ``max_tokens``; every byte of the
+answer follows from these (`whole_answer`, `streamed_answer`), so the client can check all of them.
 
-All streams have the same gap between two chunks. A stream keeps the phase in which it came, so no timer of
-its own is needed: the gap is cut into slots, and each slot's streams get a chunk when it comes round. When
-the machine is too slow the gap gets longer; nothing is sent in a burst to make up for it.
+Streams share one gap between chunks, cut into slots: a stream keeps the phase in which it came and needs no
+timer. On a slow machine the gap gets longer; nothing is sent in a burst.
 """
 
 import asyncio
@@ -20,7 +18,7 @@ from loadtest.bench.mock_server import MockConnection, answered, framed, listeni
 
 MODEL = "mock"
 CAPACITY_TOKENS = 400_000
-"""What each engine says its cache holds: a gateway's picture of it is full after 1,600 blocks."""
+"""Reported cache size of each engine: a gateway's picture of it is full after 1,600 blocks."""
 
 SLOTS_MAX = 100
 SLOT_S_MIN = 0.001
@@ -28,7 +26,7 @@ SLOT_S_MIN = 0.001
 
 
 class EnginePlan(msgspec.Struct, frozen=True):
-    """How many engines there are, the gap between two chunks of a stream, and the model that they serve."""
+    """Number of engines, the gap between two chunks of a stream, and their model."""
 
     engines: int
     gap_s: float
@@ -36,13 +34,13 @@ class EnginePlan(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct):
-    """What of a message matters."""
+    """Needed field of a message."""
 
     content: str
 
 
 class ChatRequest(msgspec.Struct):
-    """What of a request matters."""
+    """Needed fields of a request."""
 
     user: str
     max_tokens: int
@@ -86,7 +84,7 @@ def whole_answer(number: int, tokens: int, prompt_tokens: int) -> bytes:
 
 
 def prompt_tokens_of(prompt: str) -> int:
-    """How many tokens a prompt counts as."""
+    """Number of tokens of a prompt."""
     return len(prompt) // 4 + 1
 
 
@@ -129,8 +127,6 @@ class Streams:
 
 
 class _Stream:
-    """A streamed answer on its way."""
-
     __slots__ = ("_at", "_request", "_transport")
 
     def __init__(self, transport: asyncio.WriteTransport, request: ChatRequest) -> None:
@@ -156,7 +152,7 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 
 
 class EngineConnection(MockConnection):
-    """One connection of the gateway. Without a body it tells the model, and how much the cache holds."""
+    """One connection of the gateway. An empty body asks for the model and the size of the cache."""
 
     def __init__(self, streams: Streams, model: str = MODEL) -> None:
         super().__init__()

@@ -28,13 +28,7 @@ class MockConnection(asyncio.Protocol):
         self._body: list[bytes] = []
 
     def asked(self, transport: asyncio.WriteTransport, path: bytes, body: bytes) -> None:
-        """Answer one request, now or later.
-
-        Args:
-            transport: Where the answer goes.
-            path: Without a query.
-            body: All of it; empty if there is none.
-        """
+        """Answer one request, now or later; ``path`` is without a query, ``body`` is complete."""
         raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -3,14 +3,13 @@
     python -m loadtest.bench.pairs                            CPU by hand-over protocol and size of the body
     python -m loadtest.bench.pairs --failures --times 30      milliseconds, each failure with each protocol
 
-*CPU*: one row is one request from its dispatch to its end, without sockets: the bodies of both legs are
-written, both answers heard. The price of two requests at the pools comes on top (`loadtest.bench.request`).
-Times are process CPU, the least of the repeats. Mooncake's legs are written as NIXL's and sent as SGLang's.
+*CPU*: one request from its dispatch to its end, without sockets: the bodies of both legs written, both
+answers read; the least of the repeats. The price of two requests at the pools comes on top
+(`loadtest.bench.request`). Mooncake's legs are written as NIXL's and sent as SGLang's.
 
-*Failures*: a gateway as a process, one prefill and one decode engine in this one. A request is held where
-both legs are at work (its prompt takes a minute to prefill), then a leg is reset, or the client leaves; the
-clock stops when the other engine, or both, have no job any more. Prints P50 and the longest; the status is 1
-if one took longer than `ENDED_S_MAX`. Client, engines and gateway share the machine.
+*Failures*: a gateway process, one prefill and one decode engine in this one. While both legs of a request
+work, a leg is reset or the client leaves; the clock stops when the other engines have no job. Prints P50 and
+the longest; the status is 1 if one took longer than `ENDED_S_MAX`.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from loadtest.bench.costs import mean_us
 from loadtest.bench.tree import bodies
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from loadtest.report import milliseconds, percentile
 from policies import HAND_OVERS, Worker
 from router.fleet import LocalWorker
@@ -46,7 +45,7 @@ SIZES = ("1 KB", "64 KB", "4 MB")
 ANSWER = b'{"usage":{"prompt_tokens":65536},"kv_transfer_params":{"remote_block_ids":[%b]}}' % b",".join(
     b"%d" % number for number in range(4096)
 )
-"""Of a prefill leg: 64 K tokens in blocks of 16."""
+"""Answer of a prefill leg: 64 K tokens in blocks of 16."""
 
 ENDED_S_MAX = 0.1
 """A leg whose partner failed is over within this."""
@@ -109,8 +108,6 @@ async def print_cpu(repeats: int) -> None:
 
 
 class _Stage:
-    """Two engines and a gateway."""
-
     def __init__(self, protocol: Any, stack: AsyncExitStack) -> None:
         self._protocol = protocol
         self._stack = stack
@@ -132,19 +129,16 @@ class _Stage:
         prefill, decode = self.engines.values()
         assert prefill.handover is not None
         directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cw-legs-")))
-        port = free_port()
         labels = [f"handover={self._protocol}"]
-        arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
-        arguments += ["--prefill", prefill.url, str(prefill.handover.port), *labels]
-        arguments += ["--decode", decode.url, *labels, f"worker_class={SLOW_CLASS}"]
-        arguments += ["--disable-retries", "--disable-circuit-breaker", "--slow-start-secs", "0"]
-        arguments += ["--health-check-interval-secs", "0.2", "--prefill-tokens-per-s", "1000000"]
-        gateway = await self._stack.enter_async_context(Child("gateway", arguments, directory))
-        self.url = f"http://127.0.0.1:{port}"
-        await gateway.wait_for_answer(f"{self.url}/readiness")
+        flags = ["--prefill", prefill.url, str(prefill.handover.port), *labels]
+        flags += ["--decode", decode.url, *labels, f"worker_class={SLOW_CLASS}", "--log-level", "error"]
+        flags += ["--disable-retries", "--disable-circuit-breaker", "--slow-start-secs", "0"]
+        flags += ["--health-check-interval-secs", "0.2", "--prefill-tokens-per-s", "1000000"]
+        gateway = await self._stack.enter_async_context(GatewayChild("gateway", flags, directory))
+        self.url = gateway.url
+        await gateway.wait_until_ready()
 
     async def well(self, client: httpx.AsyncClient) -> None:
-        """Wait until the gateway finds both workers well."""
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 workers = (await client.get(f"{self.url}/workers")).json()["workers"]
@@ -153,7 +147,7 @@ class _Stage:
                 await asyncio.sleep(POLL_S)
 
     def busy(self, role: str) -> bool:
-        """Whether an engine has a job, or waits for another engine on behalf of one."""
+        """True if an engine has a job, or waits for another engine on behalf of one."""
         stats = self.engines[role].stats()
         return bool(stats["running"] or stats["waiting"] or any(stats["handover"].values()))
 
@@ -197,12 +191,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def measure(protocol: str, times: int) -> dict[str, list[float]]:
-    """Seconds until the other leg was over, by failure, in ascending order.
-
-    Raises:
-        ChildFailed: The gateway did not come up.
-        TimeoutError: A leg did not end.
-    """
+    """Seconds until the other leg was over, by failure, ascending; `TimeoutError` if a leg did not end."""
     took_s: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
         stage = _Stage(protocol, stack)

@@ -1,7 +1,7 @@
-"""What the system knows of a process and its descendants: CPU, memory and connections (proc(5)).
+"""CPU, memory and connections of a process and its descendants (proc(5)).
 
 A process that ended leaves its CPU to its parent, so differences of `cpu_s` stay right when one of several is
-replaced. Times are counted in ticks, 10 ms on most systems: measure for seconds.
+replaced. Times are in ticks, mostly 10 ms: measure for seconds.
 """
 
 import os
@@ -55,7 +55,7 @@ def open_files(pid: int) -> int:
 
 
 def clients_of(pid: int, port: int) -> int:
-    """How many clients a process serves on a TCP port of this host (IPv4)."""
+    """Number of clients of a process on a TCP port of this host (IPv4)."""
     links = (_link(file) for file in (PROC / str(pid) / "fd").iterdir())
     inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
     served = 0

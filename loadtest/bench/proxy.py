@@ -1,8 +1,4 @@
-"""The data path alone: a proxy that decides nothing, in place of a gateway.
-
-A child of ``python -m loadtest.bench.serving processes --bare``. It serves POST requests from the given
-workers in turn, on uvloop, in one process.
-"""
+"""Proxy that decides nothing, for ``python -m loadtest.bench.serving processes --bare``."""
 
 import argparse
 import itertools

@@ -2,9 +2,8 @@
 
     python -m loadtest.bench.redis_link
 
-CPU of the event loop's thread for one call after the other, on a Valkey of its own behind a Unix socket.
-The ways take turns, and each figure is the lower quartile of the rounds: a noisy neighbour adds, and disturbs
-all alike.
+CPU of the event loop's thread per call, on a Valkey of its own behind a Unix socket. The ways take turns;
+figures are lower quartiles of the rounds, since noise only adds.
 """
 
 import asyncio
@@ -112,7 +111,6 @@ async def _measured() -> dict[str, list[float]]:
 
 
 async def _round(ways: dict[str, Call], command: Command) -> dict[str, float]:
-    """Microseconds of each way for one call."""
     figures = {}
     for way, call in ways.items():
         began_s = time.thread_time()

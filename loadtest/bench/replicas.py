@@ -1,19 +1,17 @@
-"""What sharing costs in hit rate: the same sessions through one replica and through many.
+"""Price of sharing in hit rate: the same sessions through one replica and through many.
 
     python -m loadtest.bench.replicas --replicas 8 --seeds 6
 
-Every run has the demo's agentic workload (`loadtest.workload`), four emulated engines with empty caches
-that hold the working set only together, and gateways that know nothing yet. For each seed there is
+Every run plays the demo's agentic workload (`loadtest.workload`) on four emulated engines with empty caches
+that hold the working set only together. For each seed, in varying order:
 
     1          one replica
-    1 again    the same once more: how much one replica differs from itself, by the timing of requests
+    1 again    the same once more: noise of one replica by the timing of requests
     N sticks   N replicas, all turns of a session go to the same one
     N sprays   N replicas, the turns of a session go to all of them in turn
 
-in another order for each seed. The hit rate is what the engines report, cached over prompt tokens. It is
-compared with the mean of both runs of one replica with the same seed; the promise is within one point.
-CPU is of the gateways alone, user and system, for all requests of a run, and includes what they do when
-idle; memory is resident at the end of a run.
+The engines report the hit rate, cached over prompt tokens. It is compared with the mean of both runs of one
+replica; the promise is within one point. CPU is of the gateways alone, idle work included.
 """
 
 import argparse
@@ -32,7 +30,7 @@ import uvloop
 from loadtest.bench.process_tree import cpu_s, rss_bytes
 from loadtest.client import LoadClient
 from loadtest.ideal import IdealCache
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import Child, ChildFailed, GatewayChild
 from loadtest.replay import Sample, replay
 from loadtest.scenario import AGENT_ENGINE, ENGINES, engine_flags
 from loadtest.workload import WorkloadShape, agent_sessions
@@ -44,7 +42,7 @@ FLUSH_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How many replicas there are and where turns go."""
+    """Number of replicas, and the way of turns to them."""
 
     name: str
     replicas: int
@@ -53,14 +51,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run.
+    """Result of one run.
 
     Attributes:
         hit_percent: Cached tokens in percent of prompt tokens, as the engines report them.
-        ideal_percent: What one infinite cache would have reused.
-        ttft_s: Mean time to first token.
+        ideal_percent: The same for one infinite cache.
         cpu_ms: CPU of all gateways per request.
-        rss_mb: Mean resident memory of a gateway.
+        rss_mb: Mean of the gateways.
     """
 
     hit_percent: float
@@ -107,7 +104,7 @@ async def _measure(options: argparse.Namespace, setups: Sequence[Setup]) -> dict
         engines = await stack.enter_async_context(Child("engines", arguments, directory))
         ready = await engines.wait_for_line("cacheway engine ready:")
         engine_urls = [word for word in ready.split() if word.startswith("http://")]
-        serve = ["serve", "--host", "127.0.0.1", "--redis-url", valkey.url, "--worker-urls", *engine_urls]
+        serve = ["--redis-url", valkey.url, "--worker-urls", *engine_urls]
         serve += ["--worker-capacity-tokens", str(AGENT_ENGINE.cache_tokens), "--log-level", "warning"]
         for seed in range(options.first_seed, options.first_seed + options.seeds):
             turn = seed % len(setups)
@@ -132,16 +129,15 @@ async def _run(
     """Replay the sessions of one seed through new gateways."""
     samples: list[Sample] = []
     async with AsyncExitStack() as stack:
-        ports = [free_port() for _ in range(setup.replicas)]
         children = [
-            await stack.enter_async_context(
-                Child(f"{seed}-{setup.name}-{number}", [*command, "--port", str(port)], directory)
-            )
-            for number, port in enumerate(ports)
+            GatewayChild(f"{seed}-{setup.name}-{number}", command, directory)
+            for number in range(setup.replicas)
         ]
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        for child, url in zip(children, urls, strict=True):
-            await child.wait_for_answer(f"{url}/readiness")
+        for child in children:
+            await stack.enter_async_context(child)
+        for child in children:
+            await child.wait_until_ready()
+        urls = [child.url for child in children]
         cpu_before_s = cpu_s([child.pid for child in children])
         client = await stack.enter_async_context(LoadClient())
         scripts = agent_sessions(shape, seed)

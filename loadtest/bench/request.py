@@ -1,25 +1,19 @@
-"""CPU of one request inside the gateway, without sockets: what our own code costs.
+"""CPU of one request inside the gateway, without sockets.
 
     python -m loadtest.bench.request [--pairs] [--traced] [--requests 20000] [--profile | --parts]
 
-A real gateway process (protocol, exchange, fold, metrics, request log) on a real event loop, between
-transports that only remember what is written. 64 clients each send a request, then the workers answer
-them all, and so on, so that as much is in flight as in workload W1 of the peers' benchmark. The shared log
-has no server: operations are encoded and dropped when the buffer is full.
+A real gateway process (protocol, exchange, fold, metrics, request log) runs on a real event loop between
+transports that only record writes. 64 clients each send a request, then the workers answer all of them, as
+much in flight as in workload W1 of the peers' benchmark. The shared log has no server: operations are encoded
+and dropped when the buffer is full.
 
     small    1 KB chat request, answered in one piece         us per request, Python calls per request
     stream   the same, answered by 100 events, one per read   us per event beyond those of ``small``
 
-With ``--pairs`` the workers only prefill, and as many others decode, as with SGLang: each request goes to two
-workers, and the prefill worker answers first.
-
-With ``--traced`` each request is told as OpenTelemetry spans, to a collector that is not there.
-
-With ``--parts`` the log line and the metrics of a request are measured alone, the writer's thread included.
-With ``PROMETHEUS_MULTIPROC_DIR=$(mktemp -d)`` in front these are the metrics of several processes.
-
-Times are process CPU, median of the repeats, so they contain no system call; the number of calls of Python
-functions does not depend on the machine.
+With ``--pairs`` each request goes to a prefill and a decode worker, as with SGLang. With ``--traced`` each is
+exported as OpenTelemetry spans, to an absent collector. ``--parts`` measures the log line and the metrics of
+a request alone, the writer's thread included; with ``PROMETHEUS_MULTIPROC_DIR=$(mktemp -d)`` the metrics of
+several processes. Times are process CPU, median of the repeats.
 """
 
 import argparse
@@ -94,11 +88,10 @@ REQUEST_LINE: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """An answer's usage."""
-
     prompt_tokens: int = 1000
     cached_tokens: int | None = 900
     completion_tokens: int | None = 100
+    possible: bool = True
 
 
 class _Transport:
@@ -132,12 +125,7 @@ class _Transport:
 
 
 class Stage:
-    """The gateway process, its clients and its workers. Make it inside a running event loop.
-
-    Args:
-        pairs: Whether two workers share each request.
-        traced: Whether each is told as spans.
-    """
+    """Gateway process with its clients and workers; create it inside a running event loop."""
 
     def __init__(self, *, pairs: bool = False, traced: bool = False) -> None:
         loop = asyncio.get_running_loop()

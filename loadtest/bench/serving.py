@@ -1,37 +1,28 @@
-"""What a gateway on sockets costs, and whether every byte arrives: one load for each subject.
+"""Cost of a gateway on sockets, with a check of every byte: one load for each subject.
 
     python -m loadtest.bench.serving processes --processes 2 --rounds 5
     python -m loadtest.bench.serving streams --streams 10000 --gap-s 20 --chunks 5
     python -m loadtest.bench.serving uploads --uploads 200 --megabytes 4
     python -m loadtest.bench.serving soak --minutes 30
 
-Each of them runs ``cacheway serve`` on `loadtest.bench.stage`, under a load that checks every byte of every
-answer (`loadtest.bench.http_load`). A wrong answer fails the run. CPU is that of the gateway's processes,
-user and system.
+Each runs ``cacheway serve`` on `loadtest.bench.stage` under `loadtest.bench.http_load`; a wrong answer fails
+the run. CPU is that of the gateway's processes, user and system.
 
-*processes*: requests per CPU-second of one process and of several on one port. Every round has both under an
-equal load per process: 1 KB chat requests that are not streamed, half of a prompt shared with others, in a
-closed loop of ``--connections`` per process, or in an open loop of ``--rate-per-s``. The promise is that a
-request costs N processes at most 10 % more than one. A process that waits for a processor finds more to do
-at once, and a request costs less: where the processes, the load and the engines have no processor each, an
-open loop makes sure that both ran alike. With ``--bare`` one process that decides nothing is measured instead
-(`loadtest.bench.proxy`): what moving the bytes costs.
+*processes*: requests per CPU-second of one process and of several on one port, 1 KB chat requests in a closed
+loop of ``--connections`` per process or an open one of ``--rate-per-s``. The promise: a request costs N
+processes at most 10 % more than one. On few cores use the open loop: a process that waits for a processor
+finds more to do at once, and a request costs less. ``--bare`` measures `loadtest.bench.proxy` instead.
 
-*streams*: memory and CPU of many streams at once. They begin one after the other, get a chunk every
-``--gap-s``, and are all open for most of the run. Memory per stream is resident memory with all of them open,
-less that before the first and after a warm-up; memory that the kernel holds for sockets is not in it. CPU per
-chunk is without what the gateway uses before there is a stream. A stream takes two open files of the
-gateway's: with a hard limit that is too low, fewer streams are opened, and the output says so.
+*streams*: memory and CPU of many streams at once. Memory per stream is resident memory with all open less
+that after a warm-up, without the kernel's socket buffers. CPU per chunk excludes idle CPU. A stream takes two
+open files: a low hard limit reduces their number.
 
-*uploads*: one stream, a chunk every 10 ms, first alone and then beside large bodies that are sent all at
-once. *delay* is the gap between two reads of it, minus 10 ms; *lag* how late the gateway's event loop came to
-work that was due (its own metric); *memory* the gateway's peak beyond that of before. Engines, uploads and
-stream share the machine with the gateway, so on few cores delay and lag include waiting for a core.
+*uploads*: one stream, a chunk every 10 ms, alone and beside large bodies sent all at once. *delay* is the gap
+between two reads minus 10 ms, *lag* the gateway's own metric of its event loop, *memory* its peak beyond that
+of before. On few cores delay and lag include waiting for a core.
 
-*soak*: resident memory under constant load: streams of 20 chunks, half of a prompt shared with others and
-half of it new, so that the prefix tree, the log and the snapshots turn over all the time. The engines' caches
-are small enough to be full after a minute. After the warm-up, a quarter of the time, memory is judged by its
-slope (`loadtest.bench.trend`); growth fails the run.
+*soak*: resident memory under constant load of half shared, half new prompts, so that tree, log and snapshots
+turn over. After a quarter of the time memory is judged by its slope (`loadtest.bench.trend`); growth fails.
 """
 
 import argparse
@@ -128,11 +119,7 @@ class Window:
 
 
 async def look(stage: Stage, running: Running, after_s: float = 0.0) -> tuple[Sample, LoadReport]:
-    """Look at the gateway with the first report of its load after a while.
-
-    Raises:
-        ChildFailed: A request was not answered as expected.
-    """
+    """Return a sample with the first report of the load after a while; `ChildFailed` if a request broke."""
     until_s = time.monotonic() + after_s
     async for report in reports(running):
         if report.at_s >= until_s:
@@ -235,11 +222,7 @@ Valkey         {window.valkey_cpu_s / window.took_s:.1%} of a core"""  # noqa: E
 
 
 async def _all_open(stage: Stage, running: Running, plan: LoadPlan, gap_s: float) -> Window:
-    """Look when the last stream has begun, and when the first one could end.
-
-    Raises:
-        ChildFailed: A stream broke, or they were never all open, or not for long enough.
-    """
+    """Measure while all streams are open; `ChildFailed` if a stream broke, or that time was too short."""
     before: tuple[Sample, LoadReport] | None = None
     report, ends_s = None, 0.0
     async for report in reports(running):
@@ -258,11 +241,7 @@ async def _all_open(stage: Stage, running: Running, plan: LoadPlan, gap_s: float
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Counts of the gateway's own metric, ``cacheway_event_loop_lag_seconds``.
-
-    Attributes:
-        counts: Samples up to each bound, by bound in seconds, cumulative.
-    """
+    """Counts of ``cacheway_event_loop_lag_seconds``: cumulative samples by upper bound in seconds."""
 
     counts: dict[float, float]
 
@@ -353,11 +332,7 @@ def phases(rows: dict[str, tuple[list[float], Lag]]) -> str:
 
 
 async def soak(options: argparse.Namespace) -> str:
-    """Watch a gateway's memory under constant load.
-
-    Raises:
-        ChildFailed: It grows, or an answer was wrong.
-    """
+    """Watch a gateway's memory under constant load; `ChildFailed` if it grows or an answer was wrong."""
     rate_per_s, samples = options.rate_per_s, []
     async with staged(options.processes, SOAK_GAP_S) as stage:
         plan = LoadPlan(

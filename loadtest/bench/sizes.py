@@ -1,14 +1,13 @@
-"""How much is remembered where: the length of every container that a state holds, found by itself.
+"""Length of every container that a state holds, found by walking the attributes of our own classes.
 
-A soak that names the maps it watches misses the one that was added last week. `container_sizes` walks
-from an object through the attributes of our own classes and reports every container on the way by its
-path; the containers of equal objects in a list or a dict (a worker's holdings, say) are summed:
+A list of watched maps would miss the one that was added last week. Containers of equal objects in a list or a
+dict are summed:
 
     FleetState.loads.requests            312
     FleetState.tree.holdings[].used     8040
 
-It looks into the values of a container only while these are objects of our own or containers, and never
-into the nodes of the prefix tree, which `PrefixTree.nodes` and ``blocks`` count.
+The walk enters a container only if it holds containers or objects of our own, and never the nodes of the
+prefix tree, which `PrefixTree.nodes` and ``blocks`` count.
 """
 
 from collections import deque
@@ -26,11 +25,7 @@ _CONTAINERS = (dict, list, set, frozenset, deque, bytearray)
 
 
 def container_sizes(root: object) -> dict[str, int]:
-    """Lengths of all containers that an object leads to, by path.
-
-    Args:
-        root: An object of one of our packages.
-    """
+    """Lengths of all containers that an object of one of our packages leads to, by path."""
     sizes: dict[str, int] = {}
     seen = {id(root)}
     _walk(root, type(root).__name__, sizes, seen)

@@ -1,18 +1,15 @@
 """Price of snapshots for a process that serves: ``python -m loadtest.bench.snapshots``.
 
-A writer knows a million blocks over 100 workers: sessions of 64, 16 or 4 blocks below one of ten
-system prompts, every tenth also on a second worker; the workers have room for twice as much. It publishes
-2,000 operations per second to a real Valkey while it writes snapshots; then a newcomer restores one
-and reads the log, and at last a real ``cacheway serve`` starts. Per length of run:
+A writer knows a million blocks over 100 workers (sessions of 64, 16 or 4 blocks below ten system prompts,
+every tenth on two workers; room for twice as much). It publishes 2,000 operations per second to a real Valkey
+while it writes snapshots; a newcomer restores one and reads the log, then a real ``cacheway serve`` starts.
 
-    dump, restore   CPU time of the fold alone, in one go
-    writing, warming  the longest time for which the event loop did nothing else: by the clock, and in
-                    CPU time of its thread, which other processes on the machine do not lengthen;
-                    and how long it took
-    gc              the longest pass of the garbage collector in either
-    start to warm   from the start of the process until ``/readiness`` says ``"warm": true``
+    dump, restore    CPU time of the fold alone, in one go
+    writing, warming longest time without the event loop, by the clock and in CPU of its thread; duration
+    gc               longest pass of the garbage collector in either
+    start to warm    from the start of the process until ``/readiness`` says ``"warm": true``
 
-The loop is watched by a timer of one millisecond. Run it on a quiet machine.
+A timer of one millisecond watches the loop. Run it on a quiet machine.
 """
 
 import argparse
@@ -30,9 +27,9 @@ import httpx
 import msgspec
 
 from loadtest.bench.child import input_ended, say, started
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from policies import Finished, FleetState, Insert, WorkerPut
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules
 
 BLOCKS = 1_000_000
 WORKERS = 100
@@ -45,13 +42,7 @@ NAMESPACE = "bench-snapshots"
 
 @dataclass(slots=True)
 class Stalls:
-    """How long an event loop did nothing else, at most.
-
-    Attributes:
-        wall_ms: By the clock.
-        cpu_ms: In CPU time of the thread.
-        gc_ms: In one pass of the garbage collector, by the clock.
-    """
+    """Longest times without the event loop: by the clock, in CPU of the thread, in one garbage collection."""
 
     wall_ms: float = 0.0
     cpu_ms: float = 0.0
@@ -91,18 +82,14 @@ class Measured:
 
 
 class _Heard(NoListener):
-    """Waits for snapshots."""
-
     def __init__(self) -> None:
         self.written: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
         self.read_bytes = 0
 
     def snapshot_written(self, size_bytes: int, took_s: float) -> None:
-        """One more."""
         self.written.put_nowait((size_bytes, took_s))
 
     def snapshot_read(self, size_bytes: int, took_s: float) -> None:
-        """Note its size."""
         self.read_bytes = size_bytes
 
 
@@ -154,18 +141,17 @@ def _stalls(measured: Measured) -> str:
 
 async def _start_to_warm_s(redis_url: str) -> float:
     """Start a gateway; the time until it says that it is warm."""
-    port = free_port()
-    arguments = ("serve", "--host", "127.0.0.1", "--port", str(port), "--redis-url", redis_url)
+    flags = ("--redis-url", redis_url, "--namespace", NAMESPACE)
     with tempfile.TemporaryDirectory(prefix="cacheway-bench-") as folder:
         started_s = time.perf_counter()
         async with (
-            Child("gateway", (*arguments, "--namespace", NAMESPACE), Path(folder)),
+            GatewayChild("gateway", flags, Path(folder)) as gateway,
             httpx.AsyncClient(trust_env=False) as client,
             asyncio.timeout(60),
         ):
             while True:
                 with contextlib.suppress(httpx.HTTPError):
-                    answer = await client.get(f"http://127.0.0.1:{port}/readiness")
+                    answer = await client.get(f"{gateway.url}/readiness")
                     if answer.json()["shared"]["warm"]:
                         return time.perf_counter() - started_s
                 await asyncio.sleep(0.01)
@@ -183,14 +169,14 @@ async def write(plan: FillPlan) -> None:
     FleetState().restore(pieces)
     restore_s = time.thread_time() - began_s
     gc.collect()  # the second fleet
-    heard, stalls = _Heard(), Stalls()
-    config = SharedConfig(plan.url, NAMESPACE, "writer", snapshot_interval_s=1.0)
-    shared = SharedState(config, fleet, clock, heard)
+    listener, stalls = _Heard(), Stalls()
+    rules = SharingRules(namespace=NAMESPACE, snapshot_interval_s=1.0)
+    shared = SharedState(rules, plan.url, "writer", fleet, clock, listener)
     async with _tasks(shared.run(), _publish(shared, clock)):
         await shared.wait_ready()
-        await heard.written.get()  # the first comes with the connection
+        await listener.written.get()  # the first comes with the connection
         async with _tasks(stalls.watch()):
-            written = [await heard.written.get() for _ in range(SNAPSHOTS)]
+            written = [await listener.written.get() for _ in range(SNAPSHOTS)]
             size_bytes, took_s = written[-1]
             say(Measured(stalls, took_s, size_bytes, len(pieces), dump_s, restore_s))
             await input_ended()
@@ -199,14 +185,14 @@ async def write(plan: FillPlan) -> None:
 async def warm_up(plan: FillPlan) -> None:
     """Be the newcomer."""
     _freeze()
-    heard, stalls, clock = _Heard(), Stalls(), LogClock()
-    config = SharedConfig(plan.url, NAMESPACE, "newcomer", snapshot_interval_s=3600.0)
-    shared = SharedState(config, FleetState(), clock, heard)
+    listener, stalls, clock = _Heard(), Stalls(), LogClock()
+    rules = SharingRules(namespace=NAMESPACE, snapshot_interval_s=3600.0)
+    shared = SharedState(rules, plan.url, "newcomer", FleetState(), clock, listener)
     async with _tasks(stalls.watch()):
         began_s = time.perf_counter()
         async with _tasks(shared.run(), _publish(shared, clock)):
             await shared.wait_ready()
-            say(Measured(stalls, time.perf_counter() - began_s, heard.read_bytes))
+            say(Measured(stalls, time.perf_counter() - began_s, listener.read_bytes))
             await input_ended()
 
 

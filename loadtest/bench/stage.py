@@ -1,11 +1,10 @@
-"""A gateway as users run it, with everything around it, and a look at what it costs.
+"""A gateway as users run it, with everything around it, and samples of its cost.
 
     load (child) --> cacheway serve --workers N (child) --> engines (child)
                            `--> Valkey (child)
 
-Only the gateway is ``cacheway``'s own code at its defaults; engines and load (`loadtest.bench.mock_engine`,
-`loadtest.bench.http_load`) do as little as they can. Each kind is a process tree of its own, so that its CPU
-is told apart. The gateway writes its request log to a file, as it would to a container's.
+The gateway has its defaults; engines and load (`loadtest.bench.mock_engine`, `loadtest.bench.http_load`) do
+as little as they can. Each is a process tree of its own, so that its CPU is separate.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from loadtest.bench.child import Running, started
 from loadtest.bench.http_load import LoadPlan, LoadReport
 from loadtest.bench.mock_engine import MODEL, EnginePlan
 from loadtest.bench.process_tree import clients_of, cpu_s, rss_bytes, tree_of
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import Child, ChildFailed, GatewayChild
 from router.shared import EmbeddedValkey
 
 ENGINES = 4
@@ -29,13 +28,11 @@ ENGINES = 4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the gateway has used so far.
+    """Use of resources so far; ``rss_bytes`` of each process that serves.
 
     Attributes:
         at_s: Monotonic seconds.
-        cpu_s: CPU of the gateway, all processes.
-        valkey_cpu_s: CPU of Valkey.
-        rss_bytes: Resident memory of each process that serves.
+        cpu_s: CPU of all processes of the gateway.
     """
 
     at_s: float
@@ -46,12 +43,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A gateway that is ready.
-
-    Attributes:
-        port: Where it serves, on 127.0.0.1.
-        pids: The processes that serve.
-    """
+    """A ready gateway: its port on 127.0.0.1 and the processes that serve."""
 
     port: int
     pids: tuple[int, ...]
@@ -68,7 +60,7 @@ class Stage:
         )
 
     def clients(self) -> list[int]:
-        """How many clients each process serves."""
+        """Number of clients of each process."""
         return [clients_of(pid, self.port) for pid in self.pids]
 
     @asynccontextmanager
@@ -78,21 +70,13 @@ class Stage:
             yield running
 
     async def served(self, plan: LoadPlan) -> LoadReport:
-        """Run a load to its end.
-
-        Raises:
-            ChildFailed: A request was not answered as expected.
-        """
+        """Run a load to its end; `ChildFailed` if a request was not answered as expected."""
         async with self.load(plan) as running:
             return await last_report(running)
 
 
 async def reports(running: Running) -> AsyncIterator[LoadReport]:
-    """Yield what a load reports, until it ends.
-
-    Raises:
-        ChildFailed: A request was not answered as expected.
-    """
+    """Yield the reports of a load until it ends; `ChildFailed` if a request was not answered as expected."""
     while (report := await running.next(LoadReport)) is not None:
         if report.broken:
             raise ChildFailed(f"the load came to no good end: {report}")
@@ -100,11 +84,7 @@ async def reports(running: Running) -> AsyncIterator[LoadReport]:
 
 
 async def last_report(running: Running) -> LoadReport:
-    """Wait for the end of a load.
-
-    Raises:
-        ChildFailed: A request was not answered as expected, or the load failed.
-    """
+    """Return the last report of a load; `ChildFailed` if it failed or a request broke."""
     last = None
     async for report in reports(running):
         last = report
@@ -121,14 +101,14 @@ async def staged(
     models: Sequence[str] = (MODEL,),
     module: str = "router",
 ) -> AsyncIterator[Stage]:
-    """Start everything; all of it is gone afterwards.
+    """Start everything; all of it ends afterwards.
 
     Args:
-        processes: How many the gateway has.
+        processes: Of the gateway.
         gap_s: Between two chunks of a stream.
         flags: More of ``cacheway serve``.
-        models: Engines of each run in a process of their own.
-        module: What serves instead of ``cacheway``, with the same flags.
+        models: Each has engines in a process of their own.
+        module: Runs instead of ``cacheway``, with the same flags.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-bench-")))
@@ -141,15 +121,13 @@ async def staged(
             if ports is None:
                 raise ChildFailed("the engines did not start")
             urls += [f"http://127.0.0.1:{port}" for port in ports]
-        port = free_port()
-        arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--workers", str(processes)]
-        arguments += ["--redis-url", valkey.url, "--shutdown-delay-secs", "0"]
+        arguments = ["--workers", str(processes), "--redis-url", valkey.url, "--shutdown-delay-secs", "0"]
         arguments += ["--worker-urls", *urls, *flags]
-        gateway = await stack.enter_async_context(Child("gateway", arguments, folder, module))
-        await gateway.wait_for_answer(f"http://127.0.0.1:{port}/readiness")
+        gateway = await stack.enter_async_context(GatewayChild("gateway", arguments, folder, module))
+        await gateway.wait_until_ready()
         while gateway.log.read_bytes().count(b'"gateway.started"') < processes:  # noqa: ASYNC110 - a file
             await asyncio.sleep(0.1)
-        yield Stage(port, _serving(gateway.pid, processes), gateway, valkey)
+        yield Stage(gateway.port, _serving(gateway.pid, processes), gateway, valkey)
 
 
 def _serving(pid: int, processes: int) -> tuple[int, ...]:

@@ -2,18 +2,11 @@
 
     python -m loadtest.bench.tokenizing [--tokenizer FOLDER] [--repeats 5] [--parts]
 
-Chats of some sizes go through `router.tokenizing.Tokenizing` in an event loop, three ways:
-
-* ``cold``: a conversation that nobody has seen;
-* ``next turn``: the same with an answer and a question of 400 bytes each more;
-* ``repeat``: the very same body again.
-
-``CPU`` is of the whole process, all threads; ``loop`` the part of it in the event loop's thread; ``delay``
-from `begin` until the request goes on. Medians of the repeats. ``--parts`` says where the time goes within a
-thread.
-
-Without a folder, a byte-level BPE of 8,192 tokens is trained on Python's own library, with the regular
-expression and the chat template that current models have.
+Chats go through `router.tokenizing.Tokenizing` three times: ``cold``, ``next turn`` (an answer and a question
+of 400 bytes each more) and ``repeat``. ``CPU`` is of all threads, ``loop`` of the event loop's thread,
+``delay`` from `begin` until the request goes on; medians of the repeats; ``--parts`` splits the time within a
+thread. Without a folder a byte-level BPE of 8,192 tokens is trained on Python's own library, with the
+expression and template of current models.
 """
 
 import argparse
@@ -62,7 +55,7 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""What Qwen's tokenizers split at (``pre_tokenizer`` of its tokenizer.json)."""
+"""Split expression of Qwen's tokenizers (``pre_tokenizer`` of its tokenizer.json)."""
 
 
 def trained(folder: Path) -> None:
@@ -142,12 +135,12 @@ async def table(local: LocalTokenizer, repeats: int) -> None:
         for _ in range(repeats):
             messages = chat(size, rng)
             more = [{"role": role, "content": chat(400, rng)[0]["content"]} for role in ("assistant", "user")]
-            for case, said in (
+            for case, conversation in (
                 ("cold", messages),
                 ("next turn", messages + more),
                 ("repeat", messages + more),
             ):
-                *took, parsed = await bench.one(said)
+                *took, parsed = await bench.one(conversation)
                 found[case].append((took[0], took[1], took[2]))
                 (how[case],), tokens = bench.how[-1], parsed.prompt_token_ids
         for case, rows in found.items():

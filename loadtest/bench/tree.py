@@ -2,19 +2,15 @@
 
     python -m loadtest.bench.tree [--parsing]
 
-CPU time of one prompt: *identify* is `radix.chain_bytes`, from its canonical text, *match* and *insert* are
-the tree's. Some workers hold a part of the prompt, either *level*, all up to the middle, or *staggered*, each
-a block or more deeper than the one before, which makes as many segments as there can be. Every prompt leaves
-the common path after three quarters, so that each insert makes new blocks.
+CPU of one prompt: *identify* is `radix.chain_bytes` of its canonical text, *match* and *insert* are the
+tree's. Workers hold the prompt *level*, up to the middle, or *staggered*, each at least a block deeper than
+the one before (the most segments possible). Every prompt leaves the common path after three quarters.
 
-Then a full tree, where each insert evicts as many blocks as it brings; and memory, as the growth of the
-resident set from one to two million blocks, in a process of its own for each length of run.
+Then a full tree, where each insert evicts as many blocks as it brings; and memory, the growth of the resident
+set from one to two million blocks, in a process of its own for each length of run.
 
-With ``--parsing`` only the step before: request bodies, parsed and identified. ``code`` is Python source,
-whose quotes and line breaks are escapes in JSON; ``plain`` has none; ``agent`` has 40 tools and a
-conversation of many turns.
-
-CPU time is ``process_time_ns``, medians; run it on a quiet machine.
+With ``--parsing`` request bodies are parsed and identified: ``code`` is Python source with escapes, ``plain``
+has none, ``agent`` has 40 tools and many turns. CPU times are medians.
 """
 
 import argparse
@@ -132,8 +128,8 @@ def _shared_tree(path: bytes, workers: int, *, staggered: bool) -> PrefixTree:
 
 def _leave(path: bytes, number: int) -> bytes:
     """The first three quarters of a path, then blocks of its own."""
-    kept = len(path) // 8 * 3 // 4 * 8
-    return path[:kept] + chain_bytes(bytes(len(path) - kept), root_hash(number), 8)
+    common_bytes = len(path) // 8 * 3 // 4 * 8
+    return path[:common_bytes] + chain_bytes(bytes(len(path) - common_bytes), root_hash(number), 8)
 
 
 def bytes_per_block(run_blocks: int) -> float:

@@ -1,4 +1,4 @@
-"""How a sampled quantity changes: its slope, a verdict, and a plot of one line."""
+"""Change of a sampled quantity: its slope, a verdict, and a plot of one line."""
 
 import statistics
 from dataclasses import dataclass
@@ -14,12 +14,7 @@ Series = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The straight line through a series.
-
-    Attributes:
-        mean: Mean of the values.
-        per_min: Change per minute (least squares).
-    """
+    """Straight line through a series: its mean, and its change per minute (least squares)."""
 
     mean: float
     per_min: float

@@ -1,8 +1,7 @@
-"""What fails on purpose, and how replicas are watched meanwhile.
+"""Faults on purpose, and observation of replicas meanwhile, with real sockets and processes.
 
-``python -m loadtest.chaos`` lets all of it happen by chance, or plays what is written down
-(`loadtest.chaos.play`); tests in ``tests/chaos`` take single faults. Real sockets and processes on addresses
-of this machine; nothing outlives its owner.
+``python -m loadtest.chaos`` draws faults or plays a script (`loadtest.chaos.play`); tests in ``tests/chaos``
+take single faults. Nothing outlives its owner.
 """
 
 from loadtest.chaos.crowd import Crowd, sessions

@@ -1,15 +1,14 @@
-"""The chaos suite: real processes under load, while everything around them misbehaves.
+"""The chaos suite: real processes under load, while everything around them fails.
 
     python -m loadtest.chaos --minutes 30 --seed 7
-    python -m loadtest.chaos --plan                           what would strike, and when
+    python -m loadtest.chaos --plan                           the schedule alone
     python -m loadtest.chaos --only worker,redis              some groups of faults
     python -m loadtest.chaos --report chaos.html              a page with the timeline; .json for figures
     python -m loadtest.chaos overload|sites                   a play: see there
 
 The same seed plans the same run. The status is 1 if a promise was broken (`loadtest.chaos.verdict`), and the
-lines say which, when, and under what. Everything ends by itself, on Ctrl-C too, and nothing is left behind.
-Replicas have network namespaces of their own where the system allows them; elsewhere two workers are behind
-proxies, and the end says so.
+lines say which, when, and under which faults. Everything ends by itself, on Ctrl-C too. Replicas have network
+namespaces where the system allows them; elsewhere two workers are behind proxies, and the end says so.
 """
 
 import argparse
@@ -75,14 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Line:
-    """What is going on, in one line that is written again; a line each where nobody looks."""
+    """Progress in one line of a terminal that is written again; else a line each."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._broken = 0
 
     def told(self, record: Record, what: str) -> None:
-        """See `loadtest.chaos.campaign.Progress`."""
         broken = record.all_broken
         for each in broken[self._broken :]:
             at_s = each.at_s - record.began_s if each.at_s else 0.0

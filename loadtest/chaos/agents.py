@@ -1,16 +1,12 @@
-"""A load whose every answer is known beforehand: sessions, plain requests, pairs, and clients who leave.
+"""A load whose answers are known beforehand: sessions, plain requests, pairs, and clients who leave.
 
     turn    65 %   a session's next one: application's prompt, all earlier turns and answers, a new message
     plain   20 %   a prompt of its own, new
     pair    15 %   a prompt for the model whose prefill and decode are apart, half of them seen before
 
-Two of three answers are streamed; one client in thirty leaves early. An emulated engine's answer follows
-from its prompt (`loadtest.engine.outputs`), so every byte that comes is compared: a chunk that is missing,
-comes twice or belongs to somebody else shows.
-
-The load is closed: so many clients, each of which waits for its answer, thinks, and asks again, so a
-machine that is busy with something else gets less of it. Sessions go to replicas by chance, as a balancer
-sends them.
+Two of three answers are streamed; one client in thirty leaves early. An emulated engine's answer follows from
+its prompt (`loadtest.engine.outputs`), so every byte is compared. The loop is closed: each client waits for
+its answer, thinks, and asks again. Sessions go to random replicas, as behind a balancer.
 """
 
 import asyncio
@@ -54,17 +50,14 @@ BLOCK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of one request.
+    """Outcome of one request.
 
     Attributes:
-        request_id: What it called itself.
         kind: A key of `KINDS`.
-        replica: Name of the replica that it went to.
-        streamed: Whether it asked for a stream.
-        reusable_tokens: Of the prompt, what had been sent and answered before, in whole blocks.
-        cached_tokens: Of the prompt, what the engine says was cached; None if it did not say.
-        visit: How it ended, without the body.
-        wrong: What was wrong with the content; empty if nothing was.
+        reusable_tokens: Prompt tokens sent and answered before, in whole blocks.
+        cached_tokens: By the engine; None if it did not say.
+        visit: Its end, without the body.
+        wrong: Error in the content; empty for none.
     """
 
     request_id: str
@@ -90,7 +83,7 @@ class Question:
 
     @property
     def model(self) -> str:
-        """Who shall answer."""
+        """Model of the request."""
         return PAIR_MODEL if self.kind == "pair" else MODEL
 
     def expected(self) -> str:
@@ -134,7 +127,7 @@ _piece = msgspec.json.Decoder(_Piece)
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What an answer says: its text, and what was cached of the prompt."""
+    """Parsed answer: its text, and the cached tokens of the prompt."""
 
     text: str
     prompt_tokens: int
@@ -142,11 +135,7 @@ class Read:
 
 
 def read(body: bytes, *, streamed: bool, broken: bool = False) -> Read:
-    """Read an answer, or what came of one that broke off: up to the event that is not whole.
-
-    Raises:
-        msgspec.DecodeError: It is none.
-    """
+    """Read an answer, or of a broken one the whole events; `msgspec.DecodeError` if it is none."""
     text, prompt_tokens, cached_tokens = "", 0, None
     events = body.split(b"\n\n")[:-1] if streamed else [b"data: " + body]
     for event in events:
@@ -160,8 +149,8 @@ def read(body: bytes, *, streamed: bool, broken: bool = False) -> Read:
                 break
             raise
         for choice in piece.choices:
-            said = choice.delta or choice.message
-            text += (said and said.content) or ""
+            message = choice.delta or choice.message
+            text += (message and message.content) or ""
         if piece.usage is not None:
             prompt_tokens = piece.usage.prompt_tokens
             details = piece.usage.prompt_tokens_details
@@ -171,9 +160,9 @@ def read(body: bytes, *, streamed: bool, broken: bool = False) -> Read:
 
 
 def fault_of(question: Question, seen: Visit) -> tuple[str, Read | None]:
-    """What is wrong with the content of an answer, and what it says.
+    """Return the error in an answer's content, and the parsed answer.
 
-    A complete one is the expected text; one that broke begins as that does; behind neither comes anything.
+    A complete one is the expected text; a broken one begins as that does; nothing follows either.
     """
     if seen.surplus_bytes:
         return f"{seen.surplus_bytes} bytes behind the end of the answer", None
@@ -182,15 +171,15 @@ def fault_of(question: Question, seen: Visit) -> tuple[str, Read | None]:
     if seen.end is not End.ANSWERED and not question.streamed:
         return "", None
     try:
-        told = read(seen.body, streamed=question.streamed, broken=seen.end is not End.ANSWERED)
+        parsed = read(seen.body, streamed=question.streamed, broken=seen.end is not End.ANSWERED)
     except msgspec.DecodeError as error:
         return f"not an answer: {error}: {seen.body[:200]!r}", None
     expected = question.expected()
-    if seen.end is End.ANSWERED and told.text != expected:
-        return f"{_difference(told.text, expected)}", None
-    if not expected.startswith(told.text):
-        return f"broken off, and not as it begins: {_difference(told.text, expected)}", None
-    return "", told
+    if seen.end is End.ANSWERED and parsed.text != expected:
+        return f"{_difference(parsed.text, expected)}", None
+    if not expected.startswith(parsed.text):
+        return f"broken off, and not as it begins: {_difference(parsed.text, expected)}", None
+    return "", parsed
 
 
 def _difference(text: str, expected: str) -> str:
@@ -205,17 +194,15 @@ class Agents:
     """The clients; an async context manager that sends until it is left.
 
     Args:
-        urls: Base URLs of the replicas that a balancer would send to now, by name.
-        headers: What each tenant sends along.
+        urls: Base URLs of the replicas behind the balancer now, by name.
+        headers: Of each tenant.
         clients: How many.
         think_s: Mean pause of each between an answer and its next request.
-        seed: The same one asks the same.
 
     Attributes:
-        asked: What came of requests, the newest `KEPT_MAX`.
-        ends: How all requests ended.
-        sent: Requests that were sent.
-        late_s_max: How late the event loop of the clients ever was: what the machine adds to every time.
+        asked: Outcomes of the newest `KEPT_MAX` requests.
+        ends: Ends of all requests.
+        late_s_max: Largest delay of the clients' event loop: the machine's part of every time.
     """
 
     KEPT_MAX = 20_000
@@ -291,7 +278,6 @@ class Agents:
         return len(self._open)
 
     async def _session(self, number: int) -> None:
-        """One agent's sessions, one after the other."""
         for life in range(1_000_000):
             chance = random.Random(f"{self._seed}/session/{number}/{life}")
             system = self._systems[chance.randrange(APPLICATIONS)]
@@ -302,15 +288,14 @@ class Agents:
                 messages.append(
                     {"role": "user", "content": new_words(chance, chance.randint(*MESSAGE_TOKENS))}
                 )
-                told = await self._ask(chance, "turn", messages, reusable_tokens)
-                if told is None:
+                answer = await self._ask(chance, "turn", messages, reusable_tokens)
+                if answer is None:
                     break  # an agent that got no answer starts over
-                messages.append({"role": "assistant", "content": told.text})
+                messages.append({"role": "assistant", "content": answer.text})
                 # The answer's own tokens and the one that ends the prompt are not counted on.
-                reusable_tokens = max(0, told.prompt_tokens // BLOCK_TOKENS - 1) * BLOCK_TOKENS
+                reusable_tokens = max(0, answer.prompt_tokens // BLOCK_TOKENS - 1) * BLOCK_TOKENS
 
     async def _single(self, number: int) -> None:
-        """Requests without a past, and pairs."""
         chance = random.Random(f"{self._seed}/single/{number}")
         seen: deque[list[dict[str, str]]] = deque(maxlen=8)
         while True:
@@ -371,7 +356,7 @@ class Agents:
             if this is not None and this.cancelling():
                 raise
             seen = Visit(End.LEFT, began_s, began_s, loop.time(), None, 0, "", None, "")
-        wrong, told = fault_of(question, seen)
+        wrong, parsed = fault_of(question, seen)
         self.ends[seen.end.value] += 1
         self.asked.append(
             Asked(
@@ -380,12 +365,12 @@ class Agents:
                 replica,
                 streamed,
                 reusable_tokens,
-                None if told is None or seen.end is not End.ANSWERED else told.cached_tokens,
+                None if parsed is None or seen.end is not End.ANSWERED else parsed.cached_tokens,
                 replace(seen, body=b""),
                 wrong,
             )
         )
-        return told if seen.end is End.ANSWERED and not wrong else None
+        return parsed if seen.end is End.ANSWERED and not wrong else None
 
     async def _late(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,20 +1,17 @@
-"""A cable to a network namespace of its own, as a process: it delays, loses, narrows and swallows packets.
+"""A cable to a network namespace, as a process: it delays, loses, narrows and swallows packets.
 
     here                                                        a namespace that this process makes
     10.77.N.1 (tun) <── read ── rule of the port ── write ──> (tun) 10.77.N.2, default route
 
-The kernel's own `netem` is not in every kernel; TUN devices nearly always are, and what is done to single
-IP packets here is as real to TCP: it sends again, backs off, and gives up. Nothing has to be cleaned up:
-namespace and devices go with the process and with those that were started in the namespace (``nsenter
---net=/proc/PID/ns/net``).
-
-Rules are said on a Unix socket, one JSON object a line, each answered by a line:
+TUN devices exist in nearly every kernel, unlike `netem`, and a fault of IP packets is real to TCP. Namespace
+and devices end with the process and those that were started in the namespace (``nsenter
+--net=/proc/PID/ns/net``). Rules are JSON objects, one a line, on a Unix socket that answers each:
 
     {"ports": [6379], "delay_s": 0.1, "loss_ratio": 0.05, "bytes_per_s": 200000}
     {"ports": []}          ends all rules
 
-A rule holds for packets to or from its ports, each way. A loss of 1 swallows all: neither end hears
-anything of it. What is more than `QUEUE_S` behind on a narrow cable is lost, as in any router.
+A rule holds for packets to or from its ports, each way. A loss of 1 swallows all. Packets more than `QUEUE_S`
+behind on a narrow cable are lost, as in any router.
 
     python -m loadtest.chaos.cable --number 1 --control PATH --seed 7
 """
@@ -50,13 +47,11 @@ _TCP = 6
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a cable does to packets.
+    """Treatment of packets to and from TCP ``ports``, each way.
 
     Attributes:
-        ports: TCP ports of services; packets to and from them.
-        delay_s: How much later they arrive, each way.
         loss_ratio: Share that is lost.
-        bytes_per_s: What passes, each way; 0 for no bound.
+        bytes_per_s: 0 for no bound.
     """
 
     ports: tuple[int, ...] = ()
@@ -66,11 +61,7 @@ class Rule:
 
     @classmethod
     def parse(cls, line: bytes) -> "Rule":
-        """Read a line of the control socket.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """Read a line of the control socket; `ValueError` if it is no rule."""
         fields: Any = json.loads(line)
         if not isinstance(fields, dict) or not fields.keys() <= set(cls.__slots__):
             raise ValueError(f"a rule has {', '.join(cls.__slots__)}")
@@ -78,14 +69,7 @@ class Rule:
 
 
 class Direction:
-    """One way through the cable.
-
-    Args:
-        source: Where packets come from: a TUN device, not blocking.
-        sink: Where they go.
-        rules: Of the cable, by port.
-        chance: Draws what is lost.
-    """
+    """One way through the cable, from one non-blocking TUN device to another; ``rules`` are by port."""
 
     def __init__(self, source: int, sink: int, rules: dict[int, Rule], chance: random.Random) -> None:
         self._source = source
@@ -147,11 +131,7 @@ def _tun(name: str, own: str, peer: str) -> int:
 
 
 def ip(*arguments: str) -> None:
-    """Run ``ip`` (iproute2).
-
-    Raises:
-        subprocess.CalledProcessError: It failed.
-    """
+    """Run ``ip`` (iproute2); `CalledProcessError` if it fails."""
     subprocess.run(("ip", *arguments), check=True, capture_output=True)  # noqa: S603, S607 - our own words
 
 

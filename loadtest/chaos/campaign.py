@@ -1,11 +1,10 @@
-"""A whole run: acts of faults under load, and after each of them a look at what is promised.
+"""A whole run: acts of faults under load, each followed by a check of the promises.
 
     act   calm ── strikes ── recovery ── pause: nobody asks ── looked at ── next act
                               10 s + 3    nothing reserved, all agree, each answer right, and once
 
-What breaks a promise is kept with the moment, and the run goes on: one run shows all it can. Its clocks are
-relative: how late the event loop of the clients was in an act, everything else may have been, too. The next
-act begins when the last one was looked at, so a slow machine plays fewer.
+A broken promise is recorded with its moment, and the run goes on. Limits grow with the largest delay of the
+clients' event loop in an act: everything else may have been as late. A slow machine plays fewer acts.
 """
 
 import asyncio
@@ -42,11 +41,11 @@ CLIENTS = 24
 CLIENTS_RANGE = (8, 48)
 THINK_S = 0.7
 TOKENS_PER_S = 3000.0
-"""Of one engine, for `CLIENTS`: four are then some two thirds busy, and three can do all of it."""
+"""Prefill speed of one engine, for `CLIENTS`: four are then two thirds busy, and three can do all of it."""
 
 HASHED_BYTES = 64 * 1024
 HASHES_PER_S = 40_000.0
-"""What this machine does of `_machine_speed` when nothing else runs there; others are compared with it."""
+"""Idle speed of the reference machine in `_machine_speed`; others are compared with it."""
 
 COUNTED = ("cacheway_redispatches_total", "cacheway_requests_total", "cacheway_ops_dropped_total")
 """Metrics that the report tells."""
@@ -54,14 +53,12 @@ COUNTED = ("cacheway_redispatches_total", "cacheway_requests_total", "cacheway_o
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What is to happen.
+    """Plan of a run.
 
     Attributes:
-        acts: What strikes when.
-        seconds: No act begins after so much of the load.
-        seed: Of everything.
-        cabled: Whether replicas have cables.
-        clients: How many ask; 0 for what the machine can do.
+        seconds: Load time after which no act begins.
+        cabled: Replicas have cables.
+        clients: 0 for as many as the machine can run.
     """
 
     acts: Sequence[Act]
@@ -75,12 +72,7 @@ Progress = Callable[[Record, str], None]
 
 
 async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) -> Record:
-    """Run it from start to end.
-
-    Args:
-        campaign: What is to happen.
-        directory: For logs and whatever processes write.
-        progress: Told what is going on, whenever that changes.
+    """Run a campaign, with all files in ``directory``; ``progress`` gets every change.
 
     Raises:
         ChildFailed: A process did not come up.
@@ -106,7 +98,7 @@ async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) 
 
 
 def fitting_clients() -> int:
-    """How many clients this machine can serve now: by how fast it does something that only takes time."""
+    """Number of clients that this machine can serve now, by its speed at a fixed calculation."""
     low, high = CLIENTS_RANGE
     return min(high, max(low, round(CLIENTS * _machine_speed() / HASHES_PER_S)))
 
@@ -121,8 +113,6 @@ def _machine_speed() -> float:
 
 
 class _Stage:
-    """One run while it lasts."""
-
     def __init__(self, campaign: Campaign, testbed: ChaosStage, record: Record, progress: Progress) -> None:
         self._campaign = campaign
         self._testbed = testbed
@@ -133,7 +123,6 @@ class _Stage:
         self._loop = asyncio.get_running_loop()
 
     async def play(self) -> None:
-        """Play all acts for which there is time."""
         record, testbed, campaign = self._record, self._testbed, self._campaign
         agents = Agents(
             lambda: testbed.ready_urls,
@@ -172,7 +161,6 @@ class _Stage:
         record.broken += judge_growth(record)
 
     async def _act(self, act: Act, agents: Agents, origin_s: float) -> None:
-        """Play one, and look at what is promised."""
         loop, record = self._loop, self._record
         seen = ActSeen(act, loop.time())
         record.acts.append(seen)
@@ -197,7 +185,6 @@ class _Stage:
         seen.broken += judge_act(seen, asked, self._witness.look())
 
     async def _strike(self, strike: Strike, seen: ActSeen, origin_s: float) -> None:
-        """One fault, from striking to mended."""
         await asyncio.sleep(origin_s + strike.at_s - self._loop.time())
         self._progress(self._record, f"{strike.kind}: {strike.target}")
         struck, problem = await strike_once(self._testbed, strike)
@@ -206,7 +193,7 @@ class _Stage:
         seen.struck.append(struck)
 
     async def _look(self, seen: ActSeen) -> None:
-        """Nobody asks: what is left, and does everybody agree?"""
+        """Check leftovers and agreement while no client asks."""
         testbed, at_s = self._testbed, self._loop.time()
         replicas = [gateway.view for gateway in testbed.gateways.values()]
         urls = [engine.url for engine in testbed.engines.values()]
@@ -226,7 +213,6 @@ class _Stage:
 
     @contextlib.asynccontextmanager
     async def _sampled(self) -> AsyncIterator[None]:
-        """Look at memory and open files all the time."""
         task = asyncio.create_task(self._sample(), name="chaos-sampler")
         try:
             yield
@@ -247,15 +233,15 @@ class _Stage:
 
 
 async def disagreeing(replicas: Sequence[Replica]) -> list[str]:
-    """What replicas say of settings and workers, if it is not the same, or a worker is not well, for long."""
+    """Lasting differences between replicas' reports of settings and workers, or workers that stay unwell."""
     until_s = asyncio.get_running_loop().time() + AGREE_S
     while True:
         views = {}
         for replica in replicas:
             settings = (await replica.client.get("/settings/history", params={"limit": 1})).json()
             workers = (await replica.client.get("/workers")).json()["workers"]
-            told = sorted((each["id"], each["role"], each["state"]) for each in workers)
-            views[replica.url] = (settings["revision"], settings["refused"], told)
+            states = sorted((each["id"], each["role"], each["state"]) for each in workers)
+            views[replica.url] = (settings["revision"], settings["refused"], states)
         first = next(iter(views.values()))
         healthy = {state for *_, state in first[2]} == {"healthy"} and not first[1]
         if healthy and all(view == first for view in views.values()):

@@ -1,8 +1,7 @@
-"""A crowd of all kinds of clients, in an open loop whose rate and phase can be changed while it runs.
+"""All kinds of clients, in an open loop whose rate and phase can be changed while it runs.
 
-What a request is, is drawn from a seeded generator: the same seed sends the same requests in the same order,
-whatever comes of them, except that a follow-up goes on where an earlier answer ended. Unless its `Mix` says
-otherwise:
+The same seed sends the same requests in the same order, except that a follow-up continues an earlier answer.
+Unless a `Mix` says otherwise:
 
     kind        share   prompt tokens                        uncached, if all is well
     short        70 %   200 to 1,000, new                    all
@@ -15,7 +14,7 @@ otherwise:
     leaving     one in twenty leaves after a while, answered or not
     streamed    two of three
 
-Nobody tries again: what is rejected is gone, so the rate is the load.
+Clients never retry, so the rate is the load.
 """
 
 import asyncio
@@ -46,17 +45,14 @@ OPEN_MAX = 4000
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the requests of a crowd are.
+    """Composition of a crowd; token ranges of prompts and answers.
 
     Attributes:
         shares: Of short requests, follow-ups and long ones.
-        short_tokens: Range of a short prompt.
-        long_tokens: Range of a long one.
-        follow_up_tokens: What a follow-up adds.
+        follow_up_tokens: Added by a follow-up.
         context_tokens_max: Longer prompts have no follow-up.
-        output_tokens: Range of an answer.
-        deadline_share: Of all, who says ``x-request-timeout``.
-        leaving_share: Of all, who leaves before the answer is complete.
+        deadline_share: Requests with ``x-request-timeout``.
+        leaving_share: Clients that leave before the answer is complete.
     """
 
     shares: tuple[float, float, float] = (0.7, 0.2, 0.1)
@@ -85,13 +81,7 @@ SESSIONS = Mix(
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One tenant's clients.
-
-    Attributes:
-        tenant: Its name.
-        load: Its share of the requests, in any unit.
-        headers: What they send along.
-    """
+    """One tenant's clients: ``load`` is its share of the requests in any unit, ``headers`` go with each."""
 
     tenant: str
     load: float = 1.0
@@ -100,20 +90,15 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one client will ask.
+    """One client's request.
 
     Attributes:
         number: Position in the order of sending.
         kind: One of `KINDS`.
         priority: A key of `PRIORITIES`.
-        client: Who asks.
-        text: The prompt.
-        uncached_tokens: What of it is new, if everything sent before is still cached.
-        prompt_tokens: Its length.
-        output_tokens: Length of the answer.
-        streamed: Whether the answer shall be streamed.
-        deadline_s: What it says in ``x-request-timeout``; None for nothing.
-        leaves_after_s: When the client leaves; None if it stays.
+        uncached_tokens: New tokens, if everything sent before is still cached.
+        deadline_s: ``x-request-timeout``; None for none.
+        leaves_after_s: None if the client stays.
     """
 
     number: int
@@ -155,14 +140,7 @@ class Served:
 
 
 class Draw:
-    """Draws the requests of a crowd.
-
-    Args:
-        clients: Who asks.
-        deadline_s: What those say that have a deadline.
-        seed: The same one draws the same requests.
-        mix: What they are.
-    """
+    """Draws the requests of a crowd; the same seed draws the same ones."""
 
     def __init__(self, clients: Sequence[Client], deadline_s: float, seed: int, mix: Mix = MIX) -> None:
         self._clients = clients
@@ -214,7 +192,7 @@ class Draw:
 
 @cache
 def mean_service_s(engine: EngineSettings, *, draws: int = 2000, seed: int = 0) -> float:
-    """Mean time in seconds that an engine prefills a request of such a crowd, if caches serve it well.
+    """Mean prefill time in seconds of such a crowd's requests on an engine, if caches serve it well.
 
     ``a + b·u·(1 + (c + u/2)/c0)`` of its settings (`loadtest.engine.timing`).
     """
@@ -233,19 +211,16 @@ class Crowd:
 
     Args:
         urls: Base URLs of the replicas that are asked now, in turn, by name.
-        clients: Who asks.
         rate_per_s: Requests per second; may be changed while it runs.
-        deadline_s: What those say that have a deadline.
+        deadline_s: Of requests with a deadline.
         patience_s: A request that is not over by then hangs.
-        seed: See `Draw`.
-        mix: See `Draw`.
 
     Attributes:
-        phase: What the requests that are sent now belong to.
+        phase: Of the requests that are sent now.
         sent: Requests sent so far, by replica.
-        served: What came of all that are over.
+        served: Outcomes of all that are over.
         unsent: Requests that were not sent, because `OPEN_MAX` were open.
-        late_s_max: How late it ever came to what was due, seconds: what the machine adds to every time.
+        late_s_max: Largest delay, seconds: the machine's part of every time.
     """
 
     def __init__(
@@ -287,11 +262,7 @@ class Crowd:
         return self._draw.prompts
 
     async def completed(self, requests: int, within_s: float = 60.0) -> None:
-        """Wait until so many requests have been sent from now on and have ended.
-
-        Raises:
-            TimeoutError: They have not.
-        """
+        """Wait until so many requests have been sent from now on and have ended; may raise `TimeoutError`."""
         from_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(within_s):
             while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state, which nobody signals

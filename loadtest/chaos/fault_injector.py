@@ -1,4 +1,4 @@
-"""Everything that can be done to a `ChaosStage`: each kind strikes on entering and mends on leaving.
+"""Every fault of a `ChaosStage`: each kind strikes on entering and mends on leaving.
 
     group     what                                              what clients may see of it
     worker    killed, hung, failing, cut, slow, wrong model     the end of an answer that had begun there
@@ -10,7 +10,7 @@
     client    a thousand that stall, all leave at once          nothing, but who left
     admin     workers drained, removed; settings changed        nothing
 
-What is allowed to be seen is `Blame`; whoever sees anything else has found a fault of the gateway.
+`Blame` is the allowed effect on clients; any other is a fault of the gateway.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ ALL = "all"
 
 
 class Blame(StrEnum):
-    """What clients may see of a fault."""
+    """Allowed effect of a fault on clients."""
 
     NOBODY = "nobody"
     """Nothing at all."""
@@ -75,13 +75,12 @@ Striking = Callable[[ChaosStage, str], AbstractAsyncContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class FaultInjector:
-    """One kind of fault.
+    """One kind of fault, by the name that a schedule uses.
 
     Attributes:
-        kind: As a schedule knows it.
         strike: Strikes on entering, mends on leaving.
-        blame: What clients may see of it.
-        cabled: Whether it needs cables.
+        blame: Allowed effect on clients.
+        cabled: It needs cables.
     """
 
     kind: FaultKind
@@ -294,8 +293,6 @@ async def _everywhere(testbed: ChaosStage, mend: Callable[[ValkeyServer], Any]) 
 
 
 def _redis_cable(**rule: float) -> Striking:
-    """Something between one replica and all of Valkey."""
-
     @asynccontextmanager
     async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         async with _ruled(testbed, target, Rule(testbed.redis_ports, **rule)):
@@ -317,8 +314,6 @@ def _worker_cable(**rule: float) -> Striking:
 
 
 def _client_cable(**rule: float) -> Striking:
-    """Something between one replica and its clients."""
-
     @asynccontextmanager
     async def strike(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
         async with _ruled(testbed, target, Rule((testbed.gateways[target].port,), **rule)):
@@ -433,7 +428,7 @@ async def _stalling_pages(testbed: ChaosStage, target: str) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def _all_leave(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
-    """Whoever waits for an answer goes, in the same moment."""
+    """All waiting clients leave in the same moment."""
     testbed.leave()
     yield
 
@@ -453,7 +448,6 @@ async def _drained(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _forgotten(testbed: ChaosStage, target: str) -> AsyncIterator[None]:
-    """Removed from the fleet, and added again."""
     engine = testbed.engines[target]
     (await testbed.administer("DELETE", f"/workers/{engine.worker_id}")).raise_for_status()
     try:
@@ -481,7 +475,7 @@ ALONE = tuple(name for name in REPLICAS if name != SHARING)
 """Replicas that are one process."""
 
 PROXIED = ("slow", "silent")
-"""What a proxy can do, too."""
+"""Faults that a proxy can make, too."""
 
 ENGINES = (*PLAIN, *PREFILL, *DECODE)
 AT_ONCE = (1.0, 1.0)

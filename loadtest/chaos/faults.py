@@ -1,7 +1,7 @@
-"""What can happen to the Valkey that replicas share: each fault strikes, lasts, and is mended.
+"""Faults of the Valkey that replicas share: each strikes, lasts, and is mended.
 
-A fault is an async context manager over a `Stage`: entering strikes, leaving mends. Those that are over as
-soon as they have struck (`lasting` is False) take something away for ever.
+A fault is an async context manager over a `Stage`. Those with ``lasting`` False are over as soon as they have
+struck, and take something away for ever.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -17,12 +17,12 @@ SLOW_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a fault happens.
+    """Place of a fault.
 
     Attributes:
         server: The server that has the data.
-        url: What replicas are given as ``--redis-url``.
-        proxy: Between the two; Sentinel's clients have none, since they are told the server's own address.
+        url: The replicas' ``--redis-url``.
+        proxy: Between the two; none with Sentinel, whose clients get the server's own address.
     """
 
     server: ValkeyServer
@@ -32,12 +32,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes:
-        name: For tables and tests.
         strike: Strikes on entering, mends on leaving.
-        word: In lower case, what the reason must say; empty where it is only that nobody answers.
+        word: Required word of the reason, in lower case; empty if the server only does not answer.
         lasting: It lasts until it is mended.
         sentinel: It needs a server with a successor.
         half: It hits every other replica: the rest reach the server without the proxy.
@@ -51,7 +50,7 @@ class Fault:
     half: bool = False
 
     def url_of(self, stage: "Stage", number: int) -> str:
-        """What the n-th replica is given as ``--redis-url``."""
+        """``--redis-url`` of the n-th replica."""
         return stage.server.url if self.half and not number % 2 else stage.url
 
 
@@ -151,7 +150,7 @@ async def _rolled_back(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _replaced(stage: Stage) -> AsyncIterator[None]:
-    """What the primary acknowledged last, its successor may never have seen."""
+    """The successor may lack the primary's last acknowledged writes."""
     await stage.server.kill()
     yield
 

@@ -1,4 +1,4 @@
-"""What is left behind when nobody asks any more: within `EMPTY_S` it must be nothing.
+"""Work that is left when all clients have ended: within `EMPTY_S` it must be nothing.
 
 At every living replica no request in flight or waiting and no second of prefill reserved, on links no bytes;
 in every engine nothing that runs, waits or is held for another engine.
@@ -19,13 +19,7 @@ POLL_S = 0.1
 async def leftovers(
     replicas: Sequence[Replica], engine_urls: Sequence[str], within_s: float = EMPTY_S
 ) -> list[str]:
-    """What is not empty, in words.
-
-    Args:
-        replicas: Those that live.
-        engine_urls: Base URLs of emulated engines, or of links between them, that live.
-        within_s: How long to wait until all is empty.
-    """
+    """Return what is not empty at living replicas, engines and links after ``within_s``, in words."""
     left: list[str] = []
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
         with contextlib.suppress(TimeoutError):

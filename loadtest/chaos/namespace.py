@@ -1,7 +1,7 @@
-"""A network namespace for the whole run, in which cables can be laid; it is gone with its last process.
+"""A network namespace for the whole run, in which cables can be laid; it ends with its last process.
 
-A process cannot move itself into one when it has threads, so it runs itself again under ``unshare``: as
-root as it is, as somebody else in a user namespace of its own, where the system allows that.
+A process with threads cannot move into one, so it runs itself again under ``unshare``: as root, or in a user
+namespace where the system allows that.
 """
 
 import os

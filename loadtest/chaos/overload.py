@@ -1,4 +1,4 @@
-"""``python -m loadtest.chaos overload``: several times what a fleet can do, and its promises.
+"""``python -m loadtest.chaos overload``: several times a fleet's capacity, and its promises.
 
     python -m loadtest.chaos overload                  2 minutes of 3 times the capacity, then 20 s of calm
     python -m loadtest.chaos overload --disaster       the same with Valkey and a replica killed in the middle
@@ -8,12 +8,10 @@
     disaster                    Valkey killed ── a replica killed ── Valkey back, empty
                                 40 %             50 %                60 % of the overload
 
-Capacity is what the engines can prefill: their number over the mean service time of the crowd's requests. The
-calm load is less than half of it. While Valkey is gone the others cannot hear that the killed replica is; it
-comes back when the last request was sent. Prints times to first token by class and kind, how requests ended,
-and every promise (`loadtest.chaos.overload_promises`); the status is 1 if one was broken.
-
-Clients, engines and gateways share the machine: compare the phases, not this machine with another.
+Capacity is the number of engines over the mean service time of the crowd's requests; the calm load is less
+than half of it. The killed replica comes back when the last request was sent. Prints times to first token by
+class and kind, ends of requests, and every promise (`loadtest.chaos.overload_promises`); the status is 1 if
+one was broken. All processes share the machine: compare the phases, not machines.
 """
 
 import argparse
@@ -58,19 +56,7 @@ ENDS = (End.ANSWERED, End.REJECTED, End.EXPIRED, End.LEFT, End.CUT)
 
 @dataclass(frozen=True, slots=True)
 class OverloadPlan:
-    """How much of what.
-
-    Attributes:
-        replicas: How many.
-        engines: How many.
-        times: Load in the overload, in units of capacity.
-        before_s: Calm load before, seconds.
-        overload_s: The overload.
-        after_s: Calm load after.
-        disaster: Whether Valkey and a replica are killed in the middle of the overload.
-        flags: More flags of ``cacheway serve``, `QUEUE` by default.
-        seed: Of the crowd.
-    """
+    """Amounts of processes and load."""
 
     replicas: int = 4
     engines: int = 4
@@ -89,7 +75,7 @@ class OverloadPlan:
 
     @property
     def play(self) -> Play:
-        """What happens."""
+        """The play of this plan."""
         calm = CALM_RATIO * self.capacity_per_s
         over_s = self.before_s + self.overload_s
         seconds, last = over_s + self.after_s, f"r{self.replicas}"
@@ -158,7 +144,6 @@ def shown(seen: Seen) -> Iterator[Table | str]:
 
 
 def _groups(served: list[Served]) -> Iterator[tuple[str, list[Served]]]:
-    """All, then every class, kind and tenant."""
     yield "all", served
     for name in PRIORITIES:
         yield f"class {name}", [one for one in served if one.priority == name]

@@ -1,9 +1,9 @@
-"""What an overloaded gateway promises, judged by what was seen (`python -m loadtest.chaos overload`).
+"""Promises of an overloaded gateway (`python -m loadtest.chaos overload`).
 
-Normal is what the calm load before had, of streams with a short prompt. A window of two seconds after the
-overload is normal unless more than a third of them began later than `NORMAL_FACTOR` times, and `NORMAL_S`
-beyond, the 90th percentile before, or did not begin at all. The fleet has recovered at the end of the last
-window that is not. Requests that the crowd itself sent late are not judged: the machine stood still.
+Normal is the calm load before, of streams with a short prompt. A window of two seconds after the overload is
+normal unless more than a third of them began later than `NORMAL_FACTOR` times, and `NORMAL_S` beyond, the
+90th percentile before, or did not begin at all. The fleet has recovered at the end of the last other window.
+Requests that the crowd itself sent late are not judged.
 """
 
 import math
@@ -80,7 +80,7 @@ def _asked(run: Seen) -> list[Served]:
 
 
 def _answered(run: Seen) -> Promise:
-    """Whoever stayed, and was not at a killed replica, has 200, 429 or 408."""
+    """Clients that stayed, and were not at a killed replica, have 200, 429 or 408."""
     wrong = [
         one
         for one in run.served
@@ -109,8 +109,8 @@ def _cut(run: Seen) -> Promise:
 def _retry_after(run: Seen) -> Promise:
     """RFC 9110 section 10.2.3 allows a date, too; clients of the peers read whole seconds."""
     rejected = [one.visit.retry_after for one in run.served if one.visit.end is End.REJECTED]
-    wrong = [said for said in rejected if said is None or not said.isdecimal() or int(said) < 1]
-    times = sorted(int(said) for said in rejected if said is not None and said.isdecimal())
+    wrong = [header for header in rejected if header is None or not header.isdecimal() or int(header) < 1]
+    times = sorted(int(header) for header in rejected if header is not None and header.isdecimal())
     seen = f"{times[0]} to {times[-1]} s in {len(rejected)} answers" if times else "nobody was rejected"
     return Promise("every 429 says in whole seconds when to come back", not wrong, seen)
 
@@ -133,7 +133,7 @@ def _in_time(run: Seen) -> Promise:
 
 
 def _nobody_starves(run: Seen) -> Promise:
-    """Every class, tenant and kind has answers to what it sent in each `STARVED_S` of the overload.
+    """Every class, tenant and kind has answers to its requests of each `STARVED_S` of the overload.
 
     Tenants with a limit of their own are left out: they may have used it.
     """
@@ -153,10 +153,10 @@ def _nobody_starves(run: Seen) -> Promise:
 
 
 def _fair(run: Seen) -> Promise:
-    """Each tenant gets nearly what it is due of the work that was done in the overload.
+    """Each tenant gets nearly its due of the work that was done in the overload.
 
-    Due is what dividing each class's work by the tenants' weights gives, where nobody gets more than it asks
-    for and the rest is divided again. Tenants with a limit of their own are left out, with what they got.
+    Due is each class's work divided by the tenants' weights, where no tenant gets more than it asks for and
+    the rest is divided again. Tenants with a limit of their own are left out.
     """
     weights = {tenant.name: tenant.weight for tenant in run.play.troupe.tenants}
     asked: dict[str, Counter[str]] = {}
@@ -176,10 +176,9 @@ def _fair(run: Seen) -> Promise:
 
 
 def _limited(run: Seen) -> Promise:
-    """In any minute no tenant has more requests answered than its limit.
+    """In any minute no tenant has more requests answered than its limit, plus 2 % and the machine's delays.
 
-    2 % beyond it are allowed, and what the machine shifted. When Valkey is restarted empty, what was used of
-    that minute is forgotten: then twice as many.
+    A Valkey that restarts empty forgets the use of that minute: then twice as many.
     """
     over, seen = [], []
     for tenant in run.play.troupe.tenants:

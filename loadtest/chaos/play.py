@@ -1,11 +1,11 @@
-"""A play: an open loop of clients, scene after scene, while strikes hit at set times; and all that was seen.
+"""A play: an open loop of clients, scene after scene, while strikes hit at set times; and its observations.
 
     scene     before ───> overload ──────────────────> after ───> nobody
     strikes                  Valkey killed ── a replica killed ── Valkey back, empty
 
-The campaign draws its strikes and asks in a closed loop; a play is written down, and its load is a rate
-whatever comes of it. Both strike by `strike_once` on `loadtest.chaos.testbed`. When no client asks any more,
-everything must be empty soon (`loadtest.chaos.leftovers`).
+Unlike a campaign, a play is written down, and its load is a fixed rate. Both strike by `strike_once` on
+`loadtest.chaos.testbed`. When the clients have ended, everything must be empty soon
+(`loadtest.chaos.leftovers`).
 """
 
 import asyncio
@@ -43,15 +43,14 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What happens.
+    """Script of a play.
 
     Attributes:
-        troupe: Who is on the stage.
+        troupe: The processes.
         scenes: One after the other; the first begins at 0.
-        seconds: When the last request is sent.
-        strikes: What fails; what lasts beyond the end is mended there.
-        mix: What the requests are.
-        deadline_s: What requests with a deadline say in ``x-request-timeout``.
+        seconds: Time of the last request.
+        strikes: Faults; one that lasts beyond the end is mended there.
+        deadline_s: Of requests with a deadline.
         patience_s: A request that is not over by then hangs.
         seed: Of the crowd.
     """
@@ -71,8 +70,7 @@ class Sample:
     """The gateway at one moment.
 
     Attributes:
-        scene: Of the play.
-        waiting: Requests that wait, as each living replica counts those of all.
+        waiting: Waiting requests, as each living replica counts those of all.
         idle_workers: Workers without a request, while others waited, as each replica sees it.
     """
 
@@ -83,11 +81,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters at the moment when a scene began, or the last one ended.
+    """Counters at the beginning of a scene, or the end of the last one.
 
     Attributes:
         at_s: Event loop time.
-        busy_s: Seconds that all engines have prefilled.
+        busy_s: Prefill seconds of all engines.
         cpu_s: CPU of each ready replica, by name and life.
         sent: Requests sent, by replica.
     """
@@ -100,23 +98,19 @@ class Reading:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a play.
+    """Observations of a play.
 
     Attributes:
-        play: What was to happen.
-        served: What came of every request.
-        sent: Requests that were sent.
+        served: Outcome of every request.
         unsent: Requests for which the crowd had no connection left.
-        late_s_max: How late the crowd ever came to what was due: the machine's share of every time.
-        struck: What failed.
+        late_s_max: Largest delay of the crowd: the machine's part of every time.
         readings: At the beginning of each scene, and at the end.
-        samples: Taken all the time.
-        stats: What each engine said last, by name and life.
-        link: What the link says at the end.
+        stats: Last ones of each engine, by name and life.
+        link: State of the link at the end.
         link_since_s: When it was made, in event loop time.
-        offload: What the first replica says of its offload decisions at the end.
-        metrics: Of every replica at the end, summed up: counters by name with labels.
-        left: What was not empty at the end, or did not serve again, in words.
+        offload: The first replica's report of its offload decisions at the end.
+        metrics: Sums over all replicas at the end: counters by name with labels.
+        left: Leftovers at the end, and processes that did not serve again, in words.
         errors: Lines that replicas logged as errors.
     """
 
@@ -158,12 +152,7 @@ class Seen:
 async def strike_once(testbed: ChaosStage, strike: Strike) -> tuple[Struck, str]:
     """Let one fault strike, and mend it when it has lasted.
 
-    Args:
-        testbed: Whom it hits.
-        strike: What strikes.
-
-    Returns:
-        What happened, and what failed to serve again, in words; empty if nothing did.
+    Return it and what failed to serve again, in words.
     """
     loop, injector, problem = asyncio.get_running_loop(), BY_NAME[strike.kind], ""
     began_s = loop.time()
@@ -178,11 +167,7 @@ async def strike_once(testbed: ChaosStage, strike: Strike) -> tuple[Struck, str]
 
 
 async def run_play(play: Play) -> Seen:
-    """Run a play from start to end.
-
-    Raises:
-        ChildFailed: A process did not come up.
-    """
+    """Run a play from start to end; `ChildFailed` if a process did not come up."""
     seen = Seen(play)
     with tempfile.TemporaryDirectory(prefix="cw-play-") as directory:
         async with ChaosStage(Path(directory), play.troupe) as testbed:
@@ -244,7 +229,6 @@ async def _reading(testbed: ChaosStage, crowd: Crowd) -> Reading:
 
 
 async def _stats(testbed: ChaosStage) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """What every engine that lives says of itself."""
     stats = {}
     for engine in testbed.engines.values():
         with contextlib.suppress(httpx.TransportError):
@@ -253,7 +237,6 @@ async def _stats(testbed: ChaosStage) -> dict[tuple[str, int], Mapping[str, Any]
 
 
 async def _sampled(testbed: ChaosStage, crowd: Crowd, seen: Seen) -> None:
-    """Look at engines and replicas until cancelled."""
     while True:
         waiting, idle = [], []
         for gateway in [each for each in testbed.gateways.values() if each.ready]:

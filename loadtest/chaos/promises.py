@@ -1,4 +1,4 @@
-"""What plays promise in common, and how a terminal is told what was seen (`loadtest.chaos.play`)."""
+"""Common promises of plays, and their lines on a terminal (`loadtest.chaos.play`)."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,14 +19,7 @@ from loadtest.report import milliseconds, percentile
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise.
-
-    Attributes:
-        name: What was promised.
-        kept: Whether it was kept.
-        seen: What was seen, in words.
-        timed: Whether a machine that is too slow, or too short a run, breaks it as well.
-    """
+    """One promise; with ``timed`` a slow machine or a short run may break it as well."""
 
     name: str
     kept: bool
@@ -48,7 +41,7 @@ def always(seen: Seen) -> list[Promise]:
 
 
 def lost_with_its_replica(run: Seen, one: Served, within_s: float) -> bool:
-    """Whether a request ended without an answer because its replica was killed, at most so long before."""
+    """True if a request lost its answer because its replica was killed, at most so long before."""
     return one.visit.end in (End.CUT, End.REFUSED) and any(
         each.blame is Blame.REPLICA
         and each.strike.target == one.replica
@@ -58,7 +51,7 @@ def lost_with_its_replica(run: Seen, one: Served, within_s: float) -> bool:
 
 
 def first(lines: Sequence[str], none: str = "none") -> str:
-    """How many lines there are, and the first."""
+    """Number of lines, and the first."""
     return f"{len(lines)}: {lines[0][:300]}" if lines else none
 
 

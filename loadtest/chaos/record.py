@@ -1,4 +1,4 @@
-"""What a run of the chaos suite leaves on record: what struck, what was asked, measured and broken.
+"""Record of a chaos run: faults, requests, measurements and broken promises.
 
 Times are seconds of the event loop's clock of the process that asks.
 """
@@ -12,13 +12,7 @@ from loadtest.chaos.schedule import Act, Strike
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A promise that was broken.
-
-    Attributes:
-        promise: Which one.
-        seen: What was seen instead.
-        at_s: When; 0 for the run as a whole.
-    """
+    """A promise that was broken; ``at_s`` is 0 for the run as a whole."""
 
     promise: str
     seen: str
@@ -30,12 +24,11 @@ class Struck:
     """A fault as it really happened.
 
     Attributes:
-        strike: As it was planned.
         group: Of its kind.
-        blame: What clients may see of it.
+        blame: Allowed effect on clients.
         began_s: Before anything was done.
-        ended_s: When it was mended: whoever was killed is back and ready.
-        worker_id: What gateways call its target, if that is a worker.
+        ended_s: When it was mended, with all killed processes back and ready.
+        worker_id: The gateways' name of its target, if that is a worker.
     """
 
     strike: Strike
@@ -46,7 +39,7 @@ class Struck:
     worker_id: str = ""
 
     def overlaps(self, began_s: float, ended_s: float, grace_s: float) -> bool:
-        """Whether it was felt at any time between two moments; it still is for a while when it is mended."""
+        """True if it was felt between two moments, also for a while after it is mended."""
         return began_s <= self.ended_s + grace_s and ended_s >= self.began_s
 
 
@@ -54,12 +47,7 @@ class Struck:
 class Sample:
     """A replica's processes at one moment.
 
-    Attributes:
-        at_s: When.
-        replica: Its name.
-        life: Which of its lives, from 1.
-        rss_bytes: Resident memory of all of them.
-        open_files: Of all of them.
+    ``life`` counts from 1, memory and open files are of all of them.
     """
 
     at_s: float
@@ -71,19 +59,14 @@ class Sample:
 
 @dataclass(slots=True)
 class ActSeen:
-    """What was seen of one act.
+    """Observations of one act.
 
     Attributes:
-        act: What was to happen.
-        began_s: When its calm began.
-        struck: What happened.
-        mended_s: When the last strike was mended.
-        ends: How its requests ended.
-        hit_ratio: Share of what sessions could find in caches that they found, in the calm.
+        mended_s: End of the last strike.
+        hit_ratio: Share of their possible reuse that sessions found in the calm.
         worst_ratio: The least of it in any window from the first strike on.
-        recovery_s: From the mending to when it was as before; None if it was not in time.
-        late_s: How late the event loop of the clients was at most.
-        broken: Promises that were.
+        recovery_s: From the mending to the former ratio; None if it was not in time.
+        late_s: Largest delay of the clients' event loop.
     """
 
     act: Act
@@ -100,18 +83,12 @@ class ActSeen:
 
 @dataclass(slots=True)
 class Record:
-    """What was seen of a whole run.
+    """Observations of a whole run.
 
     Attributes:
-        seed: Of the run.
-        cabled: Whether there were faults of the network.
+        cabled: There were faults of the network.
         clients: How many asked.
-        began_s: When the load began.
-        seconds: How long it lasted.
         warm_ratio: As `ActSeen.hit_ratio`, before the first act.
-        acts: One by one.
-        ends: How all requests ended.
-        sent: How many were sent.
         samples: Of memory and open files.
         counters: Metrics of replicas, over all their lives, as far as they were seen.
         broken: Promises that only the whole run can break.
@@ -137,7 +114,7 @@ class Record:
 
     @property
     def faults(self) -> Counter[str]:
-        """How often each kind struck."""
+        """Number of strikes of each kind."""
         return Counter(struck.strike.kind for act in self.acts for struck in act.struck)
 
     @property

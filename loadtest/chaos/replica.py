@@ -1,9 +1,8 @@
-"""Replicas seen from outside: what each says about itself, and whether all decide the same.
+"""Replicas seen from outside: their own reports, and agreement of their decisions.
 
-Comparing must not change what is compared. `settled` only reads; it waits until nothing is in flight,
-nothing is buffered and every replica counts the same tokens held by each worker. `disagreements` then asks
-every replica for every prompt, once and one after the other: a prompt that was sent before is held
-already, so asking for it changes nothing that the next replica is asked about.
+Comparing must not change state. `settled` only reads; it waits until nothing is in flight or buffered and
+every replica counts the same tokens per worker. `disagreements` then asks every replica for every prompt, one
+after the other: a prompt that was sent before is held already, so asking for it changes nothing.
 """
 
 import asyncio
@@ -22,29 +21,21 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a replica sent a prompt, and how many of its tokens it expected to be cached there."""
+    """A replica's worker for a prompt, and the tokens that it expected to be cached there."""
 
     worker: str
     cached_tokens: int
 
 
 class Replica:
-    """One running replica.
-
-    Args:
-        client: Its client, with its base URL.
-    """
+    """One running replica, through its client with a base URL."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
         self.url = str(client.base_url).rstrip("/")
 
     async def shared(self) -> dict[str, Any]:
-        """What it says about the shared log.
-
-        Raises:
-            AssertionError: It is not ready.
-        """
+        """Its report of the shared log; `AssertionError` if it is not ready."""
         answer = await self.client.get("/readiness")
         assert answer.status_code == 200, answer.text
         fields: dict[str, Any] = answer.json()["shared"]
@@ -57,11 +48,7 @@ class Replica:
                 await asyncio.sleep(POLL_S)
 
     async def metric(self, name: str) -> float:
-        """One of its metrics, as it stands in the exposition: name and labels.
-
-        Raises:
-            KeyError: There is none.
-        """
+        """One of its metrics by name and labels as in the exposition; `KeyError` if there is none."""
         found = re.search(rf"^{re.escape(name)} (\S+)$", (await self.client.get("/metrics")).text, re.M)
         if found is None:
             raise KeyError(name)
@@ -101,10 +88,9 @@ class Replica:
 
 
 async def settled(replicas: Sequence[Replica], within_s: float = SETTLE_TIMEOUT_S) -> None:
-    """Wait until all replicas are well, idle and agree about what workers hold.
+    """Wait until all replicas are well, idle and agree about cached tokens.
 
-    Raises:
-        TimeoutError: They do not; the message says what they see instead.
+    `TimeoutError` says what differs.
     """
     views: list[tuple[object, ...]] = []
     try:
@@ -119,22 +105,18 @@ async def settled(replicas: Sequence[Replica], within_s: float = SETTLE_TIMEOUT_
 
 
 async def _view(replica: Replica) -> tuple[object, ...]:
-    return (
-        await replica.degraded(),
-        sum((await replica.loads()).values()),
-        await replica.metric("cacheway_log_buffered_ops"),
-        tuple((await replica.held()).items()),
-    )
+    """Return what it says of itself; the first two only while these show that it is not at rest."""
+    at_rest = await replica.degraded(), sum((await replica.loads()).values())
+    if at_rest != (None, 0):
+        return at_rest
+    buffered_ops = await replica.metric("cacheway_log_buffered_ops")
+    return (*at_rest, buffered_ops, tuple((await replica.held()).items()))
 
 
 async def disagreements(replicas: Sequence[Replica], prompts: Iterable[str]) -> list[str]:
-    """Ask every replica for every prompt.
+    """Return a line for each prompt on which replicas decide differently, also when they are asked again.
 
-    What an answer teaches (tokens per byte, prices) may reach the others between two of these questions, so
-    only a difference that is there when they are asked again is one.
-
-    Returns:
-        A line for each prompt about which they do not decide the same.
+    Lessons from an answer (tokens per byte, prices) may reach the others between two questions.
     """
     lines = []
     for prompt in prompts:

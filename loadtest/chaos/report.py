@@ -1,4 +1,4 @@
-"""What a run of the chaos suite showed: lines for a terminal, figures as JSON, a page with the timeline."""
+"""Results of a chaos run: lines for a terminal, figures as JSON, a page with the timeline."""
 
 import html
 import json
@@ -23,7 +23,7 @@ svg { width: 100%; height: auto } svg text { font-size: 11px; fill: currentColor
 
 
 def lines(record: Record) -> Iterator[str]:
-    """What a terminal is told at the end."""
+    """Lines for a terminal at the end."""
     figures = as_figures(record)
     yield ""
     yield (
@@ -168,9 +168,9 @@ def _row(act: ActSeen, record: Record) -> str:
         for each in act.struck
     )
     back = "not in time" if act.recovery_s is None else f"{act.recovery_s:.1f} s"
-    kept = ' class="broken"' if act.broken else ""
+    mark = ' class="broken"' if act.broken else ""
     return (
-        f"<tr><td{kept}>{act.act.number}<td>{_since(act.began_s, record):.0f} s<td>{struck}"
+        f"<tr><td{mark}>{act.act.number}<td>{_since(act.began_s, record):.0f} s<td>{struck}"
         f"<td>{_safe(_listed(act.ends))}<td>{back}"
     )
 

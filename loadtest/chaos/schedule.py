@@ -1,4 +1,4 @@
-"""When which fault strikes what, and for how long: a pure function of a seed.
+"""Schedule of faults: a pure function of a seed.
 
     act 1                                     act 2
     calm | strikes .......... | recovery     | calm | strikes ...
@@ -6,11 +6,8 @@
          |     strike B --|
 
 An act has one strike or, every other time, several that overlap. Kinds come from a shuffled bag that is
-filled again when it is empty, so in a long run each comes equally often, in another order each time. Strikes
-of one act never share a group or a target: two that hit the same part in the same moment mend each other's
-damage, and what a client may then see says nothing.
-
-A schedule knows names only; what they do is in `loadtest.chaos.fault_injector`.
+refilled when empty, so each comes equally often. Strikes of one act never share a group or a target, since
+they would mend each other's damage. `loadtest.chaos.fault_injector` has the faults behind the names.
 """
 
 import random
@@ -31,10 +28,9 @@ class FaultKind:
     """One kind of fault, as far as a schedule knows it.
 
     Attributes:
-        name: What it is called.
-        group: The part of the system that it belongs to, for ``--only``.
-        targets: What it may hit, one of which is drawn.
-        lasts_s: Range of how long it lasts; equal bounds for one that is over at once.
+        group: Part of the system, for ``--only``.
+        targets: One of which is drawn.
+        lasts_s: Range of its duration; equal bounds for one that is over at once.
     """
 
     name: str
@@ -45,14 +41,7 @@ class FaultKind:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One fault of a run.
-
-    Attributes:
-        at_s: When it strikes, seconds after the run began.
-        kind: Name of its `FaultKind`.
-        target: What it hits.
-        lasts_s: How long it lasts before it is mended.
-    """
+    """One fault of a run: ``at_s`` seconds after its start, ``lasts_s`` until it is mended."""
 
     at_s: float
     kind: str
@@ -65,29 +54,21 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Strikes that belong together, with calm before and recovery after.
-
-    Attributes:
-        number: From 1.
-        strikes: By time.
-    """
+    """Strikes that belong together, by time, with calm before and recovery after; numbered from 1."""
 
     number: int
     strikes: tuple[Strike, ...]
 
     @property
     def ends_s(self) -> float:
-        """When the last strike is mended, seconds after the run began."""
+        """End of the last strike, seconds after the run began."""
         return max(strike.at_s + strike.lasts_s for strike in self.strikes)
 
 
 def schedule(kinds: Sequence[FaultKind], seconds: float, seed: int) -> list[Act]:
-    """Plan a run.
+    """Plan a run of some seconds, within which the last act ends.
 
-    Args:
-        kinds: What may happen; their order matters as the seed does.
-        seconds: How long the run is; the last act ends before that.
-        seed: The same one gives the same plan.
+    The order of the kinds matters as the seed does.
     """
     assert kinds
     chance = random.Random(f"schedule/{seed}")
@@ -109,7 +90,7 @@ def printed(acts: Sequence[Act]) -> Iterator[str]:
 
 
 def counted(acts: Sequence[Act], kinds: Sequence[FaultKind]) -> Mapping[str, int]:
-    """How often each kind strikes, those that never do, too."""
+    """Number of strikes of each kind, 0 included."""
     counts = {kind.name: 0 for kind in kinds}
     for act in acts:
         for strike in act.strikes:

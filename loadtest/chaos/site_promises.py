@@ -1,8 +1,7 @@
-"""What a gateway promises whose workers prefill and decode apart (`python -m loadtest.chaos sites`).
+"""Promises of a gateway whose workers prefill and decode apart (`python -m loadtest.chaos sites`).
 
-A client loses an answer that has begun only with the worker that decodes it, or with the replica that passes
-it on; everything else that fails costs time. So who was cut must have had a request open when a decode worker
-or its replica was killed.
+A client loses an answer that has begun only with the worker that decodes it, or with its replica; every other
+failure costs time. So a cut client must have had a request open when one of these was killed.
 """
 
 from collections import Counter
@@ -18,10 +17,10 @@ FAR = "dc2"
 
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED, End.LEFT))
 CAP_SLACK = 1.01
-"""Of the link's second: bytes are counted in tenths."""
+"""Allowance of the link's second: bytes are counted in tenths."""
 
 DRAINED_S = 3.0
-"""So long after a fault of the link what had gathered behind it still leaves."""
+"""Time in which the backlog of a fault of the link still leaves."""
 
 NOTICED_S = 2.0
 """After a kill its streams are over: the gateway hears of it from the system at once."""
@@ -50,7 +49,7 @@ def prefilled(run: Seen) -> tuple[Counter[str], int, int]:
 
 
 def cut_by_a_kill(run: Seen, one: Served) -> bool:
-    """Whether a request may have lost its answer with the process that gave it."""
+    """True if a request may have lost its answer with the process that gave it."""
     decode = {part.name for part in run.play.troupe.parts if part.role == "decode"}
     broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
     lost_with_its_worker = broken and any(
@@ -88,8 +87,8 @@ def _remote(run: Seen) -> Promise:
 def _egress(run: Seen) -> Promise:
     """In every window of a second, whatever its beginning, while the link carries what it should.
 
-    When it did not, what waits to be sent leaves afterwards as fast as it lets it. What an engine pulls at
-    once (NIXL) and is more than a second may see, no gateway keeps below that: such seconds are told apart.
+    After a slow time the link sends its backlog at full rate. An engine that pulls more at once (NIXL) than a
+    second may carry exceeds any gateway's bound: such seconds are reported apart.
     """
     (link,) = run.play.troupe.settings["fleet"]["links"].values()
     cap = link["cap_ratio"] * link["gbps"] * 1e9 / 8
@@ -115,7 +114,7 @@ def _egress(run: Seen) -> Promise:
 
 
 def _hampered(run: Seen, end_s: float) -> bool:
-    """Whether a second that ended then saw a fault of the link, or what had gathered behind it."""
+    """True if a second that ended then saw a fault of the link, or its backlog."""
     return any(
         each.group == "link" and each.began_s < end_s and end_s - 1.0 < each.ended_s + DRAINED_S
         for each in run.struck

@@ -11,9 +11,9 @@
     0.30  d2 killed ─ 0.37 back         0.72  r2 killed      0.80 link dead ─ 0.83 back
 
 The replica comes back when the last request was sent. The prompts are chat, growing sessions, and long ones:
-together nearly what both local workers can prefill. Prints times to first token by scene and kind, who
-prefilled, what left over the link, and every promise (`loadtest.chaos.site_promises`); the status is 1 if one
-was broken. Clients, engines and gateways share the machine: compare scenes, not machines.
+nearly the capacity of both local workers. Prints times to first token by scene and kind, prefills by worker,
+egress over the link, and every promise (`loadtest.chaos.site_promises`); the status is 1 if one was broken.
+All processes share the machine: compare scenes, not machines.
 """
 
 import argparse
@@ -44,11 +44,10 @@ REMOTE = replace(LOCAL, prefill_tokens_per_s=15_000.0)
 """Two and a half times as fast: about what an H200 is to an H20 (PrfaaS, arXiv:2604.15039, table 6)."""
 
 KV_TOKEN_BYTES = PROFILES["dense-70b"].shape.token_bytes
-"""Of the model that an engine without a profile emulates."""
 
 SITE = "dc1"
 LEASE_S = 5
-"""How long vLLM keeps KV that nobody fetches: shorter than by default, so that a run can see its end."""
+"""Lifetime of KV that is not fetched: shorter than vLLM's default, so that a run can see its end."""
 
 _CLASSES = {SITE: "h20", FAR: "h200"}
 """Prices are learnt for each class."""
@@ -70,23 +69,18 @@ MIX = Mix(
 )
 
 EXPLAINED = 3
-"""Of the newest decisions so many are told in words."""
+"""Number of the newest decisions that are explained."""
 
 
 @dataclass(frozen=True, slots=True)
 class SitesPlan:
-    """What stands where, and for how long.
+    """Processes and load of a run.
 
     Attributes:
-        protocol: How the engines hand over.
         gbps: Capacity of the link, in Gbit/s.
-        rtt_ms: Its round trip.
-        cap_ratio: What of it KV may take in any second.
+        cap_ratio: Share of it that KV may take in any second.
         flags: More flags of ``cacheway serve``.
-        seconds: How long requests are sent.
-        rate_per_s: Requests per second.
-        disaster: Whether anything fails.
-        seed: Of the crowd.
+        disaster: Let faults strike.
     """
 
     protocol: HandOverName = "sglang"
@@ -101,7 +95,7 @@ class SitesPlan:
 
     @property
     def play(self) -> Play:
-        """What happens."""
+        """The play of this plan."""
         scenes = {
             "calm": 0.0,
             "workers killed": 0.15,
@@ -135,7 +129,7 @@ class SitesPlan:
 
     @property
     def troupe(self) -> Troupe:
-        """What stands where."""
+        """Its processes."""
         link = {"gbps": self.gbps, "rtt_ms": self.rtt_ms, "cap_ratio": self.cap_ratio}
         return Troupe(
             [self._part(*each) for each in _WORKERS],

@@ -2,7 +2,7 @@
 
     python -m loadtest.chaos.stepping serve ...
 
-What reads `time.monotonic` sees nothing of it. Processes that it starts (``--workers 2``) have a good clock.
+`time.monotonic` and child processes (``--workers 2``) are not affected.
 """
 
 import signal
@@ -18,8 +18,6 @@ _wall_s, _wall_ns = time.time, time.time_ns
 
 
 class _Offset:
-    """How far the clock is off."""
-
     s = 0.0
 
     @classmethod

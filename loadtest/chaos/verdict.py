@@ -1,16 +1,15 @@
-"""What a gateway promises whatever happens, judged act by act (`loadtest.chaos.record`).
+"""Promises of a gateway under any fault, judged act by act (`loadtest.chaos.record`).
 
-    each request is answered    once, and every byte of it is right; whom `Blame` excuses loses the rest of it
+    each request is answered    once, and every byte of it is right; `Blame` may excuse the loss of its rest
     nobody is refused           while workers are well; and none hangs, ever
     no work is done twice       one worker, or one pair, unless an attempt failed
     affinity is back in 10 s    sessions find in caches nine tenths of what they found before
     nothing is left             when nobody asks: no request, no reservation, no byte on a link
     replicas agree              on what workers hold and on settings, and none is degraded
-    all serve again             whoever was killed comes up; whoever is asked to change something does
+    all serve again             killed processes come up; every change of settings succeeds
     memory, files               do not grow; and nothing is logged as an error
 
-Affinity, memory and files are judged here, and what clients saw; the rest is looked at while nobody asks
-(`loadtest.chaos.campaign`).
+Clients' results, affinity, memory and files are judged here, the rest in `loadtest.chaos.campaign`.
 """
 
 import math
@@ -31,10 +30,10 @@ WINDOW_REQUESTS_MIN = 8
 """Fewer say nothing about a ratio."""
 
 GRACE_S = 1.0
-"""So long after a fault is mended what it broke may still show: who was killed is missed at the next byte."""
+"""Time after a fault in which its effect may still show: a lost peer is noticed at the next byte."""
 
 ROOM_GRACE_S = 15.0
-"""So long after workers failed requests may still be refused: they have queued meanwhile."""
+"""Time after a failure of workers in which requests may still be refused: they have queued meanwhile."""
 
 GROWTH_MAX = 1.5
 GROWTH_BYTES = 64 << 20
@@ -46,12 +45,9 @@ _CAPACITY_GROUPS = frozenset({"worker", "pair", "network", "admin", "replica"})
 
 
 def judge_act(seen: ActSeen, asked: Sequence[Asked], came: Mapping[str, Mapping[str, int]]) -> list[Broken]:
-    """Judge the answers of one act, and when affinity was back, which it notes in ``seen``.
+    """Judge the answers of one act, and the recovery of affinity, which it notes in ``seen``.
 
-    Args:
-        seen: What struck.
-        asked: All requests of the act; all have ended.
-        came: How often each came to engines of each role.
+    All requests in ``asked`` have ended; ``came`` counts arrivals of each at engines of each role.
     """
     broken = [*_wrong(asked), *_ended(seen, asked), *_once(seen, asked, came)]
     _recover(seen, asked)
@@ -71,7 +67,7 @@ def hit_ratio(asked: Iterable[Asked]) -> tuple[float, int]:
 
 
 def judge_growth(record: Record) -> list[Broken]:
-    """Whether any replica grew, over all its lives."""
+    """True if any replica grew, over all its lives."""
     broken = []
     for name in sorted({sample.replica for sample in record.samples}):
         samples = [sample for sample in record.samples if sample.replica == name]

@@ -1,8 +1,7 @@
-"""One client with one request and a connection of its own: whatever comes of it has a name.
+"""One client with one request and a connection of its own: every outcome has a name.
 
-A visitor decodes nothing: it sees the head, when the first byte of the body came, and whether the answer
-ended as it should. Every way to end is an `End`; `visit` raises nothing but cancellation, and returns within
-``patience_s`` whatever the server does.
+A visitor decodes nothing: it sees the head, the time of the first byte of the body, and the end of the
+answer. `visit` raises nothing but cancellation, and returns within ``patience_s`` with an `End`:
 
     ANSWERED   200, and complete; a stream with its [DONE]
     REJECTED   429
@@ -25,22 +24,22 @@ import httptools
 import msgspec
 
 TAIL_BYTES = 1024
-"""Of a stream's end is kept: more than ``data: [DONE]`` or an error event needs."""
+"""Kept end of a stream: more than ``data: [DONE]`` or an error event needs."""
 
 TIMEOUT_CODES = ("request_timeout", "request_expired")
-"""How an error event says that the deadline passed."""
+"""Codes of error events for a passed deadline."""
 
 ERROR_BYTES_MAX = 4096
-"""Of a body that is no answer is kept at most so much."""
+"""Kept part of a body that is no answer."""
 
 PROBLEM_CHARS = 300
 
 CLOSE_S = 2.0
-"""How long a connection may stay open behind the last answer on it, where that is waited for."""
+"""Time that a connection may stay open behind the last answer on it, where its end is awaited."""
 
 
 class End(StrEnum):
-    """How a visit ended; see the module."""
+    """End of a visit; see the module."""
 
     ANSWERED = "answered"
     REJECTED = "rejected"
@@ -57,21 +56,19 @@ _ENDS = {429: End.REJECTED, 408: End.EXPIRED}
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What came of one request.
+    """Outcome of one request.
 
     Attributes:
-        end: How it ended.
         sent_s: When it was due, in event loop time.
         written_s: When it was written; the same as ``sent_s`` if it never was.
-        ended_s: When it was over.
         ttft_s: From when it was due to the first byte of a 200's body; None if none came.
-        status: HTTP status; 0 if no head came.
+        status: 0 if no head came.
         code: ``error.code`` of an error's body; empty if there was none.
-        retry_after: The header as it came; None if it did not.
-        problem: What was wrong, in words; empty if nothing was.
-        worker: Who answered, as the gateway says.
-        body: All that came of the body, if it was to be kept.
-        surplus_bytes: What came behind the end of the answer, if it was waited for.
+        retry_after: The header; None if it did not come.
+        problem: In words; empty for none.
+        worker: Named by the gateway.
+        body: Received bytes of the body, if it was to be kept.
+        surplus_bytes: Behind the end of the answer, if it was waited for.
     """
 
     end: End
@@ -108,18 +105,11 @@ async def visit(
     due_s: float | None = None,
     whole: bool = False,
 ) -> Visit:
-    """POST one JSON body and see how it ends.
+    """POST one JSON body and observe how it ends.
 
-    Args:
-        base_url: ``http://host:port``.
-        path: For example ``/v1/chat/completions``.
-        body: The JSON body.
-        headers: More headers.
-        streamed: Whether the body asks for a stream, which then must end with ``[DONE]``.
-        patience_s: A visit that is not over by then hangs.
-        leaves_after_s: The visitor closes the connection then, if the answer is not complete; None to stay.
-        due_s: Event loop time at which it should have been sent. Default: now.
-        whole: Keep the body, and wait behind a complete answer until the connection is closed.
+    A streamed answer must end with ``[DONE]``. A visit longer than ``patience_s`` hangs; the visitor leaves
+    an incomplete answer after ``leaves_after_s``, unless None. Times count from ``due_s`` in event loop time
+    (now). ``whole`` keeps the body, and waits behind a complete answer until the connection is closed.
     """
     loop = asyncio.get_running_loop()
     due_s = loop.time() if due_s is None else due_s
@@ -181,7 +171,6 @@ def _ended(
 
 
 def _code_of(body: bytes) -> str:
-    """``code`` of an error in the OpenAI shape."""
     try:
         return msgspec.json.decode(body, type=_ErrorBody).error.code or ""
     except msgspec.DecodeError:
@@ -189,8 +178,6 @@ def _code_of(body: bytes) -> str:
 
 
 class _Connection(asyncio.Protocol):
-    """The visitor's connection, and what came on it."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, *, whole: bool) -> None:
         self._loop = loop
         self._whole = whole
@@ -221,7 +208,6 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def end(self, *, streamed: bool) -> End:
-        """How a visit that is over ended."""
         if not self.complete:
             return End.CUT
         if self.status != 200:

@@ -1,7 +1,6 @@
-"""What the engines say came to them: each of them writes down the id of every request that brings work.
+"""Requests that came to engines: each writes down the id of every request that brings work.
 
-So it is seen whether a request was computed twice. What is behind the end of a line may still be written,
-and is left for the next look.
+So repeated work is seen. A line without its end is left for the next look.
 """
 
 from collections import Counter
@@ -10,18 +9,14 @@ from pathlib import Path
 
 
 class Observer:
-    """Reads what was written since the last look.
-
-    Args:
-        journals: Files of the engines, with the role of each.
-    """
+    """Reader of new lines in the engines' journals, with the role of each."""
 
     def __init__(self, journals: Mapping[Path, str]) -> None:
         self._journals = journals
         self._read_bytes = dict.fromkeys(journals, 0)
 
     def look(self) -> dict[str, Counter[str]]:
-        """How often each new id came, by role."""
+        """Number of arrivals of each new id, by role."""
         came: dict[str, Counter[str]] = {}
         for path, role in self._journals.items():
             if not path.exists():

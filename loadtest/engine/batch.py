@@ -1,15 +1,14 @@
-"""The decode batch of an engine: everybody who runs gets tokens at the same rate.
+"""The decode batch of an engine: all running requests get tokens at the same rate.
 
-So one number tells how far all of them are: the *progress*, tokens that each member has got since the engine
-began. A member that joins at progress p and wants n more tokens ends at p + n, which no later event changes,
-only how soon progress gets there:
+One number, the *progress*, counts the tokens that each member has got since the engine began. A member that
+joins at progress p and wants n more tokens ends at p + n, which no later event changes:
 
     progress  --------+---------------------+---------+----->     a heap of ends: join, leave O(log n)
                  joins at p            ends at p+n    next end
 
-Progress follows time by a `Stretch` as long as nobody joins or leaves; with several data-parallel ranks,
-as long as the same rank is the slowest. Nothing happens token by token. Every ``release_tokens`` a member
-is due to let its out-of-window KV go; those moments are a heap of their own.
+Progress follows time by a `Stretch` until a member joins or leaves or, with several data-parallel ranks,
+another rank becomes the slowest. A second heap has the moments, every ``release_tokens``, at which a member
+releases KV outside its window.
 """
 
 import heapq
@@ -27,9 +26,7 @@ class DecodeBatch:
     """Members of all ranks.
 
     Args:
-        timing: Prices of decode.
-        ranks: Data-parallel ranks.
-        release_tokens: After how many tokens a member's window is due; 0: never.
+        release_tokens: Decoded tokens after which a member's window is due; 0: never.
 
     Attributes:
         progress: Tokens that a member would have got if it had run since the engine began.
@@ -47,15 +44,12 @@ class DecodeBatch:
         self._joins = 0
 
     def __len__(self) -> int:
-        """Members."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Job]:
-        """Members in the order in which they joined."""
         return iter(self._members)
 
     def __contains__(self, job: Job) -> bool:
-        """Whether it is a member."""
         return job in self._members
 
     def requests(self, rank: int) -> int:
@@ -157,10 +151,10 @@ class DecodeBatch:
             self._kv_tokens[rank] += requests * tokens
 
     def _stretches(self) -> Iterator[tuple[Stretch, float]]:
-        """What the slowest rank makes of time from now on, and for how many tokens it is the slowest.
+        """Yield the slowest rank's stretch from now on, and for how many tokens that rank is the slowest.
 
         Steps grow linearly with progress, each rank's at its own rate, so the slowest rank is the upper
-        envelope of straight lines; each one that takes over grows faster than the one before it.
+        envelope of straight lines.
         """
         ranks = len(self._requests)
         lines = [

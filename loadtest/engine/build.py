@@ -24,17 +24,10 @@ def build_worker(
     dialect: Dialect = "sglang",
     emit_s: float = 0.0,
 ) -> Scheduler:
-    """Build an engine.
+    """Build an engine, on the event loop's clock or a virtual one.
 
-    Args:
-        profile: What it is.
-        clock: The event loop, or a virtual clock.
-        observer: Told about every job that leaves.
-        listeners: Who hears the KV events, one for each rank; empty: nobody.
-        pool: Shared with other engines of the same model; read into the profile's host tier, or into one
-            of the usual size if it has none.
-        dialect: Whose cache rules to follow.
-        emit_s: Tokens of streams that come due within this time are told together.
+    ``listeners`` hear the KV events, one for each rank or none. A ``pool`` that engines share is read into
+    the profile's host tier, or one of the usual size. Stream tokens due within ``emit_s`` are sent together.
 
     Raises:
         ValueError: The model or the dialect has no lower tiers, and the profile or the pool asks for them.
@@ -65,12 +58,7 @@ def build_worker(
 
 
 def cache_rules(profile: EngineProfile, dialect: Dialect) -> CacheRules:
-    """The device's cache of one rank.
-
-    Args:
-        profile: The engine.
-        dialect: Whose rules of matching and eviction apply.
-    """
+    """Return the rules of one rank's device cache in a dialect."""
     return replace(
         profile.rules,
         chunk_tokens=profile.chunk_tokens // profile.dp_ranks,

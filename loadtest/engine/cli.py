@@ -25,14 +25,7 @@ from loadtest.engine.settings import Dialect, EngineSettings
 
 
 def main(argv: list[str]) -> int:
-    """Run engines until told to stop.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status.
-    """
+    """Run engines until a signal; return the exit status."""
     parser = _parser(argv)
     options = vars(parser.parse_args(argv))
     engines, control_port = options.pop("engines"), options.pop("control_port")
@@ -224,8 +217,8 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     flag("kv_events_legacy", "vLLM: events as arrays, as before 2026", action=argparse.BooleanOptionalAction)
     _add_hand_over(parser)
-    known = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
-    assert {field.name for field in fields(EngineSettings)} <= known
+    flags = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
+    assert {field.name for field in fields(EngineSettings)} <= flags
     return parser
 
 

@@ -2,14 +2,13 @@
 
     POST /encode                       {req_id, mm_items, embedding_port, ...}: takes ``encode_s`` for each
                                        medium that is not cached, one after the other
-    POST /scheduler_receive_url        a rank of the language worker says where embeddings go
+    POST /scheduler_receive_url        a rank of the language worker gives the address for embeddings
     POST /scheduler_receive_meta_data  answered when the part is encoded
-    POST /send                         after /encode; 500 if nothing of that name is here
+    POST /send                         after /encode; 500 for an unknown name
     GET  /health
 
-A part without ``embedding_port`` waits until all ranks have said where it goes, and fails with 504 after
-``wait_s`` (``disaggregation/encoder/http_server.py`` and ``runtime.py`` of autumn 2026; embeddings themselves
-go by other ways and are left out).
+A part without ``embedding_port`` waits for the addresses of all ranks, and fails with 504 after ``wait_s``
+(``disaggregation/encoder/http_server.py`` and ``runtime.py`` of autumn 2026). Embeddings are left out.
 """
 
 import asyncio
@@ -25,18 +24,15 @@ _BODY_BYTES_MAX = 256 << 20
 
 
 class EmulatedEncoder:
-    """One encoder; an async context manager that listens.
+    """One encoder; an async context manager that listens on ``port``, or a free one.
 
     Args:
-        port: Where; 0 takes a free one.
-        encode_s: See below.
         cached_max: Media whose embeddings are kept, the latest used.
-        wait_s: How long a part waits to be told where it goes.
+        wait_s: Longest wait of a part for its addresses.
 
     Attributes:
         encode_s: Seconds per medium that is not cached.
-        encoded: Media that were encoded.
-        hits: Media whose embeddings were there.
+        hits: Media whose embeddings were cached.
         calls: Paths of all calls, with the part of each.
     """
 
@@ -68,7 +64,6 @@ class EmulatedEncoder:
         return len(self._tasks)
 
     async def __aenter__(self) -> Self:
-        """Listen."""
         await self._side.open("127.0.0.1")
         return self
 

@@ -3,12 +3,9 @@
     async with EmulatedEngine(EngineSettings(dialect="vllm")) as engine:
         ... engine.url ...
 
-Several run in one process, each on its own port. All calls happen on the event loop that
-opened it, and model time passes on that loop's clock.
-
-Besides the engine's own API there are three routes for tests and demonstrations:
-``POST`` and ``DELETE /_fault`` (`loadtest.engine.faults`) and ``GET /_stats``. With ``?port=`` they
-speak for another engine of the process, since one that refuses connections cannot be asked.
+Several run in one process, each on its own port; model time passes on the clock of the event loop that opened
+it. Three routes are for tests and demonstrations: ``POST`` and ``DELETE /_fault`` (`loadtest.engine.faults`)
+and ``GET /_stats``; ``?port=`` addresses another engine of the process, which may refuse connections.
 """
 
 import asyncio
@@ -45,9 +42,8 @@ class EmulatedEngine:
     """An engine on a port of its own.
 
     Args:
-        settings: What it is.
         siblings: Engines of this process by port; it adds itself.
-        pool: KV shared with them; by default it has one of its own if the settings ask for any.
+        pool: KV shared with them; by default one of its own if the settings ask for any.
     """
 
     def __init__(
@@ -81,15 +77,11 @@ class EmulatedEngine:
 
     @property
     def answering(self) -> bool:
-        """Whether a client waits for an answer."""
+        """True if a client waits for an answer."""
         return any(not connection.idle for connection in self._connections)
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: The port cannot be had.
-        """
+        """Listen; `OSError` if the port is taken."""
         self._boot()
         self.accept()
         assert self._opening is not None
@@ -104,7 +96,6 @@ class EmulatedEngine:
         self._siblings.pop(self.port, None)
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
@@ -211,7 +202,7 @@ class EmulatedEngine:
             self.handover.close()
 
     def stats(self) -> Mapping[str, Any]:
-        """What ``/_stats`` tells; see `infos.stats`."""
+        """Body of ``/_stats``; see `infos.stats`."""
         return infos.stats(self.settings, self.counters, self.scheduler, self.handover)
 
     def opened(self, connection: Connection) -> None:

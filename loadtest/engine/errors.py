@@ -1,7 +1,9 @@
-"""Why an engine refuses a request, in the words of each dialect.
+"""Refusals of requests, in the words of each dialect.
 
-vLLM     {"error": {"message", "type", "param", "code"}}
-SGLang   {"object": "error", "message", "type", "param", "code"}; {"error": {"message"}} for /generate
+    vLLM     {"error": {"message", "type", "param", "code"}}
+    SGLang   {"object": "error", "message", "type", "param", "code"}; {"error": {"message"}} for /generate
+
+The HTTP status is repeated as ``code``.
 """
 
 import orjson
@@ -24,15 +26,7 @@ class RequestRefused(Exception):
 def error_body(
     dialect: Dialect, status: int, message: str, *, param: str | None = None, native: bool = False
 ) -> bytes:
-    """Encode an error.
-
-    Args:
-        dialect: Whose shape.
-        status: HTTP status, repeated as ``code``.
-        message: For people.
-        param: The field at fault.
-        native: Whether it answers SGLang's own API.
-    """
+    """Encode an error; ``param`` is the field at fault, ``native`` means SGLang's own API."""
     kind = _TYPES.get(status, "InternalServerError")
     error = {"message": message, "type": kind, "param": param, "code": status}
     if dialect == "vllm":

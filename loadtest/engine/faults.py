@@ -1,9 +1,9 @@
-"""Failures on demand, to test what is in front of an engine.
+"""Failures on demand, to test the software in front of an engine.
 
-``POST /_fault`` adds one, ``DELETE /_fault`` ends them all. Each hits the next ``count``
-requests of the data API (0: all until it is ended), the oldest fault first. With
-``after_chunks`` 0 it strikes before the first byte of the answer, or with ``after_head`` behind the
-answer's head; else after that many chunks of a stream (or in the middle of an answer that is one piece).
+``POST /_fault`` adds one, ``DELETE /_fault`` ends them all. Each hits the next ``count`` requests of the data
+API (0: all), the oldest fault first. With ``after_chunks`` 0 it strikes before the first byte of the answer,
+or with ``after_head`` behind its head; else after that many chunks of a stream (or in the middle of an answer
+in one piece).
 
     kind       what the client sees
     refuse     the port is closed for ``seconds`` (0: until ended), idle connections with it
@@ -17,8 +17,7 @@ answer's head; else after that many chunks of a stream (or in the middle of an a
     error      ``status`` with the dialect's error body; within a stream, an error event
     garbage    bytes that are not HTTP
 
-Some strike in the hand-over of a request between two engines, at the one that has its KV; they hit the next
-``count`` transfers or legs:
+These strike in a hand-over, at the engine that has the KV, for the next ``count`` transfers or legs:
 
     stall_transfer   the KV arrives ``seconds`` late (0: never)
     fail_transfer    it is lost ``seconds`` after it was sent
@@ -51,16 +50,7 @@ LEG_FAULTS: frozenset[FaultKind] = frozenset({"no_params"})
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure.
-
-    Attributes:
-        kind: What happens.
-        after_chunks: Chunks of the answer that still come.
-        count: Requests that it hits; 0 for all.
-        seconds: How long it lasts, in real seconds; see the table above.
-        status: HTTP status of ``error``.
-        after_head: Whether the head of the answer still comes.
-    """
+    """One failure; ``seconds`` are real ones, and the module explains the other fields."""
 
     kind: FaultKind
     after_chunks: int = 0
@@ -71,28 +61,24 @@ class Fault:
 
     @property
     def at_once(self) -> bool:
-        """Whether it strikes before the first byte of the answer."""
+        """True if it strikes before the first byte of the answer."""
         return not self.after_chunks and not self.after_head
 
     @classmethod
     def parse(cls, fields: Any) -> "Fault":
-        """Make a fault from decoded JSON.
-
-        Raises:
-            ValueError: What is wrong with it.
-        """
+        """Make a fault from decoded JSON; `ValueError` says what is wrong with it."""
         if not isinstance(fields, Mapping) or fields.get("kind") not in get_args(FaultKind):
             raise ValueError(f"kind must be one of {', '.join(get_args(FaultKind))}")
-        known = {name: type(default) for name, default in _DEFAULTS.items()}
+        kinds = {name: type(default) for name, default in _DEFAULTS.items()}
         for name, value in fields.items():
             if name == "kind":
                 continue
-            if name not in known:
+            if name not in kinds:
                 raise ValueError(f"unknown field {name!r}")
-            if known[name] is bool:
+            if kinds[name] is bool:
                 if not isinstance(value, bool):
                     raise ValueError(f"{name} must be true or false")
-            elif isinstance(value, bool) or not isinstance(value, int | known[name]) or value < 0:
+            elif isinstance(value, bool) or not isinstance(value, int | kinds[name]) or value < 0:
                 raise ValueError(f"{name} must be a number, at least 0")
         if not 400 <= fields.get("status", 500) <= 599:
             raise ValueError("status must be from 400 to 599")

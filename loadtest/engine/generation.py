@@ -1,8 +1,7 @@
-"""From the scheduler to the socket: sends what has come of a request's jobs, as fast as the client reads.
+"""Sends the tokens of a request's jobs to the socket, as fast as the client reads.
 
-A stream that cannot be written now (a slow client, a stall) costs no memory: only the number of
-tokens sent is kept, and what came meanwhile goes out as one chunk. A client that leaves takes
-its jobs out of the engine.
+A stream that cannot be written now costs no memory: only the number of sent tokens is kept, and the rest goes
+out as one chunk. A client that leaves takes its jobs out of the engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +16,9 @@ class Generation:
     """One request in the engine: a `Sink` for its jobs and the `Owner` of its answer.
 
     Args:
-        answer: Where to write.
-        stream: Whether to send events as tokens come.
-        abort: Takes a job out of the engine.
-        error_body: The body of an error, from its status and text.
-        opens: Whether a stream opens before an error that comes in place of its first token.
+        stream: Send events as tokens come.
+        error_body: Body of an error, from its status and text.
+        opens: Open the stream before an error that comes in place of its first token.
     """
 
     def __init__(

@@ -7,11 +7,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 class Histogram:
-    """Counts values by size.
-
-    Args:
-        bounds: Upper bounds of the buckets, in order; one more has the rest.
-    """
+    """Counts of values by size; ``bounds`` are the ascending upper bounds, one more bucket has the rest."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 

@@ -1,4 +1,4 @@
-"""What an engine tells about itself: models, versions, sizes, load."""
+"""Reports of an engine about itself: models, versions, sizes, load."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,8 +49,8 @@ def server_info(
 ) -> dict[str, Any]:
     """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes.
 
-    ``max_total_num_tokens`` is what the first data-parallel rank's scheduler says of its own cache, and each
-    rank has an internal state (srt/entrypoints/http_server.py, engine.py).
+    ``max_total_num_tokens`` is the cache of the first data-parallel rank, and each rank has an internal state
+    (srt/entrypoints/http_server.py, engine.py).
     """
     rank_tokens = settings.cache_tokens // settings.dp_ranks
     return {

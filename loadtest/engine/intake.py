@@ -1,7 +1,4 @@
-"""What a request body asks for: prompts as packed tokens, and how to answer them.
-
-One function per API makes an `Intake`; the rest of the engine does not know the APIs apart.
-"""
+"""Request bodies as packed prompts and samplings: one function per API makes an `Intake`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +13,9 @@ from radix import ANSWERS_MAX, COUNT_MAX
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """A decoded request.
+    """A decoded request: packed prompts, at least one, with a sampling each.
 
-    Attributes:
-        prompts: Packed prompts, not empty.
-        samplings: How to answer each of them.
-        batch: Whether several prompts were given as a list.
+    ``batch``: they came as a list.
     """
 
     prompts: list[bytes]

@@ -1,4 +1,4 @@
-"""One prompt with one answer on its way through an engine, and who hears of it.
+"""One prompt with one answer on its way through an engine, and the sink that hears of it.
 
                      admit                  last chunk              last token
     submit -> WAITING ----> PREFILLING ----------------> RUNNING ---------------> DONE
@@ -6,8 +6,8 @@
                  +--> ARRIVING (role decode, room reserved) -- deliver --> RUNNING
     abort: from anywhere to DONE
 
-Prompts are packed chained hashes of their full KV blocks (`radix.chain_bytes`), so the engine never
-sees tokens: the emulator keeps them beside the job, the simulator has none.
+Prompts are packed chained hashes of their full KV blocks (`radix.chain_bytes`): the emulator keeps tokens
+beside the job, the simulator has none.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Role = Literal["plain", "prefill", "decode"]
 
 
 class State(IntEnum):
-    """Where a job is."""
+    """State of a job."""
 
     WAITING = 0
     PREFILLING = 1
@@ -32,7 +32,7 @@ class State(IntEnum):
 
 
 class Sink(Protocol):
-    """Who waits for the tokens of a job. May not call the scheduler back synchronously."""
+    """Receiver of a job's tokens. May not call the scheduler back synchronously."""
 
     def emitted(self, job: "Job") -> None:
         """More tokens came: ``job.emitted_tokens`` in all. Without ``job.stream`` only the first is told."""
@@ -47,31 +47,24 @@ class Job:
 
     Attributes:
         blocks: Packed chained hashes of the prompt's full blocks.
-        prompt_tokens: Its length, > 0.
+        prompt_tokens: > 0.
         output_tokens: Length of the answer; 0 for embeddings.
         final_blocks: Blocks of prompt and answer that the engine holds afterwards.
-        final_tokens: Tokens of prompt and answer whose KV exists afterwards: all but the last sampled one.
-        sink: Who is told.
+        final_tokens: Tokens whose KV exists afterwards: all but the last sampled one.
         role: ``plain`` does everything; ``prefill`` ends with the first token and keeps its blocks until
             released; ``decode`` gets its KV delivered and computes no prompt.
-        stream: Whether the sink wants all tokens as they come, or the first and the end.
-        reason: What the sink is told at the end.
+        stream: Tell the sink all tokens as they come, not the first and the end only.
+        reason: Told to the sink at the end.
         index: Number of the answer within its request.
-        id: What the engine's clients call it.
         admitted: Called once it has its room: KV may be sent to a decode job, and a prefill job begins.
-        delivered: Whether a decode job's KV is there.
+        delivered: A decode job's KV is there.
         lease: Its hold on the KV cache; kept after the end for its counts.
-        rank: Data-parallel rank that it runs on.
+        rank: Data-parallel rank.
         cached_tokens: Prompt tokens that needed no prefill; known from admission on.
         context_tokens: Prompt tokens that are cached or computed so far.
-        emitted_tokens: Tokens of the answer that have come.
-        arrived_s: When it was submitted.
-        started_s: When its prefill began; for a decode job, when it had its room.
-        first_s: When its first token came.
-        finished_s: When it left.
-        was_admitted: Whether it ever left the queue.
+        started_s: Start of its prefill; for a decode job, time of its room.
         joined: Progress of the decode batch when it joined; see `loadtest.engine.batch`.
-        backlog_tokens: What its rank counts as its work still to do.
+        backlog_tokens: Its part of its rank's remaining work.
     """
 
     blocks: bytes
@@ -103,5 +96,5 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it has left, or only holds blocks for another engine."""
+        """True if it has left, or only holds blocks for another engine."""
         return self.state >= State.HELD

@@ -1,16 +1,15 @@
-"""KV cache events as the engines encode them: what changed in a cache, as lists and maps for msgpack.
+"""KV cache events as the engines encode them for msgpack.
 
     SGLang    ["BlockStored", [hash], parent, token ids, block size, lora id, medium]
     vLLM      {"type": "BlockStored", "block_hashes": [...], ..., "group_idx": 0, ...}
 
-* **SGLang** (mem_cache/events.py): one store per block, one removal per tree node, hashes signed, and
-  no groups. A sliding window that is freed alone is not told, so an index made from these events
-  overstates what can be reused.
-* **vLLM** (distributed/kv_events.py, and version 0.32 as observed): one store per span of a step and
-  cache group, one removal per block and group, hashes unsigned. A group that keeps only some blocks
-  of the span lists fewer hashes than ``token_ids`` has blocks, sometimes none, and names the parent
-  of the span: where its blocks are follows only from the full group's store in the same batch.
-* vLLM sent the same fields as tagged arrays before they became maps in 2026; ``legacy`` does so.
+* **SGLang** (mem_cache/events.py): one store per block, one removal per tree node, hashes signed, no groups.
+  The end of a window alone is silent, so an index made from these events overstates reuse.
+* **vLLM** (distributed/kv_events.py, and version 0.32 as observed): one store per span of a step and cache
+  group, one removal per block and group, hashes unsigned. A group that keeps only some blocks of the span
+  lists fewer hashes than ``token_ids`` has blocks, sometimes none, and names the parent of the span: the
+  places of its blocks follow only from the full group's store in the same batch.
+* Before 2026 vLLM sent the same fields as tagged arrays (``legacy``).
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,9 +30,9 @@ class CacheGroup:
     """Layers that are cached together; the place in an engine's list of groups is its number.
 
     Attributes:
-        name: What the cache calls it: ``full``, ``sliding_window`` or ``linear``.
+        name: ``full``, ``sliding_window`` or ``linear``.
         kind: vLLM's ``kv_cache_spec_kind``.
-        window_tokens: The sliding window; None without one.
+        window_tokens: None without a sliding window.
     """
 
     name: str
@@ -44,9 +43,9 @@ class CacheGroup:
 def cache_groups(shape: ModelShape) -> list[CacheGroup]:
     """The groups that vLLM makes of a model's layers.
 
-    A group has as many layers as there are of the rarer kind, so that all have pages of one size
-    (vLLM's v1/core/kv_cache_utils.py): 10 full and 60 window layers are seven groups. Full layers come
-    first here, as for MiMo-V2-Flash; the order differs by model, so nobody may rely on it.
+    A group has as many layers as there are of the rarer kind, so that all pages have one size (vLLM's
+    v1/core/kv_cache_utils.py): 10 full and 60 window layers are seven groups. Full layers come first here, as
+    for MiMo-V2-Flash; the order differs by model.
     """
     kinds = [
         (shape.full_layers, CacheGroup("full", "full_attention")),
@@ -59,15 +58,7 @@ def cache_groups(shape: ModelShape) -> list[CacheGroup]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The sequence that a lease stands for.
-
-    Attributes:
-        blocks: Chained hashes of its full blocks, packed; at least of those that are told.
-        tokens: Packed tokens of prompt and answer.
-        salt: The request's ``cache_salt``.
-        lora_name: Its adapter.
-        lora_id: The adapter's number.
-    """
+    """Sequence of a lease: hashes of (at least the reported) full blocks, packed tokens, identity."""
 
     blocks: bytes
     tokens: bytes
@@ -102,18 +93,14 @@ Change = Stored | Removed | Cleared
 
 
 class Encoding(Protocol):
-    """How one kind of engine tells changes."""
+    """One engine's encoding of changes."""
 
     def events(self, changes: Iterable[Change]) -> list[Event]:
         """Everything that it tells about these changes, in order."""
 
 
 class SglangEncoding:
-    """See the module.
-
-    Args:
-        block_tokens: Tokens of a block.
-    """
+    """SGLang's events for blocks of ``block_tokens``; see the module."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
@@ -144,13 +131,7 @@ class SglangEncoding:
 
 
 class VllmEncoding:
-    """See the module.
-
-    Args:
-        block_tokens: Tokens of a block.
-        groups: The engine's cache groups.
-        legacy: Whether events are arrays.
-    """
+    """vLLM's events for cache groups; ``legacy`` ones are arrays. See the module."""
 
     def __init__(self, block_tokens: int, groups: Sequence[CacheGroup], *, legacy: bool = False) -> None:
         self._block_tokens = block_tokens
@@ -183,22 +164,17 @@ class VllmEncoding:
         ids: dict[Span, list[int]],
         events: list[dict[str, Any]],
     ) -> None:
-        """Tell a group's blocks: within the spans of the full group, and each on its own elsewhere.
+        """Report a group's blocks: within the spans of the full group, and each on its own elsewhere.
 
-        Args:
-            change: What was stored.
-            number: Of the group.
-            group: The group.
-            ids: Token ids of spans that another group has told already.
-            events: Takes the events.
+        ``ids`` has token ids of spans that another group has reported; ``events`` takes the events.
         """
-        told = change.spans.get("full", [])
-        kept = change.spans.get(group.name, [])
+        reported = change.spans.get("full", [])
+        stored = change.spans.get(group.name, [])
         if group.name != "full":
-            told = told + _outside(kept, told)
-        for span in told:
+            reported = reported + _outside(stored, reported)
+        for span in reported:
             start, end = span
-            places = sorted({at for first, last in kept for at in range(max(first, start), min(last, end))})
+            places = sorted({at for first, last in stored for at in range(max(first, start), min(last, end))})
             if span not in ids:
                 ids[span] = unpack_ids(_tokens(change.content, start, end, self._block_tokens))
             event = self._event(change.content, start, places, ids[span])
@@ -236,7 +212,7 @@ def _removal(block_hash: int, medium: str, number: int) -> dict[str, Any]:
 
 
 def _extra_keys(content: Content, places: list[int]) -> list[list[str] | None]:
-    """What goes into each block's hash beside its tokens: the adapter, and the salt in the first."""
+    """Parts of each block's hash beside its tokens: the adapter, and the salt in the first."""
     lora = [] if content.lora_name is None else [content.lora_name]
     keys: list[list[str] | None] = [lora or None] * len(places)
     if content.salt is not None and places[0] == 0:

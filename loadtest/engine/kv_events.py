@@ -1,12 +1,10 @@
-"""What an engine tells about its KV cache: gathers the changes of a step and publishes them as one batch.
+"""KV events of an engine: the changes of a step, published as one batch.
 
     cache --stored, removed--> changes --end of the loop's turn--> encoding --> batch --> publisher
 
-The scheduler ends a step within one turn of the event loop, so a batch is what one turn changed: no
-one has to say where a step ends. Engines tell a flush only with the next step that changes
-something, so an idle engine keeps it to itself; here too.
-
-A batch is ``[seconds, [event, ...], data-parallel rank]`` in msgpack.
+The scheduler ends a step within one turn of the event loop, so a batch is the changes of one turn. A flush is
+published with the next step that changes something, as in the engines. A batch is ``[seconds, [event, ...],
+data-parallel rank]`` in msgpack.
 """
 
 import time
@@ -15,19 +13,14 @@ from collections.abc import Callable
 import msgspec
 
 from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv_encoding import Change, Cleared, Content, Encoding, Removed, Stored
 
 
-class KvEvents:
+class KvEvents(KvListener):
     """The listener of one cache.
 
-    Args:
-        encoding: The engine's dialect.
-        content_of: What the blocks of a lease stand for.
-        publish: Takes a batch.
-        defer: Calls back at the end of the loop's turn, as ``loop.call_soon`` does.
-        rank: Data-parallel rank.
-        now_unix_s: Wall clock.
+    ``defer`` calls back at the end of the loop's turn, as ``loop.call_soon`` does.
     """
 
     def __init__(

@@ -13,20 +13,14 @@ from loadtest.engine.served import KnownBlocks
 
 
 class KvFeed:
-    """Listens to an engine's caches and publishes what it hears.
-
-    Args:
-        settings: Of each rank.
-        profile: The engine.
-        vllm: Whose encoding: vLLM's or SGLang's.
-        legacy: Whether vLLM's events are arrays, as before 2026.
+    """Publisher of the events of an engine's caches; vLLM's are arrays with ``legacy``, as before 2026.
 
     Attributes:
         listeners: One per rank.
         settings: The same with the endpoints that were bound.
 
     Raises:
-        OSError: An endpoint cannot be had.
+        OSError: An endpoint is taken.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""What ``/metrics`` tells of the KV cache below and beside the device: pools, tiers and hand-over.
+"""``/metrics`` of the KV cache below and beside the device: pools, tiers and hand-over.
 
-Names are those of SGLang's srt/observability/metrics_collector.py, of vLLM's v1/metrics/loggers.py and of
-its NIXL connector (docs/features/nixl_connector_usage.md). A model without a sliding window or an engine
-without tiers has no such lines, as with the engines.
+Names are those of SGLang's srt/observability/metrics_collector.py, of vLLM's v1/metrics/loggers.py and of its
+NIXL connector (docs/features/nixl_connector_usage.md). Engines without a feature have no such lines.
 """
 
 from collections.abc import Iterable
@@ -17,15 +16,9 @@ _STORAGE = "storage_MooncakeStore"
 def sglang_lines(
     labels: str, scheduler: Scheduler, handover: HandoverCounters | None, *, cached: int, host: int, pool: int
 ) -> Iterable[str]:
-    """SGLang's.
+    """SGLang's lines.
 
-    Args:
-        labels: Of every line.
-        scheduler: The engine.
-        handover: What it received or failed to.
-        cached: Prompt tokens that needed no prefill.
-        host: Of these, those that came from host memory.
-        pool: Of these, those that came from the shared pool before.
+    Of the ``cached`` prompt tokens ``host`` came from host memory, ``pool`` of these from L3.
     """
     sources: dict[str, float] = {"device": cached - host, "host": host - pool, _STORAGE: pool}
     yield from by_label("sglang:cached_tokens_total", labels, "cache_source", sources)
@@ -79,16 +72,10 @@ def vllm_lines(
     host: int,
     pool: int,
 ) -> Iterable[str]:
-    """vLLM's: tokens that came through a connector are external, whatever is behind it.
+    """Lines of vLLM, where tokens that came through a connector are external.
 
-    Args:
-        labels: Of every line.
-        scheduler: The engine.
-        handover: What it received or failed to.
-        prompt: Prompt tokens.
-        cached: Of these, those that needed no prefill and were not received from another engine.
-        host: Of these, those that came from host memory.
-        pool: Of these, those that came from the shared pool before.
+    ``cached`` excludes tokens received from another engine; of it ``host`` came from host memory, and
+    ``pool`` of these from the shared pool.
     """
     local = cached - host
     received = 0 if handover is None else handover.received_tokens

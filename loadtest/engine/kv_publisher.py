@@ -5,9 +5,8 @@
              SGLang  [] [sequence] [batch]            vLLM  [] [topic] [sequence] [batch]
              and one with sequence -1 and no batch behind the last
 
-Sending never waits: a subscriber that reads too slowly loses batches, sees the gap in the sequence
-and asks for them again. What can be asked for is bounded in batches, as in the engines, and also in
-bytes, since a batch of a long prompt holds a megabyte of token ids.
+Sending never waits: a slow subscriber loses batches, sees the gap and asks again. The replay buffer is
+bounded in batches, as in the engines, and in bytes: a batch of a long prompt holds a megabyte of token ids.
 """
 
 import asyncio
@@ -29,17 +28,16 @@ _BOUND = ("ipc://", "inproc://")
 
 
 class KvPublisher:
-    """The sockets of one data-parallel rank. Opened on the event loop that uses it.
+    """The sockets of one data-parallel rank, opened on the event loop that uses it.
 
     Args:
-        settings: Where and how much.
-        replay_topic: Whether replies to a replay name the topic, as vLLM's do.
+        replay_topic: Name the topic in replies to a replay, as vLLM does.
 
     Attributes:
-        settings: The same with the endpoints that were bound, which differ where the port was 0.
+        settings: The same with the endpoints that were bound, which differ for port 0.
 
     Raises:
-        OSError: An endpoint cannot be had.
+        OSError: An endpoint is taken.
     """
 
     def __init__(self, settings: KvEventsSettings, *, replay_topic: bool) -> None:
@@ -95,7 +93,6 @@ class KvPublisher:
         self._context.destroy(linger=0)
 
     async def _replay(self, router: zmq.asyncio.Socket) -> None:
-        """Answer requests until the publisher closes."""
         while True:
             request = await router.recv_multipart()
             if len(request) != 3 or len(request[2]) != 8:

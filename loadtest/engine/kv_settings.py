@@ -1,11 +1,8 @@
-"""``--kv-events-config``: where an engine publishes what its cache stores and removes.
+"""``--kv-events-config``: the endpoints of an engine's KV events.
 
-The JSON is that of both engines (vLLM's config/kv_events.py, SGLang's disaggregation/kv_events.py),
-which differ in one thing: vLLM publishes only with ``enable_kv_cache_events``, SGLang with
-``"publisher": "zmq"``. Either is enough here.
-
-A data-parallel rank r uses the configured port + r, and so does the r-th emulated engine of a
-process; port 0 lets the system choose, and what it chose is advertised.
+The JSON is that of both engines (vLLM's config/kv_events.py, SGLang's disaggregation/kv_events.py). vLLM
+publishes only with ``enable_kv_cache_events``, SGLang with ``"publisher": "zmq"``; either is enough here.
+Rank r, and the r-th emulated engine of a process, use the configured port + r; the system chooses for port 0.
 """
 
 import re
@@ -22,9 +19,9 @@ class KvEventsSettings:
     """One publisher.
 
     Attributes:
-        endpoint: Where batches go. Bound if it has ``*`` or ``::`` or is ``ipc`` or ``inproc``, else
-            connected: then the subscriber binds.
-        replay_endpoint: Where old batches can be asked for, always bound; None for nowhere.
+        endpoint: Of batches. Bound if it has ``*`` or ``::`` or is ``ipc`` or ``inproc``, else connected:
+            then the subscriber binds.
+        replay_endpoint: Of replays, always bound; None for none.
         buffer_steps: Batches that can be replayed.
         hwm: Batches that wait for a slow subscriber before it loses some.
         topic: First frame of every message.
@@ -38,14 +35,7 @@ class KvEventsSettings:
 
     @classmethod
     def parse(cls, text: str) -> "KvEventsSettings | None":
-        """Read the engines' JSON.
-
-        Returns:
-            The settings, or None if it turns events off.
-
-        Raises:
-            ValueError: What is wrong with it.
-        """
+        """Read the engines' JSON; None if it turns events off, `ValueError` if something is wrong with it."""
         try:
             given = msgspec.json.decode(text, type=_Given)
         except msgspec.MsgspecError as error:

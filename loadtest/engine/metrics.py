@@ -1,8 +1,4 @@
-"""What an engine counts, and its ``/metrics`` in the words of each dialect.
-
-Names and labels are those of SGLang's and vLLM's own exporters: the ones that gateways,
-autoscalers and dashboards read.
-"""
+"""Counters of an engine, and its ``/metrics`` with the names and labels of SGLang's and vLLM's exporters."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -11,19 +7,15 @@ from loadtest.engine.handover import Counters as HandoverCounters
 from loadtest.engine.histogram import Histogram, sample
 from loadtest.engine.job import Job
 from loadtest.engine.kv_metrics import sglang_lines, vllm_lines
-from loadtest.engine.scheduler import Scheduler
+from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.engine.settings import EngineSettings
 
 _ABORTED_MAX = 256
 """Ids of the jobs that were aborted last are kept, for tests."""
 
 
-class Counters:
-    """Everything that is counted; the scheduler's `Observer`.
-
-    Args:
-        started_unix_s: When the engine's process began.
-    """
+class Counters(Observer):
+    """All counters; the scheduler's `Observer`."""
 
     def __init__(self, started_unix_s: float = 0.0) -> None:
         self._started_unix_s = started_unix_s

@@ -1,11 +1,8 @@
-"""What an answer will be: decided when the request comes, from the request and the prompt alone.
+"""Answers, decided when the request comes, from the request and the prompt alone.
 
-An engine samples token by token; the emulator knows the whole answer at once, so that a slow
-client costs no buffer and the cache can reserve exactly the room that the answer takes.
-
-Length: ``max_tokens`` with ``ignore_eos`` is exact. Otherwise the model "wants to stop" after
-a length drawn from an exponential distribution (seeded by the prompt), not below
-``min_tokens``; a smaller ``max_tokens`` cuts it there, with reason ``length``.
+So a slow client costs no buffer, and the cache reserves exactly the room of the answer. ``max_tokens`` with
+``ignore_eos`` is exact. Otherwise the length is exponential (seeded by the prompt), not below ``min_tokens``;
+a smaller ``max_tokens`` cuts it, with reason ``length``.
 """
 
 import json
@@ -19,11 +16,11 @@ from loadtest.engine.tokens import TOKEN_BYTES, count, pad, seed_of, words
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What a request says about its answer, in one shape for all endpoints.
+    """Wishes of a request for its answer, in one shape for all endpoints.
 
     Attributes:
-        max_tokens: Upper bound; None leaves it to the model.
-        min_tokens: Lower bound of where the model stops by itself.
+        max_tokens: None leaves it to the model.
+        min_tokens: Least length at which the model stops by itself.
         ignore_eos: Go on to ``max_tokens``.
         stop: Strings that end the answer; they are not part of it.
         n: Answers per prompt.
@@ -46,8 +43,8 @@ class Output:
 
     Attributes:
         tokens: Its length; 0 if there is none.
-        text: What the client gets: text, or the arguments of a tool call. ASCII.
-        kept: What the cache keeps of it, packed, and so what the next turn's prompt should repeat.
+        text: Text, or the arguments of a tool call. ASCII.
+        kept: Packed tokens in the cache, which the next turn's prompt should repeat.
         finish_reason: ``stop``, ``length`` or ``tool_calls``.
         tool: Name of the function called.
         stopped_by: The stop string that ended it.
@@ -78,24 +75,16 @@ TOOL_MARK = b"\xff\x00\x00\x05"
 
 
 def pack_tool_head(name: str) -> bytes:
-    """How a prompt begins a tool call: everything but its arguments."""
+    """Begin of a tool call: everything but its arguments."""
     return TOOL_MARK + pad(name.encode())
 
 
 def choose_output(
     tokens: bytes, choice: int, sampling: Sampling, mean_tokens: int, tokens_max: int
 ) -> Output:
-    """Decide the answer to a prompt.
+    """Decide answer number ``choice`` to a packed prompt, the same for the same arguments.
 
-    Args:
-        tokens: Packed prompt.
-        choice: Number of the answer, from 0, when several are wanted.
-        sampling: What the request says.
-        mean_tokens: Mean length of an answer.
-        tokens_max: Room left in the context, > 0.
-
-    Returns:
-        The answer; the same for the same arguments.
+    ``mean_tokens`` is the mean length, ``tokens_max`` > 0 the room left in the context.
     """
     seed = seed_of(tokens, choice)
     limit = tokens_max if sampling.max_tokens is None else min(sampling.max_tokens, tokens_max)
@@ -121,11 +110,11 @@ def choose_output(
 def _tool_call(sampling: Sampling, name: str, seed: int, limit: int) -> Output:
     text = json.dumps(_example(sampling.parameters or {}, seed, 0), separators=(",", ":"))
     head = pack_tool_head(name)
-    kept = head + pad(text.encode())
-    if count(kept) <= limit:
-        return Output(count(kept), text, kept, "tool_calls", tool=name)
+    packed = head + pad(text.encode())
+    if count(packed) <= limit:
+        return Output(count(packed), text, packed, "tool_calls", tool=name)
     text = text[: max(0, limit * TOKEN_BYTES - len(head))]
-    return Output(limit, text, kept[: limit * TOKEN_BYTES], "length", tool=name)
+    return Output(limit, text, packed[: limit * TOKEN_BYTES], "length", tool=name)
 
 
 def _example(schema: Mapping[str, Any], seed: int, depth: int) -> Any:

@@ -1,7 +1,7 @@
 """Engines to simulate: published models on named hardware, every constant with its source.
 
-A source in brackets is none: ``[D]`` is derived here from published figures, ``[guess]`` is a guess, with
-its reason. Replace what you have measured: ``dataclasses.replace(PROFILES["dense-70b"], chunk_tokens=4096)``.
+In brackets: ``[D]`` is derived from published figures, ``[guess]`` is a guess, with its reason. Replace what
+you have measured: ``dataclasses.replace(PROFILES["dense-70b"], chunk_tokens=4096)``.
 
     memory for KV = GPUs x memory x static fraction - weights, divided by `ModelShape.pools`
     decode step   = overhead + weights read / bandwidth + KV read / bandwidth
@@ -24,30 +24,25 @@ QueueOrder = Literal["fcfs", "lpm", "uncached"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """One engine: a model on hardware, and how it is run.
+    """One engine: a model on hardware, and its configuration.
 
     Attributes:
         name: Its key in `PROFILES`.
-        shape: Layers of the model.
-        prefill: Prices of prefill.
-        decode: Prices of decode.
-        rules: Sizes and rules of the KV cache of one data-parallel rank; `build_worker` fills in the
-        dialect's.
+        rules: KV cache of one data-parallel rank; `build_worker` fills in the dialect's.
         chunk_tokens: Prompt tokens of one prefill step, over all ranks; 0: one whole prompt at a time.
         max_running: Requests that prefill or decode at the same time, over all ranks.
         preallocated: Decode jobs beyond those that may hold room for KV that is on its way, over all ranks
             (SGLang ``DecodeReqToTokenPool``, ``pre_alloc_size``: twice ``max_running`` up to 32, else 0).
         dp_ranks: Data-parallel attention ranks, each with its own cache and queue.
-        interleave: What decode does during a prefill step. ``mixed``: one step with it (vLLM, and SGLang's
-            ``--enable-mixed-chunk``); ``prefill_first``: nothing (SGLang's default); ``apart``: it goes on as
-            if alone.
-        queue_order: Who is admitted first; see `loadtest.engine.scheduler`.
+        interleave: Decode during a prefill step. ``mixed``: one step with it (vLLM, and SGLang's
+            ``--enable-mixed-chunk``); ``prefill_first``: none (SGLang's default); ``apart``: as if alone.
+        queue_order: See `loadtest.engine.waiting`.
         aging: k of the order ``uncached``, in seconds of waiting per second of work.
         host: Loading KV from host memory, per rank.
         handover: Sending KV from a prefill to a decode worker.
         host_tier: KV in host memory, per rank; None: none.
         tensor_parallel: GPUs of one rank, which read from a shared pool in parallel.
-        replicated_kv: Whether each of them needs all KV (latent attention), not a share of the heads.
+        replicated_kv: Each of them needs all KV (latent attention), not a share of the heads.
         pool_bytes_per_s: Reading from a shared pool, the engine's network. 170 GB/s: RDMA into host memory
             (MiMo-V2.5, arXiv:2607.13095, GCache).
     """
@@ -89,13 +84,7 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True)
 class _Gpus:
-    """Hardware of an engine.
-
-    Attributes:
-        count: How many GPUs.
-        memory_bytes: Memory of each.
-        bandwidth_bytes_per_s: Memory bandwidth of each, as specified.
-    """
+    """Hardware of an engine; memory and specified memory bandwidth of each GPU."""
 
     count: int
     memory_bytes: float

@@ -1,8 +1,7 @@
-"""One data-parallel rank: a KV cache, a queue, and the jobs that it works on.
+"""One data-parallel rank: a KV cache, a queue, and its jobs.
 
-Without data-parallel attention an engine is one rank. With it, each rank has the attention, the KV memory
-and the slots of its share of the GPUs; what a step takes is decided over all ranks
-(`loadtest.engine.timing`).
+An engine without data-parallel attention is one rank. With it, each rank has the attention, the KV memory and
+the slots of its share of the GPUs; the time of a step is decided over all ranks (`loadtest.engine.timing`).
 """
 
 from collections.abc import Iterator
@@ -13,12 +12,9 @@ from loadtest.engine.waiting import WaitingJobs
 
 
 class Rank:
-    """One rank.
+    """One rank, numbered from 0.
 
     Args:
-        number: Which one, from 0.
-        stack: Its KV cache, and the tiers below it.
-        waiting: Its queue.
         running_max: Jobs that may prefill or decode on it at the same time.
         preallocated: Jobs that may hold room beyond them until their KV has come and one of those has ended.
     """
@@ -48,13 +44,7 @@ class Rank:
         return job.prompt_tokens - self.cache.match_tokens(job.blocks, job.prompt_tokens)
 
     def push(self, job: Job, uncached_tokens: int, now_s: float) -> None:
-        """Take a job in.
-
-        Args:
-            job: What came.
-            uncached_tokens: Estimate of its work, until it is admitted.
-            now_s: Now.
-        """
+        """Take a job in; ``uncached_tokens`` estimates its work until it is admitted."""
         job.rank = self.number
         job.lease = self.cache.open(job.blocks, job.prompt_tokens, job.output_tokens, now_s)
         self._owe(job, uncached_tokens)
@@ -105,7 +95,7 @@ class Rank:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds room: who finds none now never will."""
+        """True if nobody holds room: who finds none now never will."""
         return not (self.prefilling or self.arriving or self.held or self.decoding)
 
     def _owe(self, job: Job, tokens: int) -> None:

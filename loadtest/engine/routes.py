@@ -29,16 +29,7 @@ _EXPOSITION = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Routes:
-    """Answers the requests of one engine.
-
-    Args:
-        settings: What the engine is.
-        scheduler: Where work goes.
-        handover: Where the legs of requests go that are handed over; None without disaggregation.
-        feed: Its KV events, for those who ask where they are.
-        counters: What it counts.
-        created_unix_s: When it began.
-    """
+    """Answers to the requests of one engine; ``handover`` is None without disaggregation."""
 
     def __init__(
         self,
@@ -95,7 +86,7 @@ class Routes:
         self._closed = True
 
     def brings_work(self, request: Request) -> bool:
-        """Whether faults hit it."""
+        """True if faults hit it."""
         return request.path in self._apis
 
     def answer(self, request: Request, answer: Answer) -> None:
@@ -171,7 +162,6 @@ class Routes:
                 handover.take(plan, job, generation)
 
     def _abort(self, job: Job) -> None:
-        """Drop a job wherever it is."""
         if self._closed:
             return
         if self._handover is None or not self._handover.abort(job):
@@ -192,7 +182,7 @@ class Routes:
         return name, Extra(salt, name, settings.loras.index(name) + 1)
 
     def _salt(self, body: Mapping[str, Any], api: Api) -> str | None:
-        """What keeps the request's cache apart.
+        """Salt that keeps the request's cache apart.
 
         SGLang joins two fields (``entrypoints/openai/serving_base.py``), and its Messages API has neither
         (``entrypoints/anthropic/protocol.py``).
@@ -203,11 +193,7 @@ class Routes:
         return "".join(str(body[name]) for name in names if body.get(name)) or None
 
     def _outputs(self, intake: Intake) -> list[Output]:
-        """Decide all answers.
-
-        Raises:
-            RequestRefused: A prompt with its answer is longer than the context.
-        """
+        """Decide all answers; `RequestRefused` if a prompt with its answer is longer than the context."""
         settings = self._settings
         longest = settings.context_tokens_max
         outputs: list[Output] = []

@@ -1,26 +1,24 @@
-"""When tokens come: queues, prefill steps and a decode batch, on a clock that is passed in.
+"""Timing of tokens: queues, prefill steps and a decode batch, on a clock that is passed in.
 
-* **Prefill** goes in steps. A step takes up to ``chunk_tokens`` from several requests, those begun first,
-  the others in the order of the queue (`loadtest.engine.waiting`); without chunks it is one whole prompt.
-  Its time is `PrefillTiming.step_of`, over all data-parallel ranks. KV that is loaded from host memory
-  hides behind the step that uses it, layer by layer.
-* **Decode** is a batch that shares the engine (`loadtest.engine.batch`). What it does during a prefill
-  step is the profile's ``interleave``: one step of its own with it (``mixed``), nothing
-  (``prefill_first``) or go on (``apart``).
-* **Admission** is when a slot is free, the cache has room for the whole request, and its prefetch is over.
-  So a running request is never preempted.
-* **What is shared.** A SGLang engine inserts blocks after the step that computed them, so requests of one
-  step do not share. A vLLM engine shares blocks that are still being computed (``insert_early``).
-* **Ranks.** A job goes to the rank where the fewest tokens have to be computed until its own are: its
-  uncached tokens plus the rank's backlog. The longest match alone would send every first turn to the one
-  rank that has seen the system prompt. Among equals: fewest running, then least held, then the first.
+* **Prefill** steps take up to ``chunk_tokens`` from several requests, those begun first, then in the order of
+  the queue (`loadtest.engine.waiting`); without chunks a step is one whole prompt. Its time is
+  `PrefillTiming.step_of`, over all data-parallel ranks. Loading from host memory hides behind the step that
+  uses it, layer by layer.
+* **Decode** is a batch that shares the engine (`loadtest.engine.batch`); the profile's ``interleave`` says
+  what it does during a prefill step.
+* **Admission** needs a free slot, room in the cache for the whole request, and the end of its prefetch. So a
+  running request is never preempted.
+* **Sharing.** A SGLang engine inserts blocks after the step that computed them, so requests of one step do
+  not share. A vLLM engine shares blocks that are still being computed (``insert_early``).
+* **Ranks.** A job goes to the rank with the fewest tokens to compute until its own are: its uncached tokens
+  plus the rank's backlog. (The longest match alone would send every first turn to the one rank that has seen
+  the system prompt.) Among equals: fewest running, then least held, then the first.
 * **Hand-over.** A ``prefill`` job ends with its first token and keeps its blocks until `release`. A
   ``decode`` job reserves its room (``job.admitted``), and joins the batch once its KV is there (`deliver`)
-  and fewer than ``max_running`` decode: some more may hold room until then (``preallocated``).
+  and fewer than ``max_running`` decode; ``preallocated`` more may hold room until then.
 
-Modelled times do not drift: a step begins when the one before it was due to end, however late the timer
-was. There is at most one timer for steps, one for the batch and one for prefetches, whatever the number of
-jobs.
+Modelled times do not drift: a step begins when the one before it was due to end, however late the timer was.
+There is at most one timer for steps, one for the batch and one for prefetches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +51,8 @@ class Clock(Protocol):
         """Call later."""
 
 
-class Observer(Protocol):
-    """Who counts: told once about each job that leaves, before its sink is."""
+class Observer:
+    """Hears once of each job that leaves, before its sink; this base class ignores it."""
 
     def left(self, job: Job, reason: str, now_s: float) -> None:
         """A job finished, was aborted or refused."""
@@ -64,13 +62,11 @@ class Scheduler:
     """The queues, the prefill steps and the decode batch of one engine.
 
     Args:
-        profile: Prices and limits of the engine.
-        stacks: The KV stack of each data-parallel rank.
+        stacks: KV stack of each data-parallel rank.
         clock: The event loop, or a virtual clock.
-        observer: Told about every job that leaves.
-        insert_early: Whether blocks are shared while they are being computed (vLLM).
-        release_tokens: After how many decoded tokens a request's window moves on; 0: only at its end.
-        emit_s: Tokens of streams that come due within this time are told together.
+        insert_early: Share blocks while they are being computed (vLLM).
+        release_tokens: Decoded tokens after which a request's window moves on; 0: only at its end.
+        emit_s: Tokens of streams that come due within this time are sent together.
 
     Attributes:
         busy_s: Seconds of prefill steps so far, the one that runs included.
@@ -116,7 +112,6 @@ class Scheduler:
         self.running_max = 0
 
     def _queue(self, cache: KvCache) -> WaitingJobs:
-        """A rank's queue in the order of the profile."""
         profile = self.profile
 
         def matched(job: Job) -> float:
@@ -373,10 +368,7 @@ class Scheduler:
         self._begin_step(now_s)
 
     def _cut_step(self, now_s: float) -> None:
-        """Give up a step whose whole prompts are all gone.
-
-        A chunk that has begun runs to its end, as a kernel does; a whole prompt is many.
-        """
+        """Stop a step whose whole prompts are all gone; a chunk runs to its end, as a kernel does."""
         if any(job.state is State.PREFILLING for job, _ in self._step):
             return
         assert self._step_timer is not None

@@ -16,13 +16,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What requests must have in common to share blocks, beside their tokens.
-
-    Attributes:
-        salt: ``cache_salt``.
-        lora_name: The adapter.
-        lora_id: Its number, from 1.
-    """
+    """Identity that requests must share to share blocks, beside their tokens; ``lora_id`` counts from 1."""
 
     salt: str | None = None
     lora_name: str | None = None
@@ -38,12 +32,7 @@ class Extra:
 
 
 class KnownBlocks(bytes):
-    """Packed hashes that know what they stand for: KV events tell token ids, and the cache has none.
-
-    Attributes:
-        tokens: Packed tokens of the sequence.
-        extra: What else is in the hashes.
-    """
+    """Packed hashes with their tokens and identity: KV events carry token ids, and the cache has none."""
 
     tokens: bytes
     extra: Extra
@@ -51,10 +40,10 @@ class KnownBlocks(bytes):
     @classmethod
     def of(cls, blocks: bytes, tokens: bytes, extra: Extra) -> "KnownBlocks":
         """Attach what hashes stand for."""
-        known = cls(blocks)
-        known.tokens = tokens
-        known.extra = extra
-        return known
+        blocks_known = cls(blocks)
+        blocks_known.tokens = tokens
+        blocks_known.extra = extra
+        return blocks_known
 
     @property
     def content(self) -> Content:
@@ -66,10 +55,7 @@ class KnownBlocks(bytes):
 class ServedJob(Job):
     """One prompt with one answer of a client's request.
 
-    Attributes:
-        prompt: Packed tokens of the prompt.
-        output: What the answer will be.
-        transfer_params: ``kv_transfer_params`` of the answer.
+    ``transfer_params`` is ``kv_transfer_params`` of the answer.
     """
 
     prompt: bytes
@@ -88,17 +74,9 @@ def served_job(
     id_: str = "",
     stream: bool = True,
 ) -> ServedJob:
-    """Make the job of a prompt.
+    """Make the job of a packed prompt, not empty, with its answer.
 
-    Args:
-        prompt: Packed tokens, not empty.
-        extra: Its adapter and salt.
-        output: The answer.
-        sink: Who is told.
-        block_tokens: Tokens of a KV block.
-        index: Number of the answer within its request.
-        id_: What the engine's clients call it.
-        stream: Whether the sink wants tokens as they come.
+    ``index`` is its number within the request.
     """
     # Every token but the last sampled one is computed, so it has KV that the next turn can reuse.
     sequence = prompt + output.kept[:-TOKEN_BYTES]

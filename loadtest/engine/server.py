@@ -1,11 +1,9 @@
-"""HTTP/1.1 for an engine: an asyncio protocol on httptools, and nothing that is not needed.
+"""HTTP/1.1 for an engine: a minimal asyncio protocol on httptools.
 
-One `Connection` per socket, one `Answer` at a time on it; requests that are pipelined wait,
-and the socket is not read while one waits. An answer is written by synchronous calls: no task
-and no queue. When the client reads too slowly `Answer.admits` is False, and the owner keeps
-what it would have written until `resume` is called; tokens are cheap to keep as a number.
-
-Faults strike here, since only here is known what has been sent.
+One `Connection` per socket, one `Answer` at a time on it; pipelined requests wait, and the socket is not read
+meanwhile. An answer is written by synchronous calls, without task or queue: when the client reads too slowly
+`Answer.admits` is False, and the owner waits for `resume`. Faults strike here, where the sent bytes are
+known.
 """
 
 import asyncio
@@ -35,13 +33,9 @@ class Request:
     """A complete request.
 
     Attributes:
-        method: Upper case.
         path: Decoded, without the query.
-        query: As it came.
         headers: Names in lower case; the last of equal names wins.
-        body: Whole.
-        keep_alive: Whether the client wants to go on.
-        chunked: Whether it understands chunked answers (HTTP/1.1).
+        chunked: The client understands chunked answers (HTTP/1.1).
     """
 
     method: str
@@ -54,7 +48,7 @@ class Request:
 
 
 class Owner(Protocol):
-    """Who makes an answer over time."""
+    """Producer of an answer over time."""
 
     def resume(self) -> None:
         """Writing is possible again: send what was kept."""
@@ -72,7 +66,7 @@ class Handler(Protocol):
         """Answer now, or set ``answer.owner`` and answer later."""
 
     def error_body(self, status: int) -> bytes:
-        """What the engine says when it fails."""
+        """Body of the engine's failures."""
 
     def opened(self, connection: "Connection") -> None:
         """A client connected."""
@@ -97,12 +91,12 @@ class Answer:
 
     @property
     def writable(self) -> bool:
-        """Whether the connection takes more now."""
+        """True if the connection takes more now."""
         return not self._stalled and not self._connection.paused
 
     @property
     def streaming(self) -> bool:
-        """Whether the head of an event stream has been sent."""
+        """True if the head of an event stream has been sent."""
         return self._streaming
 
     def send(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
@@ -215,12 +209,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether anything can still be sent."""
+        """True if anything can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being answered."""
+        """True if no request is being answered."""
         return self._answer is None
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:

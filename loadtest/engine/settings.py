@@ -1,9 +1,8 @@
-"""What one emulated engine is: its dialect, its KV cache and the model of its time.
+"""Settings of one emulated engine: its dialect, its KV cache and the model of its time.
 
-The defaults describe one mid-sized replica: half a million tokens of KV cache, prefill at
-20,000 tokens/s, decode at 50 tokens/s a request. They are round numbers, not a measurement;
-set them to those of the engine that you want to stand in for, or begin with a profile
-(`EngineSettings.of`), whose layers, windows and data-parallel ranks then are the engine's too.
+The defaults are round numbers for one mid-sized replica: half a million tokens of KV cache, prefill at 20,000
+tokens/s, decode at 50 tokens/s a request. Set those of the engine that you stand in for, or begin with a
+profile (`EngineSettings.of`), with its layers, windows and data-parallel ranks.
 """
 
 from dataclasses import dataclass, replace
@@ -25,19 +24,18 @@ class EngineSettings:
     """One engine.
 
     Attributes:
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        dialect: Whose wire format and cache rules to follow.
-        profile: Name of a profile, for all that has no setting of its own; empty: full attention, one rank.
+        port: 0 takes a free one.
+        dialect: Of wire format and cache rules.
+        profile: Name of a profile, for all without a setting of its own; empty: full attention, one rank.
         models: Names of the served model; the first is its own, the others are aliases.
         loras: LoRA adapters, requested by name; each has a cache of its own.
         block_tokens: Tokens of a KV block, the unit of reuse.
         cache_tokens: KV capacity in tokens, for running requests and reusable blocks together.
         host_tokens: KV capacity of the host tier in tokens, over all ranks. 0: there is none.
-        write_policy: When blocks are copied to the host tier.
-        prefetch_policy: How long a request waits for the shared pool.
-        pool_tokens: Room of the pool that all engines of one process share, in tokens; needs a host tier
-            that is larger than the device. 0: there is none.
+        write_policy: Of the host tier.
+        prefetch_policy: Of the shared pool.
+        pool_tokens: Room of the pool that all engines of one process share; needs a host tier that is larger
+            than the device. 0: there is none.
         max_model_len: Longest prompt plus output, in tokens.
         prefill_tokens_per_s: Prefill speed at an empty context: 1/b of the service-time formula.
         prefill_base_ms: Fixed time of one prefill step: a of the formula.
@@ -45,8 +43,8 @@ class EngineSettings:
         context_tokens: Cached tokens that double the cost of an uncached one: c0 of the formula.
         chunk_tokens: Tokens that share one prefill step, over all ranks. 0: one request at a time, whole.
         dp_ranks: Data-parallel attention ranks; each has its share of the cache and of the slots.
-        interleave: What decode does during a prefill step; see `EngineProfile`.
-        queue_order: Who is admitted first; see `loadtest.engine.waiting`.
+        interleave: Decode during a prefill step; see `EngineProfile`.
+        queue_order: See `loadtest.engine.waiting`.
         max_running: Requests that prefill or decode at the same time.
         tpot_ms: Time of one decode step. 0: the whole answer comes with its first token.
         tpot_batch: Running requests that double the time of a decode step. 0: none do.
@@ -54,11 +52,10 @@ class EngineSettings:
         speed: All modelled times are divided by this.
         output_tokens: Mean length of an answer that the request does not bound.
         emit_interval_ms: Tokens that come due within this (real) time are sent as one chunk.
-        cache_report: Whether answers report ``cached_tokens``; real engines need a flag for it.
-        body_bytes_max: Largest request body.
-        kv_events: Where KV cache events are published; None for nowhere.
-        kv_events_legacy: Whether vLLM's events are arrays, as before 2026.
-        handover: Its part in prefill/decode disaggregation; None for none.
+        cache_report: Report ``cached_tokens``; real engines need a flag for it.
+        kv_events: Endpoints of KV cache events; None for none.
+        kv_events_legacy: vLLM's events are arrays, as before 2026.
+        handover: Part in prefill/decode disaggregation; None for none.
         journal: File that gets the X-Request-Id of each request that brings work; empty for none.
     """
 
@@ -98,11 +95,7 @@ class EngineSettings:
     journal: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be modelled.
-
-        Raises:
-            ValueError: Names the first wrong setting and its limits.
-        """
+        """Refuse what cannot be modelled with `ValueError`: the first wrong setting and its limits."""
         for name, least in (
             ("block_tokens", 1),
             ("dp_ranks", 1),
@@ -150,14 +143,9 @@ class EngineSettings:
 
     @classmethod
     def of(cls, profile: str, **more: Any) -> "EngineSettings":
-        """Settings of a profile.
+        """Settings of a profile with changes in ``more``.
 
-        Args:
-            profile: Its name.
-            **more: What shall be different.
-
-        Raises:
-            ValueError: There is no such profile, or a setting is wrong.
+        `ValueError` for an unknown profile or a wrong setting.
         """
         if profile not in PROFILES:
             return cls(profile=profile, **more)
@@ -220,8 +208,8 @@ class EngineSettings:
     def _rules(self) -> CacheRules:
         """The cache of one rank: the profile's, in proportion.
 
-        However small, it has room for one request that fits into ``cache_tokens``: a window and a step in
-        the window pool (vLLM: two steps, `loadtest.engine.kv.windows`), one state.
+        However small, it has room for one request that fits into ``cache_tokens``: a window and a step in the
+        window pool (vLLM: two steps, `loadtest.engine.kv.windows`), one state.
         """
         rules = PROFILES[self.profile or _PLAIN].rules
         full_tokens = self.cache_tokens // self.dp_ranks
@@ -250,4 +238,4 @@ class EngineSettings:
 
 
 _PLAIN = "dense-70b"
-"""Where an engine without a profile takes what has no setting: layers with full attention, links."""
+"""Defaults of an engine without a profile: layers with full attention, links."""

@@ -1,14 +1,11 @@
-"""What a model's KV cache weighs: arithmetic over its layers.
-
-A layer keeps one of three things, and the memory of a sequence of n tokens is their sum:
+"""Memory of a model's KV cache: arithmetic over its layers.
 
     full attention     n x layer bytes per token                     grows, shared block by block
     sliding window     min(n, W) x layer bytes per token             bounded by the window
     linear state       one state, whatever n is                      exact position, request-level
 
-(PrfaaS, arXiv:2604.15039, 3.2 calls the first *block-level*, the other two *request-level*.)
-So sixty layers with a window of 128 tokens weigh next to nothing beside ten full layers at
-100K tokens: the capacity gain of hybrid attention is arithmetic, and nothing here is typed in.
+(PrfaaS, arXiv:2604.15039, 3.2 calls the first *block-level*, the other two *request-level*.) So sixty layers
+with a window of 128 tokens weigh next to nothing beside ten full layers at 100K tokens.
 """
 
 from dataclasses import dataclass
@@ -34,14 +31,9 @@ def mla_bytes(latent_dim: int, rope_dim: int, element_bytes: int = BF16_BYTES) -
 def kda_state_bytes(heads: int, key_dim: int, value_dim: int, conv_tokens: int) -> int:
     """Bytes that a layer of Kimi Delta Attention keeps per sequence.
 
-    A float32 matrix per head, and the bfloat16 inputs of the short convolutions over q, k and v
-    (Kimi Linear, arXiv:2510.26692, section 4; vLLM ``MambaStateShapeCalculator.kda_state_shape``).
-
-    Args:
-        heads: Heads of the layer.
-        key_dim: Rows of a head's state.
-        value_dim: Columns of it.
-        conv_tokens: Inputs that the convolutions remember: kernel size - 1.
+    A float32 matrix per head, and the bfloat16 inputs of the short convolutions over q, k and v, which
+    remember ``conv_tokens`` = kernel size - 1 (Kimi Linear, arXiv:2510.26692, section 4; vLLM
+    ``MambaStateShapeCalculator.kda_state_shape``).
     """
     convolved = heads * (2 * key_dim + value_dim) * conv_tokens * BF16_BYTES
     return heads * key_dim * value_dim * FP32_BYTES + convolved
@@ -49,13 +41,7 @@ def kda_state_bytes(heads: int, key_dim: int, value_dim: int, conv_tokens: int) 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """How device memory is divided between what layers keep, per data-parallel rank.
-
-    Attributes:
-        full_tokens: Tokens of the full-attention pool.
-        swa_tokens: Tokens of the sliding-window pool; 0 if no layer has a window.
-        state_slots: Linear states; 0 if no layer has one.
-    """
+    """Device memory per data-parallel rank: tokens of both pools and linear states, 0 for no such layer."""
 
     full_tokens: int
     swa_tokens: int
@@ -64,17 +50,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The layers of a model, by what they keep.
-
-    Attributes:
-        full_layers: Layers with full attention (or latent attention).
-        full_layer_bytes: What each keeps per token.
-        window_layers: Layers with a sliding window.
-        window_layer_bytes: What each keeps per token of its window.
-        window_tokens: W.
-        state_layers: Linear layers.
-        state_layer_bytes: What each keeps per sequence.
-    """
+    """The layers of a model by kind, and the bytes of each per token, token of its window, or sequence."""
 
     full_layers: int
     full_layer_bytes: int
@@ -111,14 +87,6 @@ class ModelShape:
         window = min(tokens, self.window_tokens) * self.window_token_bytes
         return tokens * self.token_bytes + window + self.state_bytes
 
-    def all_full(self) -> "ModelShape":
-        """The same number of layers, all like the full ones; what hybrid attention is compared with."""
-        return ModelShape(full_layers=self.layers, full_layer_bytes=self.full_layer_bytes)
-
-    def capacity_gain(self, tokens: int) -> float:
-        """How many times more sequences of ``tokens`` fit than if every layer had full attention."""
-        return self.all_full().kv_bytes(tokens) / self.kv_bytes(tokens)
-
     def pools(
         self,
         memory_bytes: float,
@@ -128,16 +96,12 @@ class ModelShape:
         ranks: int = 1,
         copies: int = 1,
     ) -> Pools:
-        """Divide the KV memory of an engine.
+        """Divide the KV memory of an engine (``memory_bytes``) over its ``ranks``.
 
-        Args:
-            memory_bytes: Device memory left for KV, over the whole engine.
-            swa_ratio: Tokens of the sliding-window pool per token of the full pool (SGLang
-                ``--swa-full-tokens-ratio``).
-            state_ratio: Bytes of linear states per byte of full KV (SGLang
-                ``--mamba-full-memory-ratio``).
-            ranks: Data-parallel ranks that share the memory.
-            copies: Tensor-parallel ranks that each hold all full KV, which latent attention cannot split.
+        ``swa_ratio`` is tokens of the window pool per token of the full pool (SGLang
+        ``--swa-full-tokens-ratio``), ``state_ratio`` bytes of states per byte of full KV
+        (``--mamba-full-memory-ratio``), ``copies`` the tensor-parallel ranks that each hold all full KV,
+        which latent attention cannot split.
         """
         memory = memory_bytes / ranks
         token_bytes = copies * self.token_bytes + swa_ratio * self.window_token_bytes

@@ -4,12 +4,9 @@
     message [START] role [BODY] content, media, tool calls [END]     one after the other
     prompt  [START] assistant [BODY]                                 what the model continues
 
-Marks are four bytes that begin with 0xFF and so are never text. Every part begins on a token
-boundary, so an answer that comes back as a message of the next turn gives the same tokens as
-it had when it was generated, and its blocks are found in the cache. The three chat APIs
-(chat completions, Anthropic messages, responses) render the same conversation alike.
-
-Media are a fixed number of tokens that depend on their URL or data.
+Marks are four bytes that begin with 0xFF and so are never text. Every part begins on a token boundary, so an
+answer that returns as a message gives the tokens with which it was generated, and its blocks are in the
+cache. The three chat APIs render alike. Media are a fixed number of tokens that depend on their URL or data.
 """
 
 import json
@@ -38,18 +35,10 @@ class BadPrompt(ValueError):
 
 
 def render_chat(messages: Any, tools: Any, *, generate: bool = True) -> bytes:
-    """Render OpenAI or Anthropic messages.
-
-    Args:
-        messages: A list of objects with ``role`` and ``content``.
-        tools: The request's tools, or None.
-        generate: Whether to open the assistant's answer.
-
-    Returns:
-        Packed tokens.
+    """Render OpenAI or Anthropic messages to packed tokens; ``generate`` opens the assistant's answer.
 
     Raises:
-        BadPrompt: It is not a list of objects with a role.
+        BadPrompt: The messages are no list of objects with a role.
     """
     if not isinstance(messages, list) or not messages:
         raise BadPrompt("messages must be a list with at least one message")
@@ -75,10 +64,9 @@ def anthropic_messages(body: Mapping[str, Any]) -> Any:
 
 
 def responses_messages(body: Mapping[str, Any]) -> Any:
-    """``instructions`` and ``input`` of the responses API as one list of messages.
+    """``instructions`` and ``input`` of the responses API as messages.
 
-    Raises:
-        BadPrompt: An item of the input is not an object.
+    `BadPrompt` if an item is not an object.
     """
     given = body.get("input")
     items: Any = [{"role": "user", "content": given}] if isinstance(given, str) else given

@@ -1,23 +1,21 @@
-"""How long an engine takes: every formula of time once.
+"""Every formula of an engine's time.
 
     prefill of u tokens behind c      a + b·u·(1 + (c + u/2)/c0)           policies.estimates.costs, theory E1
     a step of several chunks          step + linear parts + the slowest rank's attention
     decode of n requests, K tokens    base + request·n + kv·K  per step, ``mtp_speedup`` tokens each
     move m seconds beside compute x   max(x + m/L, m + x/L)                    pipelined over L layers
 
-**Chunks.** A prompt in chunks adds up to the formula of the whole prompt, since the price of a token depends
-on its position alone; ``a`` is paid once, with its first chunk, and ``step_s`` by each step. In PrfaaS's
-table 5 (arXiv:2604.15039) a prompt of 1K takes 0.44 s and one of 8K 0.72 s, so the constant is large, and
-one of 128K has not paid it sixteen times: it belongs to the prompt, not to the step.
+**Chunks** of a prompt add up to the formula of the whole prompt: ``a`` is paid once, with the first chunk,
+``step_s`` by each step. In PrfaaS's table 5 (arXiv:2604.15039) a prompt of 1K takes 0.44 s and one of 8K 0.72
+s, so the constant is large, and one of 128K has not paid it sixteen times.
 
-**Data-parallel attention.** Ranks share the experts but attend on their own, each with 1/R of the engine.
-Tokens of all ranks add up in the linear part; in the attention part all wait for the longest (MiMo-V2.5,
-arXiv:2607.13095, 5.2). With one rank, or equal ones, the step is the formula above.
+**Data-parallel attention.** Tokens of all ranks add up in the linear part; in the attention part, each with
+1/R of the engine, all wait for the longest (MiMo-V2.5, arXiv:2607.13095, 5.2). With equal ranks the step is
+the formula above.
 
 **Decode.** A step reads the weights once (``base_s``), the KV of every request (``kv_token_s`` per token of
 context, of the longest rank as above) and pays for each request (window, state, activations). While n
-requests run, K grows by n with every token, so the time of a stretch of tokens is a quadratic with a closed
-solution: `Stretch`. Nothing has to happen token by token.
+requests run, K grows by n with every token: a quadratic with a closed solution, `Stretch`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +33,7 @@ class PrefillTiming:
         a_s: Fixed seconds of a prompt, paid with its first chunk.
         b_s: Seconds per uncached token at an empty context.
         c0_tokens: Context that doubles the price of a token.
-        step_s: Fixed seconds of a step, whatever is in it.
+        step_s: Fixed seconds of a step.
     """
 
     a_s: float
@@ -60,11 +58,9 @@ class PrefillTiming:
         return self.b_s * tokens * ((context_tokens + tokens * 0.5) / self.c0_tokens)
 
     def step_of(self, new_prompts: int, ranks: Sequence[Iterable[tuple[int, int]]]) -> float:
-        """Seconds of one step.
+        """Seconds of one step in which ``new_prompts`` begin.
 
-        Args:
-            new_prompts: How many of the chunks begin a prompt.
-            ranks: For each data-parallel rank its chunks as (tokens, context before them).
+        ``ranks`` has chunks as (tokens, context before them).
         """
         linear_s = longest_s = 0.0
         for chunks in ranks:
@@ -82,12 +78,12 @@ class PrefillTiming:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A decode batch for as long as nobody joins or leaves.
+    """A decode batch until a member joins or leaves.
 
     Attributes:
         step_s: Seconds of a step now; 0: answers come at once.
-        growth_s: Seconds by which a step grows per token that each request has got.
-        tokens_per_step: Tokens that a request gets in a step.
+        growth_s: Growth of a step per token that each request has got, seconds.
+        tokens_per_step: Of each request.
     """
 
     step_s: float
@@ -114,7 +110,7 @@ class DecodeTiming:
     """Prices of decode on one engine.
 
     Attributes:
-        base_s: Seconds of a step whatever is in it: reading the weights, launching kernels.
+        base_s: Fixed seconds of a step: reading the weights, launching kernels.
         request_s: Seconds per request in the batch.
         kv_token_s: Seconds per token of context that the batch attends to, with one rank.
         mtp_speedup: Tokens per step and request: 1, or more with multi-token prediction.
@@ -130,12 +126,9 @@ class DecodeTiming:
         return ranks * (self.request_s * requests + self.kv_token_s * kv_tokens)
 
     def stretch(self, requests: int, kv_tokens: float, ranks: int = 1) -> Stretch:
-        """Decode steps of a batch whose slowest rank has so many requests and tokens of context.
+        """Decode steps of a batch whose slowest rank has ``requests`` > 0 with ``kv_tokens`` of context.
 
-        Args:
-            requests: Requests of that rank, > 0.
-            kv_tokens: Their contexts, summed.
-            ranks: Ranks of the engine; each has a share of its bandwidth.
+        Each of the ``ranks`` has a share of the engine's bandwidth.
         """
         return Stretch(
             self.base_s + self.beside_s(requests, kv_tokens, ranks),
@@ -154,28 +147,17 @@ class DecodeTiming:
 
 
 def pipelined_s(compute_s: float, move_s: float, layers: int) -> float:
-    """Seconds of computing and moving KV, layer by layer, one behind the other.
+    """Seconds of computing and moving KV, layer by layer, one behind the other, in either order.
 
-    Loading: a layer is computed once its KV is there. Sending: a layer's KV goes once it is computed.
-    Both take the longer of the two plus one layer of the other (HiCache design, layer-wise overlap;
-    PrfaaS 3.1, layer-wise pipelining).
-
-    Args:
-        compute_s: Seconds of computing all layers.
-        move_s: Seconds of moving the KV of all layers.
-        layers: How many there are.
+    Both take the longer of the two plus one layer of the other (HiCache design, layer-wise overlap; PrfaaS
+    3.1, layer-wise pipelining).
     """
     return max(compute_s + move_s / layers, move_s + compute_s / layers)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTiming:
-    """A way for KV blocks to go: host to device, or prefill to decode worker.
-
-    Attributes:
-        bytes_per_s: Bandwidth of one engine's end of it.
-        latency_s: Seconds before the first byte arrives.
-    """
+    """A way for KV blocks: host to device, or prefill to decode worker; latency until the first byte."""
 
     bytes_per_s: float
     latency_s: float = 0.0

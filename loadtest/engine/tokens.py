@@ -1,12 +1,9 @@
 """A tokenizer that costs nothing: a token is four bytes.
 
-Text becomes its UTF-8 bytes, padded with zeros to whole tokens; token ids become 4-byte
-little-endian integers. So both are the same packed bytes, a prompt sent as text and the
-same prompt sent as the ids that ``/tokenize`` returns share their cache blocks, and a
-prompt of 400 KB is tokenized in the time of one copy.
-
-Answers are made of four-letter words (three letters and a space): a word is exactly one
-token, and JSON needs no escapes. Which words follows from the prompt alone.
+Text becomes its UTF-8 bytes, padded with zeros to whole tokens; token ids become 4-byte little-endian
+integers. So a prompt as text and as the ids of ``/tokenize`` share their cache blocks, and 400 KB are
+tokenized in the time of one copy. Answers are four-letter words (three letters and a space), one token each,
+which need no escapes in JSON and follow from the prompt alone.
 """
 
 from array import array
@@ -22,21 +19,12 @@ _WORDS = 1 << 14
 
 
 def pack_text(text: str) -> bytes:
-    """Tokenize text.
-
-    Raises:
-        UnicodeEncodeError: The text holds a lone surrogate.
-    """
+    """Tokenize text; `UnicodeEncodeError` for a lone surrogate."""
     return pad(text.encode())
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
-    """Pack token ids.
-
-    Raises:
-        TypeError: An id is not an integer.
-        OverflowError: An id is negative or has more than 32 bits.
-    """
+    """Pack token ids; `TypeError` for one that is not an integer, `OverflowError` for one beyond 32 bits."""
     return array("I", ids).tobytes()
 
 

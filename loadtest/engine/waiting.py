@@ -1,4 +1,4 @@
-"""The jobs of one rank that are not admitted yet, and who is next.
+"""The jobs of one rank that are not admitted yet, and their order.
 
 | order | who is next | where it comes from |
 |---|---|---|
@@ -6,11 +6,10 @@
 | ``lpm`` | who matches most; who came first beyond 128 waiting | SGLang ``schedule_policy.py``, ``lpm`` |
 | ``uncached`` | smallest ``arrival + k·s``, s the seconds of its uncached work | MiMo-V2.5 4.2; theory E4 |
 
-A match changes while a job waits, so ``lpm`` and ``uncached`` look anew at every step, as SGLang does, and
-for the same reason only at the first 128 jobs: looking costs a walk through the tree for each.
-
-A job whose prefetch from the shared pool is not over is passed over (SGLang ``check_prefetch_progress``).
-One that finds no room holds up those behind it, or large requests would starve.
+A match changes while a job waits, so ``lpm`` and ``uncached`` look anew at every step, as SGLang does, at the
+first 128 jobs only: each costs a walk through the tree. A job whose prefetch is not over is passed over
+(SGLang ``check_prefetch_progress``). One without room holds up those behind it, or large requests would
+starve.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +24,9 @@ Key = Callable[[Job], float]
 
 
 class WaitingJobs:
-    """A queue of one rank.
+    """A queue of one rank; ``key`` orders it at every step, None by arrival.
 
-    Args:
-        key: Smallest first, asked at every step; None: order of arrival.
-        arrival_beyond: Whether more than 128 waiting go by arrival, all of them.
+    ``arrival_beyond``: more than 128 waiting go by arrival, all of them.
     """
 
     def __init__(self, key: Key | None = None, *, arrival_beyond: bool = False) -> None:
@@ -38,11 +35,9 @@ class WaitingJobs:
         self._jobs: list[Job] = []
 
     def __len__(self) -> int:
-        """Jobs that wait."""
         return len(self._jobs)
 
     def __iter__(self) -> Iterator[Job]:
-        """Jobs in order of arrival."""
         return iter(self._jobs)
 
     def push(self, job: Job) -> None:
@@ -76,7 +71,7 @@ class WaitingJobs:
                     return
 
     def ready_s(self, now_s: float) -> float:
-        """When the first prefetch is over, if that is what all of them wait for; infinity if not."""
+        """End of the first prefetch, if all of them wait for one; infinity if not."""
         first_s = inf
         for job in self._jobs:
             if job.lease.ready_s <= now_s:

@@ -1,4 +1,4 @@
-"""Random and grammar-based attacks on real gateways, and what must hold whatever comes.
+"""Random and grammar-based attacks on real gateways, and the rules that must hold under them.
 
     seed ──> cases.py ──> a case: bytes to a replica, a worker's answers, log entries, pods, orders
                ^            │
@@ -8,6 +8,6 @@
                             v
                           campaign.py: rounds of cases beside a bystander ──> judge.py ──> findings
 
-``python -m loadtest.fuzz`` runs it. A case is a function of the seed and its number alone, so that each can
-be played again. ``python -m loadtest.fuzz.mutants`` takes mends out and sees that this is found.
+``python -m loadtest.fuzz`` runs it. A case is a function of the seed and its number alone. ``python -m
+loadtest.fuzz.mutants`` takes mends out and expects findings.
 """

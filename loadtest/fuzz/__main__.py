@@ -5,7 +5,7 @@
     python -m loadtest.fuzz --kinds bodies,entries           some kinds of cases
 
 The same seed makes the same cases. The status is 1 if anything was found; each finding names the cases that
-it may come from. Everything ends by itself, and nothing is left behind.
+it may come from.
 """
 
 import argparse
@@ -53,24 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def lines(report: Report) -> list[str]:
     """A run in words."""
-    told = [line for finding in report.findings for line in of_finding(finding)]
-    told.append(
+    found = [line for finding in report.findings for line in of_finding(finding)]
+    found.append(
         f"seed {report.seed}: {report.cases} cases in {report.rounds} rounds, {report.seconds:.0f} s; "
         f"{report.served} requests of bystanders served, longest gap {report.gap_s:.2f} s; "
         f"memory grew by {report.grown_bytes / 2**20:.0f} MiB; {len(report.findings)} findings"
     )
-    return told
+    return found
 
 
 def of_finding(finding: Finding) -> list[str]:
     """A finding in words: what, of which cases, and how to see it again."""
-    told = [f"FOUND: {finding.what}"]
+    text = [f"FOUND: {finding.what}"]
     for suspect in finding.suspects[:SUSPECTS_SHOWN]:
-        told += [f"  {suspect}; again: {suspect.replay}", f"    {suspect.shown()}"]
+        text += [f"  {suspect}; again: {suspect.replay}", f"    {suspect.shown()}"]
     if (left_out := len(finding.suspects) - SUSPECTS_SHOWN) > 0:
         numbers = ",".join(str(each.number) for each in finding.suspects)
-        told.append(f"  or {left_out} others; all again: --only {numbers}")
-    return told
+        text.append(f"  or {left_out} others; all again: --only {numbers}")
+    return text
 
 
 def _told(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""What a case does to the stage, as values."""
+"""Actions of a case on the stage, as values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +15,9 @@ class Wire:
 
     Attributes:
         pieces: Each is a write of its own.
-        replica: Which one.
-        listener: Its port.
-        leaves: Whether the client leaves when all is written, without an answer: it resets the connection, or
-            closes it if that is one of many.
-        repeat: On how many connections the same is written.
+        leaves: The client leaves when all is written, without an answer: it resets the connection, or closes
+            it if that is one of many.
+        repeat: Number of connections on which the same is written.
     """
 
     pieces: tuple[bytes, ...]
@@ -34,9 +32,9 @@ class Script:
     """A worker that is added, asked, and removed.
 
     Attributes:
-        answers: By path what it writes, whole answers with heads; other paths get a good answer.
+        answers: Whole answers with heads, by path; other paths get a good answer.
         hangs: Paths after whose bytes the connection stays open.
-        requests: Sent to a replica while it is there: bodies of completions.
+        requests: Bodies of completions, sent to a replica meanwhile.
     """
 
     answers: dict[str, bytes]
@@ -56,7 +54,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What the API server says of pods, one JSON object each; they are deleted again afterwards."""
+    """Pods of the API server, one JSON object each; they are deleted again afterwards."""
 
     pods: tuple[bytes, ...]
 

@@ -1,4 +1,4 @@
-"""What a hostile worker answers: to probes, to questions about itself, and to requests."""
+"""Answers of a hostile worker: to probes, to questions about itself, and to requests."""
 
 from random import Random
 
@@ -121,7 +121,6 @@ def _completion(random: Random) -> bytes:
 
 
 def _broken(random: Random, whole: bytes) -> bytes:
-    """An answer that breaks the protocol."""
     head, _, body = whole.partition(b"\r\n\r\n")
     match random.randrange(8):
         case 0:
@@ -148,17 +147,17 @@ def _broken(random: Random, whole: bytes) -> bytes:
 
 def answers(random: Random) -> Script:
     """A worker, and requests that go to it."""
-    said = {
+    answers_by_path = {
         "/health": answer(b"{}"),
         "/v1/models": answer(models(random)),
         "/get_server_info": answer(_info(random)),
         "/metrics": answer(_metrics(random), b"text/plain"),
         "/v1/completions": _completion(random),
     }
-    for path in random.sample(sorted(said), random.choice((0, 1, 1, 2))):
+    for path in random.sample(sorted(answers_by_path), random.choice((0, 1, 1, 2))):
         if path != "/v1/models" or random.random() < 0.3:
-            said[path] = _broken(random, said[path])
-    hangs = frozenset(path for path in said if random.random() < 0.08)
+            answers_by_path[path] = _broken(random, answers_by_path[path])
+    hangs = frozenset(path for path in answers_by_path if random.random() < 0.08)
     stream = random.choice((b"true", b"false"))
     body = obj(
         [
@@ -167,4 +166,4 @@ def answers(random: Random) -> Script:
             member("stream", stream),
         ]
     )
-    return Script(said, hangs, (body,) * random.choice((1, 2)))
+    return Script(answers_by_path, hangs, (body,) * random.choice((1, 2)))

@@ -66,14 +66,14 @@ class ApiServer(RawServer):
         await writer.drain()
 
     async def _watch(self, writer: asyncio.StreamWriter) -> None:
-        told = len(self._history)
+        sent = len(self._history)
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         while not writer.is_closing():
-            for _, kind, pod in self._history[told:]:
+            for _, kind, pod in self._history[sent:]:
                 line = b'{"type":"%b","object":%b}\n' % (kind, pod)
                 writer.write(b"%x\r\n%b\r\n" % (len(line), line))
-            told = len(self._history)
+            sent = len(self._history)
             await writer.drain()
             await asyncio.sleep(POLL_S)

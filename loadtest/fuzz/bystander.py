@@ -1,7 +1,7 @@
-"""Somebody who only wants to be served: a request every 50 ms at each replica, whatever the others do.
+"""A well-behaved client: a request every 50 ms at each replica, beside all cases.
 
-Each must be answered with 200: nothing that the cases do makes an engine of the bystander busy, so no
-overload excuses anything else. While a worker that lists no models is there (`excused`), its 502 and 504 are.
+Each must be answered with 200: no case makes an engine of the bystander busy, so overload is no excuse. While
+a worker that lists no models is there (`excused`), its 502 and 504 are excused.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ INTERVAL_S = 0.05
 
 
 class Bystander:
-    """Sends requests while it is entered, and keeps what went wrong.
+    """Sends requests while it is entered, and keeps errors.
 
     Attributes:
-        wrong: What was answered instead, since this was last emptied.
-        served: How many were served.
+        wrong: Other answers, since this was last emptied.
+        served: Number of good answers.
         gap_s: Longest time between two good answers of one replica.
-        excused: Asked when an answer comes that is not 200.
+        excused: Called when an answer comes that is not 200.
     """
 
     def __init__(self, gateways: list[Gateway]) -> None:

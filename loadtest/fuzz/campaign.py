@@ -1,11 +1,11 @@
-"""Rounds of cases beside a bystander; after each the replicas are given time, and judged.
+"""Rounds of cases beside a bystander; after each the replicas settle, and are judged.
 
     warm-up ──> round ──> settled? ──> judged ──> the next round
                   │                      │
                   cases in lanes         nothing left, replicas equal, a snapshot written, memory flat
 
-What is wrong with an answer is told of its case. What is seen only later (in the log, of a bystander, or when
-all is quiet) is told of the cases under way when it was seen first, then of all others of the round.
+A wrong answer is a finding of its case. Later symptoms (in the log, of a bystander, or when all is quiet)
+name the cases under way at first sight, then all others of the round.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ SETTLE_S = 60.0
 SNAPSHOT_S = 30.0
 POLL_S = 0.1
 GROWTH_BYTES_MAX = 96 << 20
-"""What a replica may grow by after the warm-up: bounds of what is kept on purpose are below it."""
+"""Allowed growth of a replica after the warm-up: bounds of intended caches are below it."""
 
 GROWTH_FILES_MAX = 64
 RECENT_S = 1.0
@@ -76,12 +76,7 @@ _OF_WORKER = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that should not be.
-
-    Attributes:
-        what: In words.
-        suspects: The cases that it may come from, the likeliest first.
-    """
+    """An error in words, and the cases that it may come from, the likeliest first."""
 
     what: str
     suspects: tuple[Case, ...]
@@ -89,17 +84,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a run has seen.
+    """Results of a run.
 
     Attributes:
-        seed: Of the cases.
-        findings: What should not be.
-        cases: How many were played.
-        rounds: How many rounds.
-        seconds: How long it took, without the start.
+        seconds: Without the start.
         served: Requests of the bystander that were served.
         gap_s: Its longest time without a good answer.
-        grown_bytes: What the replica that grew most grew by, after the warm-up.
+        grown_bytes: Largest growth of a replica, after the warm-up.
     """
 
     seed: int
@@ -118,14 +109,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be played.
+    """Cases to play.
 
     Attributes:
-        seed: Of the cases.
         seconds: No round begins later.
-        cases: How many at most.
+        cases: Most of them.
         only: These alone; empty for all.
-        kinds: Of these kinds.
         without: A mend that the replicas go without.
         until: The round with the first finding that matches is the last one; None for no such end.
     """
@@ -155,8 +144,6 @@ async def run(plan: Plan, folder: Path, told: Told = lambda _: None) -> Report:
 
 
 class _Campaign:
-    """One run on one stage."""
-
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self._plan = plan
         self._stage = stage
@@ -171,7 +158,6 @@ class _Campaign:
         self.report = Report(plan.seed)
 
     async def run(self, told: Told) -> Report:
-        """Play all rounds."""
         report, began_s = self.report, time.monotonic()
         for number, cases in enumerate(self._plan.rounds()):
             if time.monotonic() - began_s > self._plan.seconds:
@@ -186,7 +172,6 @@ class _Campaign:
         return report
 
     async def _one(self, cases: list[Case]) -> None:
-        """Play one round, and judge what is left of it."""
         self._round = cases
         self._ended.clear()
         lanes = [[each for each in cases if each.kind in SLOW]]
@@ -246,14 +231,12 @@ class _Campaign:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Note what a replica does not say."""
         try:
             yield
         except (ViewFailed, httpx.HTTPError) as failure:
             self._found(f"{type(failure).__name__}: {failure}", tuple(self._round))
 
     async def _judge_rest(self) -> None:
-        """Wait until all is quiet, and see whether it is."""
         await self._tidy()
         left: list[str] = []
         for _ in self._polls(SETTLE_S):
@@ -283,7 +266,6 @@ class _Campaign:
                 await gateway.admin.delete(f"/workers/{quote(worker['id'], safe='')}")
 
     async def _left(self, gateway: Gateway) -> list[str]:
-        """What is not empty or not well at one replica."""
         workers, queue = (await gateway.view("/workers"))["workers"], await gateway.view("/queue")
         readiness = await gateway.view("/readiness")
         counts: dict[str, Any] = {
@@ -300,7 +282,6 @@ class _Campaign:
         return [f"{gateway.name}: {name} {count}" for name, count in counts.items() if count]
 
     async def _seen(self, gateway: Gateway) -> dict[str, Any]:
-        """What all replicas must see alike."""
         workers = (await gateway.view("/workers"))["workers"]
         tree, settings = await gateway.view("/tree"), await gateway.view("/settings")
         return {

@@ -28,14 +28,7 @@ SHOWN_BYTES = 400
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case.
-
-    Attributes:
-        seed: Of the run.
-        number: Of the case in it.
-        kind: A name in `GENERATORS`.
-        action: What it does.
-    """
+    """One case: its number in the run of a seed, a name in `GENERATORS`, and its action."""
 
     seed: int
     number: int
@@ -51,7 +44,7 @@ class Case:
         return f"python -m loadtest.fuzz --seed {self.seed} --only {self.number}"
 
     def shown(self, bytes_max: int = SHOWN_BYTES) -> str:
-        """What it does, with the bytes; long ones are cut."""
+        """Its action, with long bytes cut."""
         text = repr(self.action)
         left_out = len(text) - bytes_max
         return text if left_out <= 0 else f"{text[:bytes_max]} ... ({left_out} more; --show prints all)"

@@ -1,4 +1,4 @@
-"""What somebody may write to Redis: log entries of all kinds, and junk in the namespace's other keys."""
+"""Hostile writes to Redis: log entries of all kinds, and junk in the namespace's other keys."""
 
 from random import Random
 from typing import Any
@@ -32,7 +32,6 @@ _TEXT = (
 
 
 def _wrong(random: Random, depth: int = 0) -> Any:
-    """A value of any type."""
     match random.randrange(8 if depth < 3 else 5):
         case 0:
             return random.choice(_WHOLE)
@@ -87,7 +86,6 @@ def operation(random: Random, now_us: int = 2**50) -> list[Any]:
 
 
 def _batch(random: Random) -> bytes:
-    """The operations of one entry, or what is none."""
     match random.randrange(8):
         case 0:
             return random.randbytes(random.choice((0, 1, 50, 5_000)))
@@ -127,7 +125,6 @@ def _entry(random: Random) -> tuple[Argument, ...]:
 
 
 def _junk(random: Random) -> tuple[Argument, ...]:
-    """Something in another key of the namespace."""
     odd: tuple[Argument, ...] = (b"\xff\xfe", "", "evil", 2**63 - 1, "9" * 400, "-1", "1e300", "\u00b2")
     one = random.choice(odd)
     fields = ("v", "id", "at", "name", "n", "size", "sum", "mark", "bad")

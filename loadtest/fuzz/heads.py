@@ -124,7 +124,6 @@ _COMPLETE = b'{"model":"emulated","prompt":"x","max_tokens":1}'
 
 
 def _one(random: Random) -> bytes:
-    """A head, and what may be its body."""
     line = b" ".join((random.choice(_METHODS), random.choice(_PATHS), random.choice(_VERSIONS)))
     lines = [line]
     if random.random() < 0.85:

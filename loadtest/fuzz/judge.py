@@ -1,9 +1,11 @@
-"""What must hold, judged of what was seen. Everything here is pure.
+"""Rules that must hold, judged by observations. Pure.
 
-every answer      well formed; no 5xx but those that are documented, in the OpenAI shape
-every log line    JSON, bounded, and no error
-the event loop    never held for `HELD_S_MAX` CPU seconds
-afterwards        nothing in flight, reserved or waiting; no degradation; replicas see the same
+    every answer      well formed; no 5xx but those that are documented, in the OpenAI shape
+    every log line    JSON, bounded, and no error
+    the event loop    never held for `HELD_S_MAX` CPU seconds
+    afterwards        nothing in flight, reserved or waiting; no degradation; replicas see the same
+
+`loadtest.fuzz.campaign` collects the observations.
 """
 
 import json
@@ -19,7 +21,7 @@ BEGUN_MAX = 500
 """Requests that one read of one connection may begin."""
 
 LINE_BYTES_MAX = 100_000
-"""Of a log line; `router.logs` cuts them at 64 KiB."""
+"""Longest log line; `router.logs` cuts them at 64 KiB."""
 
 DOCUMENTED: dict[int, frozenset[str]] = {
     501: frozenset({"not_implemented", "method_not_served"}),
@@ -41,13 +43,7 @@ _BODILESS = (204, 304)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer.
-
-    Attributes:
-        status: HTTP status.
-        head: Status line and headers.
-        body: What came of its body.
-    """
+    """One answer; ``head`` is status line and headers."""
 
     status: int
     head: bytes
@@ -55,15 +51,14 @@ class Answer:
 
     @property
     def by_worker(self) -> bool:
-        """Whether it is a worker's, passed on."""
+        """True if a worker gave it."""
         return b"\r\nx-cacheway-worker:" in self.head.lower()
 
 
 def answers_in(data: bytes) -> tuple[list[Answer], str]:
-    """Take the answers of one connection apart; the last one may be incomplete.
+    """Take the answers of one connection apart, of which the last may be incomplete.
 
-    Returns:
-        The answers, and what is wrong with the bytes behind them; empty if nothing is.
+    Return also the error in the bytes behind them; empty for none.
     """
     answers: list[Answer] = []
     at = 0
@@ -93,7 +88,7 @@ def answers_in(data: bytes) -> tuple[list[Answer], str]:
 
 
 def _after_chunks(data: bytes, at: int) -> int:
-    """Where a chunked body ends; the end of all if it does not."""
+    """End of a chunked body; the end of all if it does not end."""
     while (line_end := data.find(b"\r\n", at)) >= 0:
         try:
             size = int(data[at:line_end].partition(b";")[0], 16)
@@ -140,8 +135,8 @@ def judge_line(line: bytes) -> str:
         return f"one read of a connection began {begun} requests" if begun > BEGUN_MAX else ""
     if fields.get("level") in ("error", "critical"):
         where = failure_in(str(fields.get("exception", "")))
-        said = " ".join(str(fields.get(name, "")) for name in ("event", "message", "task", "reason"))
-        return f"an error in the log: {said[:300]} {where}".rstrip()
+        summary = " ".join(str(fields.get(name, "")) for name in ("event", "message", "task", "reason"))
+        return f"an error in the log: {summary[:300]} {where}".rstrip()
     return ""
 
 

@@ -1,9 +1,9 @@
-"""Takes one mend after the other out of the gateway, and sees that the fuzzer finds what it mended.
+"""Takes one mend after the other out of the gateway, and expects the fuzzer to find its bug.
 
     python -m loadtest.fuzz.mutants                  all of them, with the seed 7
     python -m loadtest.fuzz.mutants C5 C7 --seed 3
 
-The status is 1 if something that was taken out was not found within the time.
+The status is 1 if one was not found within the time.
 """
 
 import argparse
@@ -52,8 +52,8 @@ def verdict(name: str, report: Report) -> str:
     if not found:
         return f"{start} NOT FOUND in {report.cases} cases, {report.seconds:.0f} s"
     first = found[0]
-    told = f"{start} found within {report.cases} cases, {report.seconds:.0f} s: {first.what[:300]}"
-    return "\n".join((told, *(f"    likeliest: {each}; {each.replay}" for each in first.suspects[:1])))
+    headline = f"{start} found within {report.cases} cases, {report.seconds:.0f} s: {first.what[:300]}"
+    return "\n".join((headline, *(f"    likeliest: {each}; {each.replay}" for each in first.suspects[:1])))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What may come to the admin API: workers, settings, questions and orders, with hostile values.
+"""Calls of the admin API: workers, settings, questions and orders, with hostile values.
 
 Orders that would rightly stop the service are left out: nothing names a worker that serves, and changes of
 settings that may be valid are only rehearsed (``dry_run``).
@@ -151,7 +151,6 @@ def _worker_path(random: Random) -> str:
 
 
 def _order(random: Random) -> tuple[bytes, str, bytes]:
-    """Method, path and body."""
     match random.randrange(10):
         case 0 | 1 | 2:
             return b"POST", random.choice(("/workers", "/workers", "/admin/workers")), _worker(random)

@@ -1,7 +1,4 @@
-"""Plays a case on the stage, and tells what was wrong with the answers to it.
-
-No case takes longer than some seconds, whatever becomes of it: clients leave when nothing more comes.
-"""
+"""Plays a case on the stage, and checks the answers to it, within some seconds."""
 
 import asyncio
 import contextlib
@@ -20,16 +17,16 @@ from loadtest.fuzz.judge import answers_in, judge_answer
 from loadtest.fuzz.stage import NAMESPACE, Gateway, Stage
 
 ANSWER_S = 3.0
-"""How long the answers of one connection are read."""
+"""Longest time to read the answers of one connection."""
 
 QUIET_S = 0.4
-"""When no more bytes have come for so long, there are no more."""
+"""Silence after which no more bytes are expected."""
 
 LEAVES_S = 0.05
-"""How long a client that leaves waits for an answer."""
+"""Wait of a client that leaves for an answer."""
 
 SEEN_S = 3.0
-"""How long a case waits until the replicas have seen a worker or a pod."""
+"""Longest wait of a case until the replicas have seen a worker or a pod."""
 
 AT_A_TIME = 16
 """Connections of a wire that is repeated."""
@@ -39,11 +36,7 @@ WRITE_S = 5.0
 
 
 class Player:
-    """Plays cases.
-
-    Args:
-        stage: Where.
-    """
+    """Player of cases on a stage."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -127,13 +120,9 @@ def judged(data: bytes) -> list[str]:
 
 
 async def exchanged(port: int, pieces: list[bytes], *, leaves: bool = False, resets: bool = False) -> bytes:
-    """Write to a port of this machine, and read until nothing more comes.
+    """Write pieces to a port of this machine, and read until nothing more comes.
 
-    Args:
-        port: The port.
-        pieces: What is written, one after the other.
-        leaves: Read for a moment only.
-        resets: End with a reset, which may overtake what was written.
+    ``leaves`` reads for a moment only; ``resets`` ends with a reset, which may overtake the written bytes.
     """
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -200,7 +189,6 @@ def _name_of(pod: bytes) -> str:
 
 
 def _argument(argument: Argument) -> Argument:
-    """Put the namespace in front of what names a key."""
     if isinstance(argument, str) and argument.startswith("key:"):
         return f"cw:{{{NAMESPACE}}}:{argument[4:]}"
     return argument

@@ -1,4 +1,4 @@
-"""What pods may say of themselves in labels and annotations, and what an API server may say of pods."""
+"""Hostile labels and annotations of pods, and hostile answers of an API server."""
 
 import json
 from random import Random
@@ -99,9 +99,9 @@ def pod(random: Random, name: str) -> dict[str, Any]:
 def pods(random: Random) -> Pods:
     """Some pods that come together."""
     name = f"evil-{random.getrandbits(32):08x}"
-    told = [
+    objects = [
         json.dumps(pod(random, f"{name}-{number}")).encode() for number in range(random.choice((1, 1, 3)))
     ]
     if random.random() < 0.03:
-        told[0] = damaged(random, told[0]).replace(b"\n", b"")
-    return Pods(tuple(told))
+        objects[0] = damaged(random, objects[0]).replace(b"\n", b"")
+    return Pods(tuple(objects))

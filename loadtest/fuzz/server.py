@@ -17,7 +17,7 @@ class RawServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its base URL."""
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 

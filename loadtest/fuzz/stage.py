@@ -1,9 +1,11 @@
 """The processes that are attacked: two replicas that share a Valkey, engines, a hostile worker, pods.
 
-bystander ──┐          ┌──> engine "calm"        the bystander's own, which no case asks for
-cases ──────┴> replicas┼──> engines "emulated"
-                 │  │  └──> hostile worker       in this process, as is the API server
-              Valkey API server
+    bystander ──┐          ┌──> engine "calm"        the bystander's own, which no case asks for
+    cases ──────┴> replicas┼──> engines "emulated"
+                     │  │  └──> hostile worker       in this process, as is the API server
+                  Valkey API server
+
+Everything ends with the stage.
 """
 
 import contextlib
@@ -28,13 +30,7 @@ ANSWER_S = 30.0
 
 
 class Gateway:
-    """One replica.
-
-    Args:
-        name: What it is called.
-        child: Its process.
-        ports: Of its listeners, ``data`` and ``admin``.
-    """
+    """One replica; ``ports`` of its listeners, ``data`` and ``admin``."""
 
     def __init__(self, name: str, child: Child, ports: dict[str, int]) -> None:
         self.name = name
@@ -60,18 +56,18 @@ class Gateway:
 
     @property
     def files(self) -> int:
-        """How many files it has open."""
+        """Number of open files."""
         return len(list(Path(f"/proc/{self.child.pid}/fd").iterdir()))
 
     @property
     def alive(self) -> bool:
-        """Whether its process exists and has not ended."""
+        """True if its process exists and has not ended."""
         with contextlib.suppress(OSError):
             return Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         return False
 
     def new_lines(self) -> list[bytes]:
-        """What it logged since this was last asked."""
+        """Log lines since the last call."""
         with self.child.log.open("rb") as log:
             log.seek(self._read_bytes)
             data = log.read()
@@ -80,11 +76,7 @@ class Gateway:
         return whole.splitlines()
 
     async def view(self, path: str) -> Any:
-        """What the admin API says.
-
-        Raises:
-            ViewFailed: It does not.
-        """
+        """Return the admin API's answer; `ViewFailed` if there is none."""
         try:
             answer = await self.admin.get(path)
         except httpx.HTTPError as error:
@@ -94,11 +86,7 @@ class Gateway:
         return answer.json()
 
     async def metric(self, name: str) -> float:
-        """The sum of a metric over its labels; 0 if there is none.
-
-        Raises:
-            ViewFailed: It does not say.
-        """
+        """Sum of a metric over its labels, 0 if there is none; may raise `ViewFailed`."""
         answer = await self.client.get("/metrics")
         if answer.status_code != 200:
             raise ViewFailed(f"{self.name}: GET /metrics is {answer.status_code}")
@@ -117,9 +105,7 @@ class ViewFailed(Exception):
 class Stage:
     """All processes; an async context manager.
 
-    Args:
-        folder: For logs.
-        without: A mend that the replicas go without (`loadtest.fuzz.unmended`); empty for none.
+    ``without`` names a missing mend (`loadtest.fuzz.unmended`).
     """
 
     def __init__(self, folder: Path, without: str = "") -> None:

@@ -1,7 +1,6 @@
-"""Mends that can be taken out of a gateway, to see that the fuzzer finds what they mended.
+"""Mends that can be taken out of a gateway, to see that the fuzzer finds their bugs.
 
-Each puts the way back in which the gateway once went wrong. It is done to this process alone, before the
-gateway starts; the gateway itself knows nothing of it.
+Each puts a former bug back into this process alone, before the gateway starts.
 """
 
 import sys
@@ -26,12 +25,11 @@ from router.shared.state import SharedState
 
 @dataclass(frozen=True, slots=True)
 class Unmended:
-    """A finding, and how its mend is taken out of this process.
+    """A former finding.
 
     Attributes:
-        what: The finding.
-        shows: Matches what the fuzzer says of it.
-        take_out: Takes it out; called before the gateway starts.
+        shows: Matches the fuzzer's words for it.
+        take_out: Takes its mend out; called before the gateway starts.
     """
 
     what: str
@@ -49,7 +47,6 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _publish(self: SharedState, op: Op, *more: Op) -> None:
-    """Apply first, and encode then."""
     for each in (op, *more):
         self._fold.apply(each)
         self._publisher.put(_encoder.encode(each))
@@ -67,7 +64,6 @@ _kept: list[Any] = []
 
 def _registrations() -> None:
     def add(_self: Registrations, _part: str, request: Any) -> None:
-        """Keep the whole request, for ever."""
         _kept.append(request)
 
     _put(Encoding, check=lambda _self: None)
@@ -79,7 +75,6 @@ def _entries() -> None:
     decoder = msgspec.msgpack.Decoder(list[kinds])
 
     def decode(data: bytes) -> Decoded[LogOp]:
-        """Let everything but the errors of msgspec go up."""
         try:
             return Decoded(decoder.decode(data))
         except msgspec.MsgspecError:
@@ -104,7 +99,6 @@ def _pods() -> None:
 
 
 def _pipelining() -> None:
-    """Parse all that one read brought at once."""
     _put(client_protocol, PIECE_BYTES=1 << 40)
 
 

@@ -23,7 +23,7 @@ NUMBERS: tuple[bytes, ...] = (
         b"016384",
     ),
 )
-"""Where counts, lengths and times end: those of 32 and 64 bits, of float64, and of ``int``."""
+"""Bounds of counts, lengths and times: those of 32 and 64 bits, of float64, and of ``int``."""
 
 TEXTS: tuple[bytes, ...] = (
     b'""',
@@ -42,7 +42,7 @@ TEXTS: tuple[bytes, ...] = (
 )
 
 LENGTHS = (255, 256, 257, 4_096, 65_536, 240_000, 3_000_000)
-"""Of long texts: around the bound of a name, and far beyond."""
+"""Lengths of texts: around the bound of a name, and far beyond."""
 
 DEPTHS = (3, 60, 500, 2_000, 100_000)
 

@@ -1,10 +1,9 @@
-"""``cacheway`` as the fuzzer starts it: it tells how long its event loop is held, and gives memory back.
+"""``cacheway`` as the fuzzer starts it: it reports how long its event loop is held, and gives memory back.
 
     python -m loadtest.fuzz.watched [--without C5] serve ...
 
-How long the loop is held is counted in CPU seconds of its thread, and in requests that one read begins, so
-that a busy machine is no finding.
-``--without`` takes a mend out first (`loadtest.fuzz.unmended`).
+Holds are counted in CPU seconds of the thread, and in requests that one read begins, so a busy machine is no
+finding. ``--without`` takes a mend out first (`loadtest.fuzz.unmended`).
 """
 
 import ctypes
@@ -30,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 
 async def _run(self: LoopLag) -> None:
-    """Take the place of `LoopLag.run`."""
     while True:
         due_s, spent_s = time.monotonic() + INTERVAL_S, time.thread_time()
         await self._sleep(INTERVAL_S)

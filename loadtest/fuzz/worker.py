@@ -1,6 +1,6 @@
-"""A worker that answers as scripts say; the first part of a path says which: ``/c17/v1/models``.
+"""Scripted workers on one port; the first part of a path names the script: ``/c17/v1/models``.
 
-Each script is a worker of its own to a gateway (its URL has a path), and all share one port.
+Each script is a worker of its own to a gateway (its URL has a path).
 """
 
 import asyncio
@@ -16,12 +16,7 @@ _FINE = answer(b'{"status":"ok"}')
 
 
 class HostileWorker(RawServer):
-    """Answers as its scripts say.
-
-    Attributes:
-        scripts: What is answered, by the first part of the path.
-        asked: How often each of them was asked for each path.
-    """
+    """Answers scripts by the first part of the path; ``asked`` counts calls of each by path."""
 
     def __init__(self) -> None:
         super().__init__()

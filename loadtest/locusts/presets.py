@@ -1,4 +1,4 @@
-"""Presets: how many users there are when, and what a run promises.
+"""Presets: numbers of users over time, and the promises of a run.
 
     smoke     ───────     a minute of a few: does it work at all?
     steady    /──────     ten minutes at one level
@@ -6,8 +6,8 @@
     soak      /──────     four hours: does anything grow?
     overload  ──██───     ten times as many for a third of the time: nobody may be cut, many may be sent away
 
-Users are closed loop, so their number is the load that they want, not what they get. `users_at` is scaled by
-``--users`` and stretched by ``--run-time``.
+Users are closed loop, so their number is the load that they want, not what they get. ``--users`` scales and
+``--run-time`` stretches `users_at`.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,10 @@ class Preset:
     """One kind of run.
 
     Attributes:
-        purpose: What it shows, for people.
-        users: Users, if nobody says.
-        run_s: Length, if nobody says, seconds.
+        users: Default number.
+        run_s: Default length, seconds.
         steps: ``(share of the run, share of the users)``, ascending; between two of them in a straight line.
-        completed_min: Least share of the requests that were not sent away which must complete.
+        completed_min: Least share of the requests not sent away that must complete.
         rejected_max: Greatest share of requests that may be sent away.
     """
 
@@ -58,13 +57,9 @@ PRESETS = {
 
 
 def users_at(preset: Preset, elapsed_s: float, users: int, run_s: float) -> int | None:
-    """How many users there are at a time of a run; None when it is over.
+    """Number of users ``elapsed_s`` >= 0 after the start of a run of ``run_s`` > 0; None when it is over.
 
-    Args:
-        preset: Its kind.
-        elapsed_s: Since its start, seconds, >= 0.
-        users: The most there are, > 0.
-        run_s: Its length, seconds, > 0.
+    ``users`` > 0 is the most there are.
     """
     at = elapsed_s / run_s
     if at >= 1.0:

@@ -1,4 +1,4 @@
-"""One streamed request, as locust is told of it.
+"""One streamed request, as reported to locust.
 
     POST        name of the endpoint   to the head of the answer; with its failures
     TTFT        kind of user           milliseconds to the first content
@@ -6,7 +6,8 @@
     ITL max     kind of user           the longest of them
     completed   kind of user           the whole request; a failure is one that was begun and not completed
 
-Who is sent away (429, or 503 with Retry-After) has not failed: it waits as it is told, and is counted apart.
+A user that is sent away (429, or 503 with Retry-After) has not failed: it waits as long as asked, and is
+counted apart.
 """
 
 import time
@@ -30,14 +31,7 @@ HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
 
 class StreamingUser(HttpUser):
-    """Somebody who streams answers.
-
-    Attributes:
-        kind: Whose requests these are, in reports.
-        summary: Where they are counted.
-        model: Who is asked.
-        headers: Sent with each request.
-    """
+    """A user that streams answers; ``kind`` is its name in reports."""
 
     abstract = True
     kind: ClassVar[str]

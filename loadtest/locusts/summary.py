@@ -1,6 +1,6 @@
-"""What locust does not count: who was sent away, and how much of the prompts was cached.
+"""Figures that locust does not count: requests sent away, and cached tokens of prompts.
 
-Counted in every process; with ``--master`` the workers send theirs along with locust's own statistics.
+With ``--master`` the workers send theirs along with locust's own statistics.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -20,15 +20,12 @@ REJECTED = (429, 503)
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the requests of one kind.
+    """Results of requests of one kind.
 
     Attributes:
         sent: Requests that have ended.
-        completed: Those answered to the last byte.
+        completed: Those answered to the last byte, to which the tokens belong.
         rejected: Those sent away before they began.
-        prompt_tokens: Of the completed ones, as reported.
-        cached_tokens: Likewise, those that were reused.
-        output_tokens: Likewise, those that were generated.
     """
 
     sent: int = 0
@@ -73,12 +70,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Summary:
-    """The counts of a run.
-
-    Attributes:
-        kinds: By kind of user.
-        finished: Processes that have replayed their share of a trace; a worker knows of itself.
-    """
+    """The counts of a run by kind of user; ``finished`` processes have replayed their share of a trace."""
 
     kinds: dict[str, Counts] = field(default_factory=dict)
     finished: int = 0
@@ -113,7 +105,7 @@ class Summary:
         return total
 
     def broken(self, preset: Preset) -> list[str]:
-        """What of a preset's promises was not kept, in words."""
+        """Broken promises of a preset, in words."""
         total = self.total
         if total.completed_ratio is None:
             return ["no request was served"]

@@ -1,8 +1,8 @@
-"""Who puts load on a gateway: people who chat, agents, readers of long documents, bursts, and a trace.
+"""Users of a gateway: people who chat, agents, readers of long documents, bursts, and a trace.
 
-Everybody but the trace plays sessions of `loadtest.workload`, each with prompts of its own shape: no two
-sessions are the same, but those of one application share its system prompt and tools, and every turn repeats
-what came before. With several processes each has sessions of its own.
+All but the trace play sessions of `loadtest.workload`, each kind with a shape of its own: sessions of one
+application share its system prompt and tools, and every turn repeats what came before. Each process has
+sessions of its own.
 """
 
 import itertools
@@ -57,8 +57,7 @@ class SessionUser(StreamingUser):
     """Plays one session after the other, each to its end or its first failure.
 
     Attributes:
-        shape: Of its sessions.
-        sessions: What all users of this kind in this process play; `draw` gives them out.
+        sessions: Of all users of this kind in this process; `draw` gives them out.
     """
 
     abstract = True
@@ -130,11 +129,9 @@ class BurstUser(SessionUser):
 class TraceUser(StreamingUser):
     """A recorded trace, request by request at its times, however slow the answers are.
 
-    There is one in each process, and it sends every n-th request. When all are answered it says so and waits
-    for the end of the run.
+    One in each process sends every n-th request, reports the end and waits for the end of the run.
 
     Attributes:
-        requests: All of the trace, by time.
         share: Of which process this is the user, and of how many.
     """
 

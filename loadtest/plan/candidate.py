@@ -18,11 +18,10 @@ class Family:
     """All of a fleet but the number of its workers.
 
     Attributes:
-        contender: The policy.
-        split: Whether prefill and decode have workers of their own.
+        split: Prefill and decode have workers of their own.
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
-        division: How those that take requests are divided by length; None: all take any length.
+        division: Of those that take requests, by length; None: all take any length.
     """
 
     contender: Contender
@@ -33,7 +32,7 @@ class Family:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         buckets = f", buckets {self.division.label}" if self.division is not None else ""
         return f"{self.contender.label}{', split' * self.split}{self.with_memory}{buckets}"
 
@@ -60,13 +59,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fleet.
-
-    Attributes:
-        family: What it is like.
-        workers: How many take requests.
-        decode_workers: How many only decode; 0 if the family is not split.
-    """
+    """A fleet: workers that take requests, and those that only decode (0 if the family is not split)."""
 
     family: Family
     workers: int
@@ -74,7 +67,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return f"{self.family.contender.label} on {self._workers}{self.family.with_memory}"
 
     @property
@@ -94,14 +87,14 @@ class Candidate:
         return () if division is None else division.bucket_workers(self.workers)
 
     def cost_per_hour(self, prices: Prices) -> float:
-        """What it costs."""
+        """Its cost."""
         memory = (
             self.workers * self.family.host_gib * prices.host_gib + self.family.pool_gib * prices.pool_gib
         )
         return (self.workers + self.decode_workers) * prices.worker + memory
 
     def config(self, base: SimulationConfig) -> SimulationConfig:
-        """How to simulate it."""
+        """Configuration of its simulation."""
         memory = self.family.memory(base.engine)
         return replace(
             base,

@@ -16,13 +16,10 @@ from loadtest.simulator.words import percent, seconds
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Hit ratio of one LRU cache against its size.
+    """Hit ratios of one LRU cache at ascending sizes, and of one without bounds.
 
     Attributes:
-        worker_tokens: Cache of one worker; sizes are told in workers, too.
-        sizes_tokens: Sizes, ascending.
-        hit_ratios: For each of them.
-        infinite_hit_ratio: Of a cache without bounds.
+        worker_tokens: Cache of one worker; sizes are shown in workers, too.
     """
 
     worker_tokens: int
@@ -36,12 +33,7 @@ class Curve:
 
 
 def draw_curve(curve: Curve, plan_tokens: int | None) -> Chart:
-    """Draw what memory is worth.
-
-    Args:
-        curve: Hit ratios.
-        plan_tokens: Cache of the recommended fleet; None if there is none.
-    """
+    """Draw the value of memory; ``plan_tokens`` is the cache of the recommended fleet, if there is one."""
     with style():
         figure, (axes,) = canvas(3.2)
         axes.axhline(
@@ -91,13 +83,7 @@ def draw_curve(curve: Curve, plan_tokens: int | None) -> Chart:
 
 
 def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan: Candidate | None) -> Chart:
-    """Draw what was simulated.
-
-    Args:
-        tried: Fleets, their costs per hour and what came of them.
-        slo: The service level.
-        plan: The recommended fleet.
-    """
+    """Draw simulated fleets with their costs per hour, the service level and the recommended fleet."""
     labels = list(dict.fromkeys(candidate.family.label for candidate, _, _ in tried))
     with style():
         figure, (axes,) = canvas(lines_height_in(len(labels) + 1, columns=2))

@@ -1,8 +1,8 @@
-"""``cacheway plan``: how many workers, how split, under which policy, for a service level and prices.
+"""``cacheway plan``: number of workers, their split and policy, for a service level and prices.
 
     trace or histogram ──> bounds ──> search by simulation ──> one step around it ──> table, page, curve
 
-It says how sure it is and what it assumed. The same command gives the same plan.
+It names its certainty and its assumptions. The same command gives the same plan.
 """
 
 import argparse
@@ -65,12 +65,8 @@ PRICES = Prices()
 def main(argv: list[str]) -> int:
     """Make a plan.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 with a plan, 1 without one or if something cannot be read or written, 2 for a
-        wrong command line, 130 after Ctrl-C.
+    Return 0 with a plan, 1 without one or if something cannot be read or written, 2 for a wrong command line,
+    130 after Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(argv)
@@ -157,12 +153,12 @@ def _show(console: Console, outcome: Outcome) -> None:
     if outcome.found:
         console.print(_table("fleets that hold it", "fleet", outcome.fleet_rows()))
         console.print(_table("one step from the plan", "change", outcome.step_rows()))
-    told = {
+    sections = {
         "Length buckets": outcome.buckets(),
         "How sure": outcome.certainty(),
         "Assumed": outcome.assumptions(),
     }
-    for title, sentences in told.items():
+    for title, sentences in sections.items():
         if not sentences:
             continue
         console.print(title, style="bold")
@@ -336,5 +332,5 @@ def _flag(
 ) -> None:
     """Add a flag whose help ends with its default, if it has one."""
     shown = f"{default:g}" if isinstance(default, float) else default
-    told = "" if default is None else f" [default {shown}]"
-    group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + told)
+    suffix = "" if default is None else f" [default {shown}]"
+    group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + suffix)

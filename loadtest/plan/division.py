@@ -1,9 +1,9 @@
-"""Ways to divide the workers of a fleet by the length of requests.
+"""Divisions of a fleet's workers by the length of requests.
 
-Every bucket has workers of its own, as many as its share of the least possible prefill work asks for: prompts
-behind what an infinite cache of the bucket would have held. A conversation that grows out of its bucket
-begins anew in the next one, and its work there counts. A bucket with more of that work than time for it
-would be drowned, which a percentile over all requests need not show: no fleet is divided so.
+Every bucket has workers of its own, by its share of the least possible prefill work: prompts behind the
+content of an infinite cache of the bucket. A conversation that grows out of its bucket begins anew in the
+next one. A bucket with more of that work than time is excluded, since a percentile over all requests need not
+show it.
 
     requests in  0-64K  64K-256K  256K-1M     divisions
                    x       x         x        0-64K, 64K-256K, 256K-1M;  0-64K, 64K-1M;  0-256K, 256K-1M
@@ -49,27 +49,20 @@ class Division:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return ", ".join(LengthBuckets(self.tokens_max).names)
 
     def bucket_workers(self, workers: int) -> tuple[tuple[int, int], ...]:
-        """So many workers, no fewer than there are buckets, as in `SimulationConfig`."""
+        """Division of so many workers, at least one per bucket, as in `SimulationConfig`."""
         return tuple(zip(self.tokens_max, shared_out(workers, self.works_s), strict=True))
 
 
 def divisions(
     workloads: Sequence[Workload], engine: EngineProfile, expected_output_tokens: int, *, speed: float = 1.0
 ) -> list[Division]:
-    """Divisions into two or more of the published ranges in which there are requests.
+    """Return divisions into two or more of the published ranges with requests, the most buckets first.
 
-    Args:
-        workloads: What comes, one per seed.
-        engine: What the workers are.
-        expected_output_tokens: What the gateway assumes of every answer.
-        speed: Divides the workload's starts and delays.
-
-    Returns:
-        The one with the most buckets first; none if all requests are in one.
+    ``workloads`` are one per seed; ``speed`` divides their starts and delays.
     """
     orders = [workload.in_order() for workload in workloads]
     longest = max(request.tokens for order in orders for request in order) + expected_output_tokens

@@ -1,4 +1,4 @@
-"""Where a search begins: what the arithmetic says of a fleet, without simulating it.
+"""Start of a search: arithmetic of a fleet, without simulation.
 
     TTFT      with infinite caches and no queue it is the prefill of what is new; a limit below that is
               beyond any fleet of this engine
@@ -41,17 +41,11 @@ def prefill_workers_min(
     memory: Memory = NO_MEMORY,
     speed: float = 1.0,
 ) -> int | None:
-    """The fewest workers that the least possible prefill work leaves any idle time.
+    """Fewest workers, up to ``workers_max``, with idle time beside the least possible prefill work.
 
-    Args:
-        workload: What comes.
-        engine: What the workers are.
-        workers_max: No more are considered.
-        memory: What they have below the device.
-        speed: Divides the workload's starts and delays.
+    None if too few.
 
-    Returns:
-        1 to ``workers_max``; None if not even those are enough.
+    ``speed`` divides the workload's starts and delays.
     """
     low, high = 0, workers_max + 1
     while high - low > 1:
@@ -83,7 +77,6 @@ def decode_workers_guess(workload: Workload, engine: EngineProfile, slo: Slo, *,
 
 
 def _token_s(engine: EngineProfile, context_tokens: float, batch: float) -> float:
-    """Seconds per token of a request in a batch."""
     decode = engine.decode
     per_request_s = decode.request_s + decode.kv_token_s * context_tokens
     return (decode.base_s + batch * per_request_s) / decode.mtp_speedup
@@ -99,7 +92,6 @@ def _batch_in_time(engine: EngineProfile, context_tokens: float, limit_s: float 
 
 
 def _duration_s(workload: Workload, engine: EngineProfile, context_tokens: float, batch: float) -> float:
-    """Seconds in which the requests come."""
     if not workload.users:
         return max(max(session.start_s or 0.0 for session in workload.sessions), 1.0)
     token_s = _token_s(engine, context_tokens, batch)

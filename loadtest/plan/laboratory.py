@@ -1,4 +1,4 @@
-"""Where fleets are tried: one simulation per fleet and seed, several at a time."""
+"""Trials of fleets: one simulation per fleet and seed, several at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +18,7 @@ from loadtest.simulator.workload import Workload
 
 
 class Laboratory:
-    """Runs the simulations of a plan and shows how they go.
-
-    Attributes:
-        simulations: How many were run.
-    """
+    """Runner of a plan's simulations, with progress; ``simulations`` counts them."""
 
     def __init__(
         self,
@@ -32,15 +28,7 @@ class Laboratory:
         slo: Slo,
         jobs: int,
     ) -> None:
-        """Prepare.
-
-        Args:
-            console: Where to show it.
-            workloads: One per seed.
-            base: What is the same in all simulations, with the first seed.
-            slo: The service level.
-            jobs: Simulations at the same time.
-        """
+        """Prepare simulations of ``base`` on one workload per seed, ``jobs`` at a time."""
         self.simulations = 0
         self._console = console
         self._workloads = workloads
@@ -55,7 +43,7 @@ class Laboratory:
         return dict(zip(probes, self._trials(cells, labels), strict=True))
 
     def steps(self, steps: Sequence[Step], search: Search) -> list[tuple[Step, Sequence[Trial]]]:
-        """What is around a plan, each step with every seed; simulates those to another load."""
+        """Results of all steps around a plan with every seed; simulates those to another load."""
         seeds = range(len(self._workloads))
         loads = [step for step in steps if step.load != 1.0]
         cells = [self._cell(step.candidate, number, step.load) for step in loads for number in seeds]
@@ -81,9 +69,9 @@ class Laboratory:
                 trials[number] = trial = Trial.of(result)
                 holds = self._slo.margin(trial.figures) >= 0
                 ttft_s = trial.figures["ttft_p90_s"]
-                told = "-" if ttft_s is None else seconds(float(ttft_s))
+                ttft = "-" if ttft_s is None else seconds(float(ttft_s))
                 self._console.print(
-                    f"{labels[number]}: TTFT P90 {told}, {'holds' if holds else 'does not hold'}",
+                    f"{labels[number]}: TTFT P90 {ttft}, {'holds' if holds else 'does not hold'}",
                     markup=False,
                     highlight=False,
                     style="" if holds else "dim",

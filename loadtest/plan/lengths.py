@@ -1,6 +1,6 @@
-"""A workload from a histogram of lengths, for those who have no trace.
+"""A workload from a histogram of lengths, without a trace.
 
-A histogram says how long prompts are and nothing about what they share. What is assumed instead:
+Assumed are:
 
     arrivals    a Poisson process
     lengths     independent draws from the histogram
@@ -11,8 +11,7 @@ A histogram says how long prompts are and nothing about what they share. What is
     prompt    |=====================|--|           not new: shared as far as both reach, the last token never
     prompt    |------------------------|           new
 
-Were every prompt shared by the same part instead, all beginnings would descend from the first prompt, and
-the smallest cache would hold them.
+Were every prompt shared by the same part instead, the smallest cache would hold all beginnings.
 """
 
 import csv
@@ -41,11 +40,11 @@ OUTPUT_COLUMN = "output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class LengthCount:
-    """How often requests of one size come.
+    """Requests of one size.
 
     Attributes:
-        prompt_tokens: Length of the prompt, > 0.
-        output_tokens: Length of the answer, > 0; None if the histogram does not say.
+        prompt_tokens: > 0.
+        output_tokens: > 0; None if the histogram does not say.
         count: Their number, or anything proportional to it.
     """
 
@@ -56,15 +55,13 @@ class LengthCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawing:
-    """What the histogram does not say.
+    """Parameters beside the histogram.
 
     Attributes:
         hit_ratio: Share of prompt tokens that an infinite cache would reuse, 0 to below 1.
-        rate_per_s: Requests per second.
-        requests: How many to draw.
-        output_tokens: Length of answers of which the histogram says nothing.
+        requests: Number to draw.
+        output_tokens: Length of answers that the histogram lacks.
         reuse_s: Mean age of the prompt that a new one shares with, seconds.
-        seed: Of everything.
     """
 
     hit_ratio: float
@@ -99,13 +96,7 @@ def read_lengths(path: Path) -> list[LengthCount]:
 
 
 def draw_workload(name: str, lengths: Sequence[LengthCount], drawing: Drawing) -> Workload:
-    """Draw an open-loop workload.
-
-    Args:
-        name: For tables.
-        lengths: At least one with a count above 0.
-        drawing: The rest.
-    """
+    """Draw an open-loop workload; at least one length has a count above 0."""
     chance = random.Random(f"{drawing.seed}/lengths")
     drawn = chance.choices(lengths, weights=[row.count for row in lengths], k=drawing.requests)
     fresh = FreshBlocks("lengths", drawing.seed)

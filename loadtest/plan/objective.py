@@ -1,4 +1,4 @@
-"""What a plan must hold, and what it costs."""
+"""Requirements of a plan, and its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,9 @@ Figures = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The service level to hold.
+    """The service level to hold; a limit of None allows any value.
 
     Attributes:
-        ttft_p90_s: Limit of the 90th percentile of the time to first token.
-        tpot_p90_s: Limit of the 90th percentile of the time per output token; None: any.
         completed_share: Share of the requests that must be completed, 0 to 1.
     """
 
@@ -40,7 +38,6 @@ class Slo:
         return min(self.ttft_margin(figures), self.tpot_margin(figures))
 
     def __str__(self) -> str:
-        """In words."""
         parts = [f"TTFT P90 ≤ {self.ttft_p90_s:g} s"]
         if self.tpot_p90_s is not None:
             parts.append(f"TPOT P90 ≤ {1000 * self.tpot_p90_s:g} ms")
@@ -64,7 +61,6 @@ class Prices:
     pool_gib: float = 0.006
 
     def __str__(self) -> str:
-        """In words."""
         return (
             f"{self.worker:g} per hour for a worker, {self.host_gib:g} for a GiB of host memory, "
             f"{self.pool_gib:g} for a GiB of the shared pool"

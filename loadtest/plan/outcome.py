@@ -17,28 +17,23 @@ from loadtest.simulator.workload import Workload
 from policies import LengthBuckets
 
 PAYS_RATIO = 1.05
-"""How many times as long a range of lengths waits when it is said to pay for the others."""
+"""Slowdown of a range of lengths from which on it is said to pay for the others."""
 
 HEADINGS = ("cost/h", "TTFT P90", "TPOT P90", "margin", "hit rate", "busy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a search came to.
+    """Result of a search.
 
     Attributes:
-        workload: What was planned for.
-        engine: What the workers are.
-        slo: What had to hold.
-        prices: What fleets cost.
-        found: Fleets that hold it, the cheapest first.
-        tried: Every simulation: the fleet, its cost per hour and what came of it.
-        steps: One step from the cheapest each, its cost per hour and what came of it with each seed.
-        simulations: How many there were.
+        found: Fleets that hold the service level, the cheapest first.
+        tried: Every simulation: the fleet, its cost per hour and its result.
+        steps: One step from the cheapest each, its cost per hour and its result with each seed.
         workers_min: Fewer were not simulated, because of the least possible work.
-        curve: What memory is worth.
-        assumed: Further things that were taken for granted.
-        divisions: Length buckets to try; None if nobody asked for them.
+        curve: Value of memory.
+        assumed: Further assumptions.
+        divisions: Length buckets to try; None if they were not asked for.
         whole: The cheapest fleet without buckets; None if there is none.
     """
 
@@ -63,7 +58,7 @@ class Outcome:
 
     @property
     def plan_tokens(self) -> int | None:
-        """What the cheapest fleet's workers that take requests can hold, in all memory."""
+        """Memory of the cheapest fleet's workers that take requests, in all tiers."""
         if self.plan is None:
             return None
         return self.plan.family.memory(self.engine).capacity_tokens(self.engine, self.plan.workers)
@@ -95,26 +90,26 @@ class Outcome:
         return [(step.name, *self._row(cost, self._worst(trials))) for step, cost, trials in self.steps]
 
     def certainty(self) -> list[str]:
-        """How sure the plan is, in sentences."""
+        """Certainty of the plan, in sentences."""
         requests = self.workload.request_count
-        told = [f"{self.simulations} simulations of {requests:,} requests each."]
+        sentences = [f"{self.simulations} simulations of {requests:,} requests each."]
         if self.plan is None:
-            return told
+            return sentences
         trials = self.trials_of(self.plan)
         p90s_s = [float(trial.figures["ttft_p90_s"] or np.nan) for trial in trials]
-        told.append(
+        sentences.append(
             f"The plan holds with all of {len(trials)} seeds: TTFT P90 from {seconds(min(p90s_s))} to "
             f"{seconds(max(p90s_s))}. The limit is {seconds(self.slo.ttft_p90_s)}."
         )
         low_s, high_s = trials[0].interval_s
-        told.append(
+        sentences.append(
             f"95 % interval of the P90 of one run: {seconds(low_s)} to {seconds(high_s)}, as if requests "
             "were independent; bursts make it wider."
         )
         if high_s > self.slo.ttft_p90_s:
-            told.append("The limit is within that interval: one worker more is the safer choice.")
+            sentences.append("The limit is within that interval: one worker more is the safer choice.")
         worst_s = float(np.nanmax([trial.quarters_s for trial in trials]))
-        told.append(
+        sentences.append(
             f"Worst quarter of the time: TTFT P90 {seconds(worst_s)}"
             + (
                 ", within the limit."
@@ -122,13 +117,12 @@ class Outcome:
                 else ": above the limit, which holds over the whole time only."
             )
         )
-        return told
+        return sentences
 
     def buckets(self) -> list[str]:
-        """Advice on length buckets, in sentences; none if nobody asked.
+        """Advice on length buckets, in sentences; none if it was not asked for.
 
-        First whether they pay, then what came of each division and who waits longer with it, then how to set
-        what is recommended.
+        It says if they pay, the result of each division and its slower requests, and how to set the best.
         """
         if self.divisions is None:
             return []
@@ -160,7 +154,7 @@ class Outcome:
         ]
 
     def _by_length(self, division: Division, plan: Candidate, whole: Candidate) -> str:
-        """Who gains and who pays in a division: a percentile over all hides what becomes of the few."""
+        """Gains and losses of lengths in a division, which a percentile over all hides."""
         tried = [one for one, _, _ in self.tried if one.family.division == division]
         if not tried:
             return ""
@@ -201,8 +195,8 @@ class Outcome:
         return f"not kept; {reached} and does not hold it, more workers would cost more than the plan"
 
     def assumptions(self) -> list[str]:
-        """What was taken for granted, in sentences."""
-        told = [
+        """Assumptions of the plan, in sentences."""
+        sentences = [
             f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
             f"Requests come as in {self.workload.name}: {self.workload.notes}.",
             f"Prices: {self.prices}.",
@@ -210,11 +204,11 @@ class Outcome:
             *self.assumed,
         ]
         if self.workers_min > 1:
-            told.append(
+            sentences.append(
                 f"Fewer than {self.workers_min} workers were not simulated: they would have more prefill to "
                 "do than time for it, even if all their memory were one cache."
             )
-        return told
+        return sentences
 
     def _cost(self, candidate: Candidate) -> float:
         return candidate.cost_per_hour(self.prices)
@@ -235,7 +229,6 @@ class Outcome:
 
 
 def _labels(fleet: Candidate) -> str:
-    """How many workers get which label."""
     names = LengthBuckets(tuple(bound for bound, _ in fleet.bucket_workers)).names
     return ", ".join(
         f"{name} on {count}" for name, (_, count) in zip(names, fleet.bucket_workers, strict=True)

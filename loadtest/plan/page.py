@@ -9,16 +9,7 @@ from loadtest.simulator.page import chart_figure, described, document
 
 
 def plan_page(outcome: Outcome, *, facts: Mapping[str, str], command: str) -> str:
-    """Make the page of a plan.
-
-    Args:
-        outcome: What was found.
-        facts: What was planned for, by name.
-        command: The command line that gives the same plan.
-
-    Returns:
-        A whole HTML document.
-    """
+    """Make the HTML page of a plan; ``facts`` are named, ``command`` gives the same plan."""
     charts = (
         draw_trials(outcome.tried, outcome.slo, outcome.plan),
         draw_curve(outcome.curve, outcome.plan_tokens),

@@ -1,7 +1,9 @@
-"""From a question to a plan: where to begin, what to simulate, when to stop.
+"""From a question to a plan: order and end of the simulations.
 
-bounds ──> every policy and split with the least memory ──> more memory under the best ──> its neighbours
-       ──> the best divided into length buckets, if that is wanted ──> the neighbours of what is best then
+    bounds ──> every policy and split with the least memory ──> more memory under the best ──> its neighbours
+           ──> the best divided into length buckets, if that is wanted ──> the neighbours of what is best then
+
+Neighbours are one step away (`loadtest.plan.steps`).
 """
 
 from collections.abc import Sequence
@@ -37,19 +39,15 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What to plan.
+    """Choices to consider.
 
     Attributes:
-        engine: What the workers are.
-        slo: What must hold.
-        prices: What fleets cost.
-        contenders: Policies to consider, at least one.
-        splits: Whether prefill and decode may have workers of their own: what to consider.
-        host_gib: Sizes of host memory to consider, ascending, GiB per worker.
-        pool_gib: Sizes of shared pools to consider, ascending, GiB.
-        workers_max: No more workers are considered.
+        contenders: Policies, at least one.
+        splits: With and without workers of their own for decode.
+        host_gib: Sizes of host memory, ascending, GiB per worker.
+        pool_gib: Sizes of shared pools, ascending, GiB.
         speed: Divides the workload's starts and delays.
-        divisions: Length buckets to consider for the best fleet without any; None: nobody asks for them.
+        divisions: Length buckets for the best fleet without any; None: not asked for.
     """
 
     engine: EngineProfile
@@ -73,7 +71,7 @@ class Question:
         return [Family(policy, split, *sizes) for split in self.splits for policy in self.contenders]
 
     def steps_around(self, plan: Candidate) -> list[Step]:
-        """What is one step from a plan."""
+        """Everything one step from a plan."""
         return steps_around(plan, self.contenders, self.host_gib, self.pool_gib)
 
     def neighbours(self, plan: Candidate) -> list[Candidate]:
@@ -84,13 +82,7 @@ class Question:
 def make_plan(
     question: Question, workloads: Sequence[Workload], lab: Laboratory, assumed: Sequence[str]
 ) -> Outcome:
-    """Answer a question.
-
-    Args:
-        question: What to plan.
-        workloads: What for, one per seed that must agree.
-        lab: Simulates them.
-        assumed: What was taken for granted in making the workload.
+    """Answer a question for workloads, one per seed, that must agree; ``assumed`` was assumed in making them.
 
     Raises:
         NoPlan: No fleet will do, which is clear at once.
@@ -111,9 +103,9 @@ def make_plan(
             plan = search.settle(divided[0], question.neighbours)
         around = question.steps_around(plan)
         steps = lab.steps(around, search)
-        known = {plan, *(step.candidate for step in around)}
+        tried = {plan, *(step.candidate for step in around)}
         others = search.ranked(dict.fromkeys([whole, *divided, *found]))
-        found = [plan, *(fleet for fleet in others if fleet not in known)]
+        found = [plan, *(fleet for fleet in others if fleet not in tried)]
         capacity_tokens = plan.family.memory(engine).capacity_tokens(engine, plan.workers)
     return Outcome(
         workload=workloads[0],
@@ -148,11 +140,7 @@ def _found(search: Search, floor: "_Floor", question: Question) -> list[Candidat
 
 
 class _Floor:
-    """Where the search of each family begins.
-
-    Raises:
-        NoPlan: There is nowhere to begin.
-    """
+    """Start of each family's search; raises `NoPlan` if there is none."""
 
     def __init__(self, workload: Workload, question: Question) -> None:
         engine, slo = question.engine, question.slo
@@ -188,7 +176,6 @@ class _Floor:
     def ranges_divided(
         self, whole: Candidate, divisions: Sequence[Division]
     ) -> dict[Family, tuple[Range, Range]]:
-        """The same for the ways to divide a fleet."""
         low = min(self._workers_min(whole.family) or whole.workers, whole.workers)
         decode = Range(1, max(whole.decode_workers, 1), self._most)
         families = [replace(whole.family, division=division) for division in divisions]

@@ -1,17 +1,16 @@
 """The search for the cheapest fleet: few simulations, each of a fleet that could still be it.
 
-Each family (policy, split) looks for its fewest workers. More workers make no percentile worse by much, so
-that is a search in an ordered row: from a first guess in growing steps until the answer changes, then by
-halves; growing that changes nothing ends it. What it ends at is simulated with the other seeds, too, and
-takes one worker more until all agree. In the end neighbours of the cheapest fleet are tried: one that is no
-dearer and holds better takes its place.
+Each family (policy, split) looks for its fewest workers, an ordered row: from a first guess in growing steps
+until the answer changes, then by halves; growing that changes nothing ends it. The result is simulated with
+the other seeds, too, and takes one worker more until all agree. In the end a neighbour of the cheapest fleet
+that is no dearer and holds better takes its place.
 
     family A  ──asks──┐                     ┌── what it asked
     family B  ──asks──┼──> one batch of ────┼── what it asked      a family ends when it has found its
     family C  ──asks──┘    simulations      └── what it asked      fleet, or costs more than one found
 
-A family is a generator that asks for simulations and goes on when they are done. Families move in step, so
-that the outcome does not depend on which process is faster.
+A family is a generator that asks for simulations. Families move in step, so that the outcome does not depend
+on which process is faster.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -23,14 +22,14 @@ from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.trial import Trial
 
 FUTILE, GAIN = 4, 0.01
-"""So many times the workers for less than this share of the limit, and more workers are no remedy."""
+"""FUTILE times the workers for less than GAIN of the limit: more workers are no remedy."""
 
 GROWTH = 1.5
 """A step of a search: to that many times the number, and at least to the next."""
 
 
 AMPLE = 8
-"""So many times the decode workers that arithmetic asks for keep no prefill waiting."""
+"""Factor on the decode workers of the arithmetic with which no prefill waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,7 @@ Run = Callable[[Sequence[Probe]], Mapping[Probe, Trial]]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers of workers to consider.
-
-    Attributes:
-        low: No fewer.
-        first: Where to begin.
-        high: No more.
-    """
+    """Numbers of workers to consider, and the first one to try."""
 
     low: int
     first: int
@@ -64,21 +57,10 @@ class Range:
 
 
 class Search:
-    """Looks for the cheapest fleet that holds a service level.
-
-    Attributes:
-        trials: All simulations so far.
-    """
+    """Search for the cheapest fleet that holds a service level; ``trials`` has all simulations so far."""
 
     def __init__(self, slo: Slo, prices: Prices, seeds: int, run: Run) -> None:
-        """Prepare a search.
-
-        Args:
-            slo: The service level.
-            prices: What fleets cost.
-            seeds: How many seeds must agree.
-            run: Runs simulations.
-        """
+        """Prepare a search in which ``seeds`` must agree; ``run`` runs simulations."""
         self.trials: dict[Probe, Trial] = {}
         self._slo = slo
         self._prices = prices
@@ -89,12 +71,8 @@ class Search:
     def search(self, families: Mapping[Family, tuple[Range, Range]]) -> list[Candidate]:
         """Find the fewest workers of each family that may be the cheapest.
 
-        Args:
-            families: What to choose from, each with its numbers of workers that take requests and of those
-                that only decode; the latter are for families that are split.
-
-        Returns:
-            Fleets that hold the service level with all seeds, ranked.
+        ``families`` have numbers of workers that take requests and, if split, of those that only decode.
+        Return fleets that hold the service level with all seeds, ranked.
         """
         found: list[Candidate] = []
         asking = [self._family(family, *ranges) for family, ranges in families.items()]
@@ -122,15 +100,10 @@ class Search:
             self.trials.update(self._run(list(missing)))
 
     def settle(self, plan: Candidate, neighbours: Callable[[Candidate], Sequence[Candidate]]) -> Candidate:
-        """Move to the best of a fleet's neighbours until none is better.
+        """Move from a fleet that holds the service level to the best of its neighbours until none is better.
 
-        Args:
-            plan: A fleet that holds the service level.
-            neighbours: What is one step from a fleet.
-
-        Returns:
-            A fleet that costs no more and holds the service level with all seeds; all its neighbours have
-            been tried with all seeds. Later searches give up what costs more.
+        The result costs no more and holds with all seeds; all its neighbours have been tried with all seeds.
+        Later searches give up what costs more.
         """
         while True:
             around = neighbours(plan)
@@ -153,12 +126,12 @@ class Search:
         return self.cost(candidate), -self.margin(candidate)
 
     def is_leaner(self, candidate: Candidate, other: Candidate) -> bool:
-        """Whether a fleet is cheaper than another one, or costs as much with fewer workers."""
+        """True if a fleet is cheaper than another one, or costs as much with fewer workers."""
         one, two = ((self.cost(fleet), fleet.workers + fleet.decode_workers) for fleet in (candidate, other))
         return one < two
 
     def cost(self, candidate: Candidate) -> float:
-        """What a fleet costs per hour."""
+        """Cost of a fleet per hour."""
         return candidate.cost_per_hour(self._prices)
 
     def margin(self, candidate: Candidate) -> float:
@@ -195,13 +168,10 @@ class Search:
         margin: Callable[[Figures], float],
         cost: Callable[[int], float] | None = None,
     ) -> Asking:
-        """The least fleet of a row whose margin is not negative.
+        """The least fleet of a row whose ``margin`` is not negative.
 
-        Args:
-            make: A fleet for a number of workers.
-            among: Those numbers.
-            margin: What must not be negative.
-            cost: The least that the outcome costs; by default what the fleet costs.
+        ``make`` gives a fleet for one of the numbers ``among``; ``cost`` is the least that the outcome costs,
+        by default the fleet's.
         """
         cost = cost or (lambda count: self.cost(make(count)))
         bad, good, count = among.low - 1, among.high + 1, among.first
@@ -232,7 +202,6 @@ class Search:
                 count = (bad + good) // 2
 
     def _agreed(self, candidate: Candidate, workers: Range, decode: Range) -> Asking:
-        """Add workers until all seeds agree."""
         while candidate.workers <= workers.high and candidate.decode_workers <= decode.high:
             if self.cost(candidate) > self._cost_max:
                 return None

@@ -12,13 +12,7 @@ LOAD_STEP = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change to a plan.
-
-    Attributes:
-        name: What changes.
-        candidate: The fleet after it.
-        load: The load, as a multiple of the workload's.
-    """
+    """A change to a plan; ``load`` is a multiple of the workload's."""
 
     name: str
     candidate: Candidate
@@ -28,13 +22,9 @@ class Step:
 def steps_around(
     plan: Candidate, contenders: Sequence[Contender], host_gib: Sequence[float], pool_gib: Sequence[float]
 ) -> list[Step]:
-    """Everything that is one step from a plan.
+    """Everything that is one step from a plan: other contenders, and the neighbouring sizes of host and pool.
 
-    Args:
-        plan: The fleet in the middle.
-        contenders: Policies that were considered; all but the plan's are steps.
-        host_gib: Sizes of host memory that were considered, ascending; those next to the plan's are steps.
-        pool_gib: The same of shared pools, which are read into host memory and need some.
+    Sizes ascend. Pools are read into host memory and need some.
     """
     steps = [
         Step(f"{LOAD_STEP:g} × the load", plan, LOAD_STEP),
@@ -67,13 +57,11 @@ def steps_around(
 
 
 def _beside(sizes: Sequence[float], size: float) -> list[float]:
-    """The next larger and the next smaller size."""
     place = sizes.index(size)
     return [*sizes[place + 1 : place + 2], *sizes[max(place - 1, 0) : place]]
 
 
 def _moved(plan: Candidate) -> list[Step]:
-    """The same number of workers, split otherwise."""
     steps = []
     if plan.workers > plan.family.workers_min:
         fewer = replace(plan, workers=plan.workers - 1, decode_workers=plan.decode_workers + 1)

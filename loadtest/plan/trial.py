@@ -1,4 +1,4 @@
-"""What one simulation says of a fleet, and how sure that is."""
+"""Verdict of one simulation on a fleet, and its certainty."""
 
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
@@ -25,9 +25,8 @@ class Trial:
     """One simulation.
 
     Attributes:
-        figures: Its summary.
-        interval_s: 95 % interval of the TTFT's 90th percentile, from the ranks of a binomial
-            distribution. It takes requests for independent; those of a burst are not, so the truth is wider.
+        interval_s: 95 % interval of the TTFT's 90th percentile, from the ranks of a binomial distribution for
+            independent requests; those of a burst are not, so the truth is wider.
         quarters_s: The same percentile in each quarter of the time in which requests came; NaN if none did.
         lengths_s: The same percentile in each of `LENGTHS`; NaN if no request is so long.
     """

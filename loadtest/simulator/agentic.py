@@ -1,22 +1,22 @@
 """Recorded sessions of coding agents as a closed loop.
 
 The format is that of github.com/callanjfox/kv-cache-tester, ``traces/``, one session a line. Ids of 64-token
-blocks mean something inside their session only and stand for whole prefixes. What is made of a recording:
+blocks hold inside their session only and stand for whole prefixes.
 
 *Waiting.* A request comes when its predecessor has been answered and the recorded pause is over. Sub-agents
-run side by side after one request of their parent, whose next request waits for all of them; only those
-launched asynchronously (no recorded duration) it does not wait for:
+run side by side after one request of their parent, whose next request waits for all of them but those
+launched asynchronously (no recorded duration):
 
     parent     [0] ────────────────────────────────────> [4]        4 waits for 2 and 3
     agent 1      └─> [1] ──> [2] ─────────────────────────^
     agent 2      └─> [3] ─────────────────────────────────^
 
-*Sharing.* Sessions of one product share its tools and system prompt, which ids of a session cannot show:
-those with equal (first model, tool tokens, system tokens) get the same leading blocks. So do sub-agents.
+*Sharing.* Sessions of one product share its tools and system prompt, which a session's ids cannot show: those
+with equal (first model, tool tokens, system tokens) get the same leading blocks. So do sub-agents.
 
 *Answers.* When the next request that extends a prompt does so by at least the answer's length, the blocks
-behind the prompt are the answer's. Else the client left something out (thinking, mostly), and the
-answer's blocks never come again.
+behind the prompt are the answer's. Else the client left something out (thinking, mostly), and the answer's
+blocks never come again.
 """
 
 import itertools
@@ -43,10 +43,9 @@ _SUBAGENT = "subagent"
 
 
 class _Entry(msgspec.Struct):
-    """A request, or a sub-agent with requests of its own.
+    """A request, or a sub-agent with requests of its own, whose times count from its start.
 
-    The time of a request is its start; that of a sub-agent its end, or its start if it has no duration. The
-    requests of a sub-agent count from its start.
+    The time of a sub-agent is its end, or its start if it has no duration.
     """
 
     t: float
@@ -81,17 +80,12 @@ def read_agentic(
     share_system: bool = True,
     seed: int = 1,
 ) -> Workload:
-    """Read sessions of agents, in an order drawn from the seed.
+    """Read sessions of agents from ``.jsonl`` (``.gz``, ``.zst``), in an order drawn from the seed.
 
-    Args:
-        path: ``.jsonl``, also compressed as ``.gz`` or ``.zst``.
-        users: Sessions at work at the same time, > 0.
-        sessions: How many; None for all of the file. If there are fewer, they come again as sessions of
-            other users, who share nothing but tools and system prompt with those before.
-        gap_s_max: Longest pause inside a session, seconds.
-        prompt_tokens_max: Longer requests are left out, for engines with less context; None for no bound.
-        share_system: Whether sessions of one product share tools and system prompt.
-        seed: Of the order.
+    ``users`` > 0 sessions are at work at a time. ``sessions`` limits their number, None for all; beyond the
+    file they repeat as sessions of other users, who share only tools and system prompt with those before, and
+    only with ``share_system``. Pauses are at most ``gap_s_max`` seconds; requests over ``prompt_tokens_max``
+    are left out, for engines with less context.
 
     Raises:
         TraceError: The file cannot be read, or nothing is left of it.
@@ -132,7 +126,6 @@ def _places(numbers: Sequence[int], sessions: int, seed: int) -> dict[int, list[
 
 
 def _recordings(path: Path, numbers: Collection[int]) -> Iterator[tuple[int, _Recording]]:
-    """Decode some lines of a file, each with its number."""
     decoder = msgspec.json.Decoder(_Recording)
     with opened_trace(path) as lines:
         for number, line in enumerate(lines, start=1):
@@ -231,16 +224,10 @@ class _SessionMaker:
     def _add(
         self, line: Sequence[_Entry], position: int, at_s: float, after: dict[int, float]
     ) -> dict[int, float]:
-        """Add a request.
+        """Add a request of a conversation, recorded as sent at ``at_s``.
 
-        Args:
-            line: Its conversation.
-            position: Its place there.
-            at_s: When it was sent, in the recording.
-            after: Indices of the requests that it waits for, and when they ended in the recording.
-
-        Returns:
-            The same for those who wait for this one.
+        ``after`` has the indices of its predecessors with their recorded ends; return the same for its
+        successors.
         """
         entry = line[position]
         delay_s = at_s - max(after.values()) if after else 0.0
@@ -259,7 +246,6 @@ class _SessionMaker:
         return {len(self._made) - 1: at_s + taken_s}
 
     def _blocks(self, hash_ids: list[int], start: int = 0, stop: int | None = None) -> bytes:
-        """Packed hashes of some blocks of a prompt."""
         ids = np.array(hash_ids[:stop], dtype=np.uint64)
         hashes = hashes_of(self._root, ids)
         if hash_ids and hash_ids[0] in self._shared:

@@ -193,7 +193,7 @@ def add_queue(parser: argparse.ArgumentParser) -> None:
 
 
 def queue_rules(options: argparse.Namespace) -> QueueRules | None:
-    """What the arguments of `add_queue` say; None: requests never wait in the gateway."""
+    """Rules from the arguments of `add_queue`; None: requests never wait in the gateway."""
     if options.queue_k is None:
         return None
     return QueueRules(
@@ -223,7 +223,7 @@ def contenders(text: str) -> list[Contender]:
 
 
 def read_options(options: argparse.Namespace) -> ReadOptions:
-    """What the arguments of `add_workload` say to take of a trace."""
+    """Options from the arguments of `add_workload`."""
     start_s, end_s = options.window
     return ReadOptions(
         start_s=start_s,
@@ -239,11 +239,7 @@ def read_options(options: argparse.Namespace) -> ReadOptions:
 
 
 def read_workload(options: argparse.Namespace) -> Workload:
-    """Read what the arguments of `add_workload` name, or draw it if they name nothing.
-
-    Raises:
-        TraceError: See `read_auto`.
-    """
+    """Read the workload that the arguments name, or draw one; `TraceError` as in `read_auto`."""
     take = read_options(options)
     if options.trace is not None:
         return read_auto(options.trace, take, options.format)

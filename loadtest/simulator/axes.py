@@ -1,4 +1,4 @@
-"""What axes of several charts have in common."""
+"""Common axes of several charts."""
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis

@@ -1,9 +1,8 @@
 """Azure's LLM inference traces as a workload: real arrivals and lengths, no prefixes.
 
-Published as CSV with the columns ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens`` (Patel et al.,
-"Splitwise", ISCA 2024; github.com/Azure/AzurePublicDataset). They say nothing about what prompts share, so
-prompts share nothing but the leading ``shared_tokens`` that the reader adds: no policy can win by affinity
-there, and queueing is all that counts.
+CSV with the columns ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens`` (Patel et al., "Splitwise", ISCA
+2024; github.com/Azure/AzurePublicDataset). Prompts share nothing but the leading ``shared_tokens`` that the
+reader adds: affinity cannot win, only queueing counts.
 """
 
 from datetime import UTC, datetime
@@ -20,16 +19,10 @@ AZURE_COLUMNS = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
 def read_azure(path: Path, *, start_s: float = 0.0, end_s: float = inf, shared_tokens: int = 0) -> Workload:
-    """Read a trace of arrivals and lengths.
+    """Read arrivals from ``start_s`` to ``end_s``, from the first row of a ``.csv`` (``.gz``, ``.zst``).
 
-    Args:
-        path: ``.csv``, also compressed as ``.gz`` or ``.zst``.
-        start_s: Arrivals before it, counted from the first row, are left out.
-        end_s: So are arrivals from it on.
-        shared_tokens: Every prompt begins with the same so many tokens, or is all of them if it is shorter.
-
-    Raises:
-        TraceError: The file cannot be read.
+    Every prompt begins with the same ``shared_tokens``, or is all of them if it is shorter. May raise
+    `TraceError`.
     """
     shared_ids = np.arange(shared_tokens // ENGINE_BLOCK_TOKENS, dtype=np.uint64)
     shared = hashes_of(scope_root("azure", "shared"), shared_ids).tobytes()

@@ -12,10 +12,9 @@ LINE_S = 15.0
 
 
 class Bars:
-    """Shows how far simulations are; a context manager.
+    """Progress bars of simulations; a context manager.
 
-    The display is refreshed by those who tell it something. It starts no thread, because processes are forked
-    while it is shown.
+    Updates refresh the display, without a thread, because processes are forked while it is shown.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class Bars:
         self._tasks = [self._progress.add_task(label, total=None, start=False) for label in labels]
 
     def __enter__(self) -> Self:
-        """Begin to show."""
         if self._console.is_terminal:
             self._progress.start()
         return self
@@ -49,13 +47,7 @@ class Bars:
             self._progress.stop()
 
     def told(self, number: int, done: int, total: int) -> None:
-        """Hear of the progress of one simulation.
-
-        Args:
-            number: Its place among the labels.
-            done: Requests that have ended.
-            total: All its requests.
-        """
+        """Show the progress of the simulation with this number among the labels: ended requests of all."""
         self._done[number] = done, total
         if self._console.is_terminal:
             if not self._progress.tasks[number].started:

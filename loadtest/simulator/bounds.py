@@ -1,11 +1,11 @@
-"""What caches could have reused at best, for one order of requests.
+"""Bounds of reuse by caches, for one order of requests.
 
-Two yardsticks, both without service time: a request's blocks are there as soon as it arrives.
+Both ignore service time: a request's blocks are there as soon as it arrives.
 
-* *Infinite*: one cache that everybody sees and nothing leaves. No fleet can reuse more.
+* *Infinite*: one cache that all requests see and nothing leaves. No fleet can reuse more.
 * *Pooled LRU*: the memory of all workers as one cache, least recently used blocks first, tails before heads.
-  No placement is likely to reuse more with the same memory: it would have to keep everything
-  once only, where its next request goes, and never be forced elsewhere by load.
+  No placement is likely to reuse more with the same memory: it would have to keep everything once only, where
+  its next request goes, and never be forced elsewhere by load.
 
 Both count whole blocks and leave the last token of a prompt to be computed, as engines do
 (`vllm/v1/core/kv_cache_manager.py`, ``max_cache_hit_length``).
@@ -26,12 +26,9 @@ _BLOCKS_MAX = 1 << 40
 def infinite_hit_tokens(
     requests: Iterable[SimRequest], *, answers: bool = True, block_tokens: int = ENGINE_BLOCK_TOKENS
 ) -> NDArray[np.int64]:
-    """Tokens of each prompt that an infinite cache would reuse.
+    """Tokens of each prompt, in order of arrival, that an infinite cache would reuse.
 
-    Args:
-        requests: In the order of their arrival.
-        answers: Whether generated tokens enter the cache, as in engines; publishers of traces count without.
-        block_tokens: Tokens per block of the requests.
+    With ``answers`` generated tokens enter the cache, as in engines; publishers of traces count without.
     """
     return _hit_tokens(PrefixTree(_BLOCKS_MAX, block_tokens), requests, answers=answers)
 
@@ -43,14 +40,7 @@ def pooled_lru_hit_tokens(
     answers: bool = True,
     block_tokens: int = ENGINE_BLOCK_TOKENS,
 ) -> NDArray[np.int64]:
-    """The same for one cache of a limited size; a prompt that does not fit leaves its head.
-
-    Args:
-        requests: In the order of their arrival.
-        capacity_tokens: Size of the cache, >= 0.
-        answers: Whether generated tokens enter the cache.
-        block_tokens: Tokens per block of the requests.
-    """
+    """The same for one cache of ``capacity_tokens`` >= 0; a prompt that does not fit leaves its head."""
     tree = PrefixTree(_BLOCKS_MAX, block_tokens)
     tree.set_capacity(0, capacity_tokens // block_tokens)
     return _hit_tokens(tree, requests, answers=answers)

@@ -1,7 +1,6 @@
-"""The charts of a report, one function each. Their titles say what was found, in words made from the figures.
+"""The charts of a report, one function each, with titles made from the figures.
 
-Bars begin at zero and keep the order of the runs, so that the eye finds a policy again. Lines are thinned to
-what an image can show: the page stays small however many requests there were.
+Bars begin at zero and keep the order of the runs. Lines are thinned, so the page stays small.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +38,7 @@ STRIP_COLUMNS = 80
 
 
 def draw_all(runs: Sequence[Run]) -> list[Chart]:
-    """Draw everything that is worth a look.
-
-    Args:
-        runs: At least one; all of the same requests.
-    """
+    """Draw all useful charts of at least one run, all of the same requests."""
     with style():
         return [
             draw(runs)
@@ -89,7 +84,7 @@ def ttft_curve(runs: Sequence[Run]) -> Chart:
 
 
 def time_parts(runs: Sequence[Run]) -> Chart:
-    """Where the mean time to first token goes."""
+    """Parts of the mean time to first token."""
     parts = [run.ttft_parts_s() for run in runs]
     figure, (axes,) = canvas(FRAME_IN + BAR_IN * len(runs))
     sums = _stack(axes, runs, parts, dict(zip(parts[0], parts[0], strict=True)), PART_COLOURS)
@@ -215,7 +210,7 @@ CAUSE_WORDS = {
 
 
 def load_over_time(runs: Sequence[Run]) -> Chart:
-    """How busy each worker's prefill was, over time."""
+    """Prefill load of each worker over time."""
     figure, panels = canvas(0.75 + 0.52 * len(runs), rows=len(runs), share_x=True)
     for run, axes in zip(runs, panels, strict=True):
         timeline = run.result.timeline
@@ -256,7 +251,7 @@ def load_over_time(runs: Sequence[Run]) -> Chart:
 
 
 def ends(runs: Sequence[Run]) -> Chart:
-    """How the requests ended."""
+    """Ends of the requests."""
     shares = [run.end_shares() for run in runs]
     figure, (axes,) = canvas(FRAME_IN + BAR_IN * len(runs))
     _stack(axes, runs, shares, dict(zip(shares[0], shares[0], strict=True)), END_COLOURS)

@@ -1,4 +1,4 @@
-"""``cacheway simulate``: what policies make of recorded traffic, without a GPU and in seconds.
+"""``cacheway simulate``: policies on recorded traffic, without a GPU and in seconds.
 
     trace ──> workload ──┬─> simulation under policy A ──┐
                          ├─> simulation under policy B ──┼──> table, JSON, HTML report
@@ -76,12 +76,8 @@ _DEFAULT = SimulationConfig(engine=PROFILES[DEFAULT_ENGINE])
 def main(argv: list[str]) -> int:
     """Compare policies on a workload.
 
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 if everything was simulated, 1 if the trace cannot be read or nothing can be
-        written, 2 for a wrong command line, 130 after Ctrl-C.
+    Return 0, 1 if the trace cannot be read or nothing can be written, 2 for a wrong command line, 130 after
+    Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(argv)
@@ -179,7 +175,7 @@ def _plain(config: SimulationConfig) -> dict[str, Any]:
 
 
 def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
-    """What was simulated, and every setting that is not a default."""
+    """Every setting that is not a default."""
     requests, engine = workload.request_count, config.engine
     facts = {
         "workload": f"{requests:,} requests, {workload.prompt_tokens:,} prompt and "
@@ -309,6 +305,6 @@ class _List(argparse.Action):
         print("Policies")
         for name, rule in POLICIES.items():
             options = () if rule.options is None else fields(rule.options)
-            told = ", ".join(f"{option.name}={option.default:g}" for option in options)
-            print(f"  {name}{': ' if told else ''}{told}")
+            defaults = ", ".join(f"{option.name}={option.default:g}" for option in options)
+            print(f"  {name}{': ' if defaults else ''}{defaults}")
         parser.exit()

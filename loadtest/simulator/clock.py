@@ -1,8 +1,7 @@
-"""Virtual time: a heap of calls to make, and a now that jumps from one to the next.
+"""Virtual time: a heap of calls, and a now that jumps from one to the next.
 
-It is the part of an event loop that the modelled engines need (`loadtest.engine`), so they run on it as they
-do in the emulator. Calls for one moment are made in the order in which they were asked for; so a run
-depends on nothing but its input.
+It is the part of an event loop that the modelled engines need (`loadtest.engine`). Calls for one moment are
+made in the order in which they were scheduled, so a run depends on nothing but its input.
 """
 
 from collections.abc import Callable
@@ -24,17 +23,13 @@ class VirtualTimer:
         self._call = None
 
     def take(self) -> Call | None:
-        """What to call now; None if it was cancelled."""
+        """Call to make now; None if it was cancelled."""
         call, self._call = self._call, None
         return call
 
 
 class VirtualClock:
-    """Seconds since the start of a simulation.
-
-    Attributes:
-        events: Calls made so far.
-    """
+    """Seconds since the start of a simulation; ``events`` counts the calls made."""
 
     def __init__(self) -> None:
         self._now_s = 0.0

@@ -1,7 +1,6 @@
-"""Policies to compare, as people write them: ``expected_cost,affinity:match_weight=2,random``.
+"""Policies to compare, as on the command line: ``expected_cost,affinity:match_weight=2,random``.
 
-An option follows its policy behind a colon, further ones behind further colons. ``all`` is every policy of
-the registry with its defaults.
+Options follow their policy, each behind a colon. ``all`` is every policy of the registry with its defaults.
 """
 
 from collections.abc import Mapping
@@ -12,12 +11,7 @@ from policies import POLICIES, make_policy
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy with options.
-
-    Attributes:
-        policy: Its name in the registry.
-        chosen: Its options that differ from its defaults, as pairs of name and value.
-    """
+    """A policy, and its options that differ from the defaults."""
 
     policy: str
     chosen: tuple[tuple[str, float], ...] = ()
@@ -29,7 +23,7 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """What tables call it: the policy and what differs, such as ``affinity match_weight=2``."""
+        """Name in tables: the policy and its changed options, such as ``affinity match_weight=2``."""
         return " ".join([self.policy, *(f"{name}={value:g}" for name, value in self.chosen)])
 
 

@@ -17,10 +17,9 @@ class Figure:
     """One row of the table of all figures.
 
     Attributes:
-        key: Its name in `Result.summary`.
-        name: What people read.
-        text: How a value is written.
-        better: Which values are good, if one can say so.
+        key: In `Result.summary`.
+        text: Format of a value.
+        better: Good values, if one can say so.
     """
 
     key: str

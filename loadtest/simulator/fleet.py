@@ -4,12 +4,9 @@
     split     a prefill worker computes the prompt, its KV crosses the link layer by layer, and a decode
               worker goes on; the answer begins when it is there (SGLang: the decode leg streams)
 
-Without groups all workers are alike, and so are all that decode. With groups each has a profile of its own,
-which must be of one model, and stands at a site; KV that goes from one site to another takes the link
-between them.
-
-With length buckets each worker that takes requests belongs to one, by its label; those that only decode take
-any length.
+Without groups all workers of a role are alike. Groups have profiles of one model each, and stand at sites,
+between which KV takes a link. With length buckets each worker that takes requests belongs to one, by its
+label; those that only decode take any length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from loadtest.engine.build import build_shared_pool, build_worker
-from loadtest.engine.job import Job, Role
+from loadtest.engine.job import Role
 from loadtest.engine.kv.cache import KvCache
 from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
-from loadtest.engine.scheduler import Scheduler
+from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
 from loadtest.simulator.site_links import LinkPlan, SiteLink
@@ -37,10 +34,8 @@ class WorkerGroup:
 
     Attributes:
         name: Begins their ids.
-        profile: What they are; its name is their worker class.
-        count: How many, > 0.
-        role: What they do.
-        site: Where they stand.
+        profile: Its name is their worker class.
+        count: > 0.
     """
 
     name: str
@@ -51,18 +46,11 @@ class WorkerGroup:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What an operator would label them with."""
+        """Labels that an operator would give them."""
         labels = {CLASS_LABEL: self.profile.name, SITE_LABEL: self.site}
         if self.role == "decode":
             labels[RUNNING_MAX_LABEL] = str(self.profile.max_running + self.profile.preallocated)
         return labels
-
-
-class NoObserver:
-    """In a simulation requests keep their own books."""
-
-    def left(self, job: Job, reason: str, now_s: float) -> None:
-        """See `loadtest.engine.scheduler.Observer`."""
 
 
 def capacity_tokens(
@@ -70,7 +58,7 @@ def capacity_tokens(
 ) -> int:
     """Tokens that so many workers can hold, with the pool that they share.
 
-    Host memory holds a copy of what is on the device, so the larger of the two counts.
+    Host memory holds a copy of the device's content, so the larger of the two counts.
     """
     rank_tokens = profile.rules.full_tokens
     if host is not None:
@@ -83,23 +71,19 @@ class Fleet:
     """All workers.
 
     Args:
-        profile: What they are.
-        clock: Virtual time.
-        workers: How many take requests: plain ones, or those that prefill.
-        decode_workers: How many only decode; 0 if the others do it themselves.
+        workers: Number that take requests: plain ones, or those that prefill.
+        decode_workers: Number that only decode; 0 if the others do it themselves.
         host: Host memory of those that prefill; None for none.
         l3: The pool that they share; None for none.
         groups: All workers, instead of those numbers.
         links: Between their sites, as ``FROM>TO``.
 
     Attributes:
-        pool: That pool.
         capacity_tokens: See `capacity_tokens`, of the workers that take requests.
         workers: Those that take requests.
         decode_workers: Those that only decode.
-        places: Where each worker id is in its list.
+        places: Index of each worker id in its list.
         link: Between workers of one site.
-        links: Between sites, as ``FROM>TO``.
     """
 
     def __init__(
@@ -113,7 +97,7 @@ class Fleet:
         groups: Sequence[WorkerGroup] = (),
         links: Mapping[str, LinkPlan] = {},
     ) -> None:
-        build = partial(build_worker, clock=clock, observer=NoObserver())
+        build = partial(build_worker, clock=clock, observer=Observer())
         self.profile = profile
         self.clock = clock
         self.pool = build_shared_pool(profile, l3) if l3 is not None else None
@@ -157,11 +141,9 @@ class Fleet:
         return None if begins == ends else self.links[f"{begins}>{ends}"]
 
     def puts(self, at_us: int, buckets: Sequence[str] = ()) -> list[WorkerPut]:
-        """The workers as the log describes them; those that only decode come last.
+        """The workers as the log describes them, those that only decode last.
 
-        Args:
-            at_us: Log time.
-            buckets: Name of the bucket of each worker that takes requests; empty without buckets.
+        ``buckets`` names those of the others.
         """
         taken = iter(buckets)
         return [
@@ -186,16 +168,11 @@ class Fleet:
     def reach_tokens(
         self, blocks: bytes, prompt_tokens: int, first: int, enough_tokens: int
     ) -> tuple[int, int]:
-        """What the best worker could reuse of a prompt now, and the most that any holds, reusable or not.
+        """Reuse of a prompt by the best worker now, and the most that any holds, reusable or not.
 
         The engines' own answer, no belief. With many ranks it costs more than all the rest of a request, so
-        workers are asked only until one has enough.
-
-        Args:
-            blocks: Of the prompt.
-            prompt_tokens: Its length.
-            first: Worker to ask first.
-            enough_tokens: No worker can have more.
+        workers are asked, from ``first`` on, only until one has ``enough_tokens``, the most that any can
+        have.
         """
         reused = held = 0
         for worker in (self.workers[first], *self.workers):

@@ -7,9 +7,9 @@
                                  └> room for its KV ──┘
     either    nobody may take it, or it can never fit, or it waited for too long: rejected, expired
 
-A split request is sent to both of its workers at once, as SGLang and its routers do: the decode worker
-reserves room first, and the transfer begins when the prompt is computed and the room is there. Between
-sites it begins as soon as the prefill does and the room is there, and is over no sooner than the prefill.
+A split request is sent to both of its workers at once, as SGLang's routers do; the transfer begins when the
+prompt is computed and the decode worker has room. Between sites it begins as soon as the prefill does and the
+room is there, and ends no sooner than the prefill.
 """
 
 from math import isnan, nan
@@ -26,7 +26,7 @@ from policies import Usage
 
 
 class Watcher(Protocol):
-    """Who is told how a request goes."""
+    """Receiver of a request's events."""
 
     def placed(self, flight: "Flight") -> None:
         """It is about to be sent to its worker."""
@@ -39,22 +39,16 @@ class Watcher(Protocol):
 
 
 class Flight:
-    """One request, from its arrival to its end.
+    """One request, from its arrival to its end; times are NaN before they are known.
 
     Attributes:
-        request: What is asked.
-        replica: Who got it.
-        arrival_s: When it came.
-        dispatched_s: When it was sent to its worker; NaN before.
-        first_s: When its answer began; NaN before.
-        finished_s: When it ended; NaN before.
-        outcome: How; None before.
-        dispatch: How it was placed; None if it was not.
-        worker: Where it was sent; -1 before.
-        decode_worker: Where it is decoded, if elsewhere; else -1.
+        first_s: Begin of its answer.
+        dispatch: Its placement; None without one.
+        worker: -1 before it is sent.
+        decode_worker: -1 if its worker decodes it.
         job: Its prefill, in the engine.
-        computed_tokens: Of its prompt, what had been computed anywhere when it was placed.
-        best_tokens: What the best worker could have reused then.
+        computed_tokens: Of its prompt, computed anywhere when it was placed.
+        best_tokens: Reusable by the best worker then.
         held_tokens: The most that any worker held then, reusable or not.
     """
 
@@ -182,12 +176,10 @@ class Flight:
         self._watcher.began(self)
 
     def _making(self, _job: Job) -> None:
-        """The prefill begins."""
         if self._link is not None:
             self._send()
 
     def _room(self, _job: Job) -> None:
-        """The decode worker has room for the KV."""
         self._has_room = True
         self._send()
 
@@ -210,7 +202,6 @@ class Flight:
             )
 
     def _arrived(self) -> None:
-        """The KV is there."""
         self._shipped = True
         self._handed_over()
 

@@ -1,22 +1,19 @@
-"""The gateway's own request trace as a workload: users replay *their* traffic (`router.request_trace`).
+"""The gateway's own request trace as a workload (`router.request_trace`).
 
 *Blocks.* A line has the chained hashes of the gateway's blocks, 256 tokens by estimate, and the length of the
-prompt by the engine's count. Both are brought together by the mean tokens per block of the model's lines:
+prompt by the engine's count. The mean tokens per block of the model's lines relates both:
 
     gateway   [     h0     ][     h1     ][     h2     ] rest       the rest is in no hash
     engine    [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ][ 6 ][ 7 ][ 8 ]         2 needs h0 and h1: it is named after h1
 
 An engine block is named after the last gateway block that it needs, so prompts that share gateway blocks
-share the engine blocks in them. What is in no hash is shared with nobody.
+share the engine blocks in them. The rest is shared with no other prompt.
 
-*Sessions.* A request continues another one if the client said that they belong together
-(``prompt_cache_key``), it came after the other had ended, and its prompt extends the other's. Then it keeps
-its pause, a slower fleet delays it, and it tells the rest and the answer of the one before. All other
-requests come when they came.
+*Sessions.* A request continues another one with the same ``prompt_cache_key`` if it came after the other had
+ended and its prompt extends the other's. Then it keeps its pause, a slower fleet delays it, and it reveals
+the rest and the answer of the one before. All other requests come when they came.
 
-Requests that the engine or the gateway found wrong (4xx) are left out; those that were rejected for lack of
-room, failed or were left by their clients are demand like any other. Lines that were cut off, as by a full
-disk or a killed process, are skipped.
+Requests with 4xx are left out, but for those rejected for lack of room. Incomplete lines are skipped.
 """
 
 from collections import defaultdict
@@ -38,20 +35,20 @@ EMBEDDINGS = "/v1/embeddings"
 """Path whose answers have no tokens."""
 
 _DEMAND = (429, 499)
-"""Of the client errors these say nothing against the request: too many at a time, and the client left."""
+"""Client errors without a fault of the request: too many at a time, and the client left."""
 
 _OUTPUT_TOKENS = 256
 """Length of an answer when no answer of a known length is in the file."""
 
 _CLOSE_S = 0.01
-"""So much too early a successor may seem to come: clocks of replicas differ a little."""
+"""Tolerance for a successor that comes too early: clocks of replicas differ a little."""
 
 _CONSIDERED = 64
 """Requests of a session among which the one that is continued is looked for, the latest first."""
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a line; `router.request_trace.TraceLine` is what is written."""
+    """Read fields of a line; `router.request_trace.TraceLine` writes it."""
 
     arrived_unix_s: float
     duration_s: float
@@ -68,12 +65,9 @@ class LoggedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) -> Workload:
-    """Read what ``--request-trace`` wrote; files of several replicas may be joined in any order.
+    """Read arrivals from ``start_s`` to ``end_s`` after the first one from a file of ``--request-trace``.
 
-    Args:
-        path: The file, also compressed as ``.gz`` or ``.zst``.
-        start_s: Arrivals before it, counted from the first one, are left out.
-        end_s: So are arrivals from it on.
+    Files of several replicas may be joined in any order, and compressed (``.gz``, ``.zst``).
 
     Raises:
         TraceError: The file cannot be read, or was not written by a gateway.
@@ -101,7 +95,6 @@ def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) ->
 
 
 def _lines(path: Path) -> tuple[list[LoggedRequest], int]:
-    """The lines of a file, and how many were cut off."""
     decoder = msgspec.json.Decoder(LoggedRequest)
     lines: list[LoggedRequest] = []
     torn = 0
@@ -125,7 +118,6 @@ def _lines(path: Path) -> tuple[list[LoggedRequest], int]:
 
 
 def _continued(lines: Sequence[LoggedRequest]) -> list[int | None]:
-    """For every row the row that it continues."""
     continued: list[int | None] = []
     by_session: dict[str, list[int]] = defaultdict(list)
     for row, line in enumerate(lines):
@@ -147,7 +139,6 @@ def _continues(line: LoggedRequest, other: LoggedRequest) -> bool:
 
 
 def _requests(lines: Sequence[LoggedRequest], continued: Sequence[int | None]) -> list[SimRequest]:
-    """The requests of all rows, without pauses."""
     tokens_per_block = _tokens_per_block(lines)
     usual_tokens = round(median([n for line in lines if (n := line.output_tokens)] or [_OUTPUT_TOKENS]))
     successor = {other: row for row, other in reversed(list(enumerate(continued))) if other is not None}

@@ -1,14 +1,14 @@
-"""Sessions of agents drawn from a seed, for those who have no trace.
+"""Sessions of agents drawn from a seed, without a trace.
 
-The lengths are lognormal with the medians of recorded coding agents (`loadtest.simulator.agentic`: first
-prompts of 24,000 tokens, of which 15,000 are tools and system prompt; answers of 217 tokens, 912 at P90;
-pauses of 10 s, 166 s at P90 before they are cut; 48 requests per session):
+Lengths are lognormal with the medians of recorded coding agents (`loadtest.simulator.agentic`: first prompts
+of 24,000 tokens, of which 15,000 are tools and system prompt; answers of 217 tokens, 912 at P90; pauses of 10
+s, 166 s at P90 before they are cut; 48 requests per session):
 
     product   tools + system | task | answer | result | answer | result ...     grows until the session ends
                                        └─> up to three sub-agents side by side, with a prompt of their own
 
-A conversation only grows, so the n-th block of a session is the same in all of its prompts. Every session
-draws from a generator of its own: the first sessions are the same however many there are.
+A conversation only grows. Every session draws from a generator of its own: the first sessions are the same
+however many there are.
 """
 
 import random
@@ -23,13 +23,7 @@ from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A lognormal distribution of whole numbers.
-
-    Attributes:
-        median: Its median.
-        sigma: Standard deviation of the logarithm.
-        most: No drawn number is greater.
-    """
+    """A lognormal distribution of whole numbers up to ``most``; sigma is of the logarithm."""
 
     median: float
     sigma: float
@@ -42,18 +36,18 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgenticShape:
-    """What the sessions are like.
+    """Distributions of the sessions.
 
     Attributes:
-        products: Number of products, each with tools and a system prompt that all its sessions share.
-        system_tokens: Range of those, tokens.
+        products: Each with tools and a system prompt that all its sessions share.
+        system_tokens: Range of those.
         task: First message of a session, tokens.
         result: Every later one, tokens.
         output: Answers, tokens.
         turns: Requests per session, those of sub-agents not counted.
         pause_s: Between an answer and the next request, seconds.
         agents_ratio: Share of turns after which sub-agents work.
-        agents_max: So many at most, side by side.
+        agents_max: Side by side.
         agent_turns: Requests per sub-agent.
         context_tokens_max: A conversation ends before it grows longer; its first prompt is cut.
     """
@@ -78,14 +72,7 @@ CODING_AGENTS = AgenticShape()
 def generate_agentic(
     *, users: int = USERS, sessions: int = 200, seed: int = 1, shape: AgenticShape = CODING_AGENTS
 ) -> Workload:
-    """Draw sessions of agents as a closed loop.
-
-    Args:
-        users: Sessions at work at the same time, > 0.
-        sessions: How many, > 0.
-        seed: Of everything.
-        shape: What they are like.
-    """
+    """Draw ``sessions`` > 0 of agents as a closed loop of ``users`` > 0."""
     assert users > 0
     assert sessions > 0
     made = tuple(Session(None, _SessionMaker(shape, seed, number).make()) for number in range(sessions))
@@ -94,8 +81,6 @@ def generate_agentic(
 
 
 class _SessionMaker:
-    """Draws one session."""
-
     def __init__(self, shape: AgenticShape, seed: int, number: int) -> None:
         self._shape = shape
         self._name = f"{seed}/agents/{number}"
@@ -108,7 +93,6 @@ class _SessionMaker:
         self._made: list[SimRequest] = []
 
     def make(self) -> tuple[SimRequest, ...]:
-        """The requests, each behind those that it waits for."""
         turns = int(self._shape.turns.draw(self._chance))
         self._conversation("main", self._system_tokens, turns, (), self._shape.agents_ratio)
         return tuple(self._made)

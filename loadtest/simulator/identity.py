@@ -1,9 +1,8 @@
 """Block hashes from the ids of a trace.
 
-In every trace that has ids, an id stands for its block *and everything before it* within one scope: the
-whole file (Mooncake) or one session (agentic traces). Such an id only has to be told apart from those of
-other scopes, so it is not chained again: it is mixed with the 64-bit root of its scope, which is a
-bijection, hence two ids of one scope never collide.
+In every trace an id stands for its block *and everything before it* within one scope: the whole file
+(Mooncake) or one session (agentic traces). So it is not chained again but mixed with the 64-bit root of its
+scope, a bijection: two ids of one scope never collide.
 """
 
 import numpy as np
@@ -29,11 +28,9 @@ def scope_root(*parts: object) -> int:
 
 
 def hashes_of(root: int | Hashes, ids: Hashes) -> Hashes:
-    """Mix ids with the root of their scope: the finaliser of SplitMix64, one to one for each root.
+    """Mix ids of whole prefixes with the 64-bit root of their scope, or one root each.
 
-    Args:
-        root: 0 to 2**64 - 1; or one for each id, from hashes.
-        ids: Ids that stand for whole prefixes.
+    It is the finaliser of SplitMix64, one to one for each root.
     """
     mixed = ids * _GOLDEN + np.atleast_1d(np.asarray(root, dtype=np.uint64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
@@ -45,7 +42,6 @@ class FreshBlocks:
     """Blocks that nobody has seen before and nobody asks for again, such as answers that are not repeated."""
 
     def __init__(self, *scope: object) -> None:
-        """Begin a scope of its own."""
         self._root = scope_root("fresh", *scope)
         self._next = 0
 

@@ -1,13 +1,11 @@
 """A link between fleets: a capacity that the transfers under way share, and a round trip.
 
-Fluid model: n transfers get ``capacity / n`` each, whatever their size (TCP or RDMA flows of equal weight).
-Then a transfer of B bytes that begins when the *fair byte* counter stands at v is over when that reaches
-v + B; the counter runs at ``capacity / n``. So transfers end in the order of a heap, and joining or ending
-costs O(log n), whatever happens in between.
+Fluid model: n transfers get ``capacity / n`` each (TCP or RDMA flows of equal weight). A transfer of B bytes
+that begins when the *fair byte* counter stands at v ends when that reaches v + B; the counter runs at
+``capacity / n``. So transfers end in the order of a heap, and joining or ending costs O(log n).
 
-KV blocks leave layer by layer while the prefill goes on (PrfaaS, arXiv:2604.15039, 3.1: layer-wise
-pipelining), so only part of a transfer is left when the prefill ends: what did not fit into the prefill's
-time, and at least the last layer.
+KV blocks leave layer by layer during the prefill (PrfaaS, arXiv:2604.15039, 3.1: layer-wise pipelining), so
+only part of a transfer is left when it ends: at least the last layer.
 """
 
 from collections.abc import Callable
@@ -17,16 +15,11 @@ from loadtest.simulator.clock import VirtualClock, VirtualTimer
 
 
 class Link:
-    """One link.
-
-    Args:
-        clock: Virtual time.
-        bytes_per_s: Capacity, > 0.
-        rtt_s: Added to every transfer, >= 0.
+    """One link of ``bytes_per_s`` > 0; ``rtt_s`` >= 0 is added to every transfer.
 
     Attributes:
         sent_bytes: Transferred so far, or under way.
-        busy_s: Time during which anything was under way, up to the last change.
+        busy_s: Time with a transfer under way, up to the last change.
     """
 
     def __init__(self, clock: VirtualClock, bytes_per_s: float, rtt_s: float = 0.0) -> None:
@@ -48,14 +41,10 @@ class Link:
         return len(self._transfers)
 
     def exposed_bytes(self, n_bytes: float, compute_s: float, layers: int) -> float:
-        """What is left of a transfer when the computation that it overlapped ends.
+        """Rest of a transfer when the computation of ``compute_s`` that it overlapped ends.
 
-        Judged by the share that one more transfer would get now.
-
-        Args:
-            n_bytes: All of it.
-            compute_s: How long the computation took.
-            layers: In so many pieces it is sent, each when it was computed.
+        It is sent in ``layers``, each when it was computed, at the share that one more transfer would get
+        now.
         """
         share = self._bytes_per_s / (len(self._transfers) + 1)
         return max(n_bytes / layers, n_bytes - share * compute_s)

@@ -1,8 +1,6 @@
-"""Memory below the device: sizes that people give, and the settings of the tiers that follow from them.
+"""Memory below the device: sizes, and the settings of the tiers that follow from them.
 
-device    in the engine's profile
-host      of each worker that takes requests; holds a copy of what is on the device, so the larger counts
-pool      one for all workers
+Host memory belongs to each worker that takes requests, and copies the device's content; the pool is shared.
 """
 
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ class Memory:
     """Sizes in tokens of full-attention KV.
 
     Attributes:
-        host_tokens: Host memory of one worker; 0: none, or with a pool the default of `HiCacheSettings`.
+        host_tokens: Of one worker; 0: none, or with a pool the default of `HiCacheSettings`.
         pool_tokens: The shared pool; 0: none.
     """
 
@@ -44,15 +42,15 @@ class Memory:
         return L3Settings(nodes=POOL_NODES, memory_tokens=max(self.pool_tokens // POOL_NODES, 1))
 
     def capacity_tokens(self, engine: EngineProfile, workers: int) -> int:
-        """What so many workers hold together at most."""
+        """Most tokens that so many workers hold together."""
         return capacity_tokens(engine, workers, self.host(engine), self.pool())
 
 
 def device_tokens(engine: EngineProfile) -> int:
-    """What one worker holds on its device."""
+    """Tokens on one worker's device."""
     return engine.rules.full_tokens * engine.dp_ranks
 
 
 def can_hold_more(engine: EngineProfile) -> bool:
-    """Whether memory below the device is modelled for an engine."""
+    """True if memory below the device is modelled for an engine."""
     return has_lower_tiers(cache_rules(engine, "sglang"))

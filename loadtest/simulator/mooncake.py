@@ -1,9 +1,9 @@
 """Mooncake traces as a workload (Qin et al., "Mooncake", FAST 2025; format: `loadtest.traces`).
 
-An id stands for 512 tokens and becomes eight engine blocks; of a partial last block, those that are full.
-The traces know no sessions and no ids of generated tokens, so every request is a session of its own, and
-its answer is blocks that never come again. A follow-up turn repeats the full 512-token blocks of the prompt
-before it and nothing behind them, as the publishers count it.
+An id stands for 512 tokens and becomes eight engine blocks; of a partial last block, the full ones. The
+traces know no sessions and no generated tokens: every request is a session of its own, and its answer never
+comes again. A follow-up turn repeats the full 512-token blocks of the prompt before it, as the publishers
+count it.
 """
 
 from math import inf
@@ -19,16 +19,9 @@ _ENGINE_BLOCKS = TRACE_BLOCK_TOKENS // ENGINE_BLOCK_TOKENS
 
 
 def read_mooncake(path: Path, *, start_s: float = 0.0, end_s: float = inf, seed: int = 1) -> Workload:
-    """Read a Mooncake trace; arrivals are spread inside their 3 s steps (`spread_arrivals`).
+    """Read arrivals from ``start_s`` to ``end_s`` of a ``.jsonl`` (``.gz``, ``.zst``) file.
 
-    Args:
-        path: ``.jsonl``, also compressed as ``.gz`` or ``.zst``.
-        start_s: Arrivals before it are left out.
-        end_s: So are arrivals from it on.
-        seed: Of the spreading.
-
-    Raises:
-        TraceError: The file cannot be read.
+    A seed spreads them inside their 3 s steps (`spread_arrivals`). May raise `TraceError`.
     """
     rows = spread_arrivals(cut_window(read_trace(path), start_s, end_s), seed)
     root, fresh = scope_root("mooncake"), FreshBlocks("mooncake")

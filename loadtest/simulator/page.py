@@ -1,8 +1,6 @@
-"""The report as one HTML file: charts, all figures, and what reproduces them.
+"""The report as one HTML file: charts, all figures, and the command that reproduces them.
 
-The file needs nothing but itself: no network, no script. It follows the reader's light or dark mode and is
-read on a phone as well as on a desk: charts stand in as many columns as fit, the table scrolls sideways under
-a fixed first column.
+The file needs no network and no script, and follows the reader's light or dark mode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,33 +50,21 @@ overflow-wrap:anywhere;font-size:.85rem}}
 def report_page(
     runs: Sequence[Run], *, title: str, facts: Mapping[str, str], notes: Sequence[str], command: str
 ) -> str:
-    """Make the page of a comparison.
+    """Make the HTML page of a comparison, runs in the order of the command line.
 
-    Args:
-        runs: What was simulated, in the order in which policies were named.
-        title: Heading of the page.
-        facts: What was simulated, by name.
-        notes: Sentences that a reader needs to judge the figures.
-        command: The command line that gives the same figures.
-
-    Returns:
-        A whole HTML document.
+    ``facts`` say what was simulated, by name; ``notes`` help to judge the figures; ``command`` reproduces
+    them.
     """
     lead = f"<p class=faint>{escape(runs[0].result.workload_name)}</p>"
     charts = f'<div class="charts">\n{"".join(chart_figure(chart) for chart in draw_all(runs))}</div>'
     figures = f'<h2>All figures</h2>\n<div class="scroll">\n{_table(runs)}</div>'
-    told = "".join(f"<p class=faint>{escape(note)}</p>\n" for note in notes)
+    remarks = "".join(f"<p class=faint>{escape(note)}</p>\n" for note in notes)
     made = described("What was simulated", facts, command)
-    return document(title, "\n".join((lead, charts, figures, told, made)))
+    return document(title, "\n".join((lead, charts, figures, remarks, made)))
 
 
 def document(title: str, body: str) -> str:
-    """Put a body into a page with our style.
-
-    Args:
-        title: Heading, as text.
-        body: HTML.
-    """
+    """Put an HTML body into a page with our style; ``title`` is text."""
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -93,7 +79,7 @@ def document(title: str, body: str) -> str:
 
 
 def described(title: str, facts: Mapping[str, str], command: str) -> str:
-    """What the figures are about and the command that gives them, as HTML."""
+    """Subject of the figures and the command that gives them, as HTML."""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>\n" for name, fact in facts.items())
     return f"<h2>{escape(title)}</h2>\n<dl>\n{rows}</dl>\n<pre>{escape(command)}</pre>"
 

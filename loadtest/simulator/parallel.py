@@ -4,9 +4,8 @@
          ^                    │ progress, then the result
          └────── a pipe ──────┘
 
-A child inherits the workload instead of being sent it: a trace is a hundred megabytes, and a fork copies none
-of it. With one job everything happens in this process, where a debugger and a profiler see it. The order in
-which results come depends on the machine; what is in them does not.
+A child inherits the workload: a fork copies none of its hundred megabytes. With one job everything happens in
+this process, for debuggers and profilers. Only the order of the results depends on the machine.
 """
 
 import multiprocessing
@@ -44,15 +43,7 @@ class Cell:
 
 
 def simulate_all(cells: Sequence[Cell], jobs: int, told: Told) -> Iterator[tuple[int, Result]]:
-    """Run simulations.
-
-    Args:
-        cells: What to simulate.
-        jobs: How many at a time, >= 1.
-        told: Hears of the progress, in this process.
-
-    Yields:
-        The number of a cell and its result, as they come.
+    """Run simulations, at most ``jobs`` >= 1 at a time; yield the number of a cell and its result.
 
     Raises:
         SimulationFailed: One ended without a result; the others are ended.
@@ -101,16 +92,16 @@ def _start(cell: Cell) -> tuple[Connection, BaseProcess]:
 def _child(cell: Cell, connection: Connection) -> None:
     # Ctrl-C reaches the whole group; the parent answers it for all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    said: object
+    message: object
     try:
-        said = _run(cell, _paced(lambda *done: connection.send(done)))
+        message = _run(cell, _paced(lambda *done: connection.send(done)))
     except BrokenPipeError:
         return  # nobody is left who would want to know
     except SimulationFailed as error:
-        said = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - the top of this process: what happened is told by the parent
-        said = traceback.format_exc()
-    connection.send(said)
+        message = traceback.format_exc()
+    connection.send(message)
 
 
 def _run(cell: Cell, told: Callable[[int, int], None]) -> Result:
@@ -134,7 +125,7 @@ def _paced(told: Callable[[int, int], None]) -> Callable[[int, int], None]:
 
 
 def _received(connection: Connection) -> object:
-    """What a child says; None if it is gone without a word."""
+    """Message of a child; None if it is gone without one."""
     try:
         return connection.recv()
     except EOFError:

@@ -1,9 +1,8 @@
-"""How requests wait in a simulated gateway: what its settings say of queue and admission, as plain data.
+"""Settings of queue and admission in a simulated gateway, as plain data.
 
-The parts are the production ones (`policies.RequestQueue`, `policies.Admission`, `policies.Tickets`),
-on virtual time. One thing differs: a simulation lets more time pass than a gateway does between two looks at
-all workers, and until requests that wait decide afresh although it is not their turn, since that costs
-processor time. A worker whose load fell is looked at at once in either.
+The parts are the production ones (`policies.RequestQueue`, `policies.Admission`, `policies.Tickets`) on
+virtual time. To save CPU a simulation lets more time pass between two looks at all workers, and until waiting
+requests decide afresh out of turn. A worker whose load fell is looked at at once in either.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ PATIENT = RoomRules(size=1_000_000, tokens_max=0, timeout_s=1e6, look_s=LOOK_S, 
 """Everybody is let in, and nobody expires."""
 
 DEFAULT_FLOW = "normal/"
-"""Of a request whose session was drawn into no flow."""
+"""Flow of a request whose session was drawn into none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,11 @@ class QueueRules:
     """The waiting queue of all replicas.
 
     Attributes:
-        k: A request's key is its arrival plus so many times its predicted prefill; 0: first come, first
-            served.
-        admission: When a worker has room.
-        room: How many may wait, and for how long.
-        level: Who is predicted to miss it is rejected; by default nothing is promised.
-        quantum_s: How far a flow may be ahead of its share, seconds.
+        k: A request's key is its arrival plus k times its predicted prefill; 0: first come, first served.
+        level: Requests predicted to miss it are rejected; by default nothing is promised.
+        quantum_s: Most seconds that a flow may be ahead of its share.
         window_s: Over which service is compared.
-        flows: What sessions are drawn into; empty: all are of one flow.
+        flows: Sessions are drawn into them; empty: all are of one flow.
     """
 
     k: float = 4.0

@@ -1,6 +1,6 @@
-"""Traces of any format that we know.
+"""Traces of all known formats.
 
-They are told apart by what is in their first line, never by their names:
+Their first lines tell them apart, never their names:
 
     mooncake   {"timestamp": 27000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 14, 15]}
     agentic    {"id": "trace_0001", "block_size": 64, ..., "requests": [...]}
@@ -25,7 +25,7 @@ from loadtest.traces import TraceError, opened_trace
 
 
 class TraceFormat(StrEnum):
-    """How a trace is written."""
+    """Format of a trace."""
 
     AUTO = "auto"
     MOONCAKE = "mooncake"
@@ -36,18 +36,16 @@ class TraceFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """What to take of a trace; a format ignores what it has no notion of.
+    """Part of a trace to read; a format ignores what it has no notion of.
 
     Attributes:
-        start_s: Arrivals before it are left out (formats with arrivals).
-        end_s: So are arrivals from it on.
-        requests_max: No more than the first so many requests; None for all.
+        start_s: Arrivals before it are left out, like those from ``end_s`` on (formats with arrivals).
+        requests_max: First requests only; None for all.
         users: Sessions at work at the same time (agentic).
-        sessions: How many sessions, None for all; see `read_agentic` (agentic).
-        gap_s_max: Longest pause inside a session, seconds (agentic).
+        sessions: Number of sessions, None for all; see `read_agentic` (agentic).
+        gap_s_max: Longest pause inside a session (agentic).
         prompt_tokens_max: Longer requests are left out (agentic).
-        shared_tokens: Every prompt begins with the same so many tokens (Azure).
-        seed: Of all that is drawn.
+        shared_tokens: Common start of every prompt (Azure).
     """
 
     start_s: float = 0.0
@@ -68,11 +66,7 @@ ALL = ReadOptions()
 def read_auto(
     path: Path, options: ReadOptions = ALL, trace_format: TraceFormat = TraceFormat.AUTO
 ) -> Workload:
-    """Read a trace of a known or recognised format.
-
-    Raises:
-        TraceError: It cannot be read, is of no known format, or nothing is left of it.
-    """
+    """Read a trace of a given or recognised format; `TraceError` if that fails or nothing is left of it."""
     if trace_format is TraceFormat.AUTO:
         trace_format = detect_format(path)
     workload = _READERS[trace_format](path, options)
@@ -84,11 +78,7 @@ def read_auto(
 
 
 def detect_format(path: Path) -> TraceFormat:
-    """Recognise the format of a trace by its first line.
-
-    Raises:
-        TraceError: It cannot be read, or is of no known format.
-    """
+    """Recognise the format of a trace by its first line; `TraceError` if that fails."""
     with opened_trace(path) as lines:
         line = next((line.strip() for line in lines if line.strip()), b"")
     if line == AZURE_COLUMNS:

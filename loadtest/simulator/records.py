@@ -1,8 +1,7 @@
-"""What a simulation found out: one row per request, the fleet over time, and their summary.
+"""Results of a simulation: one row per request, the fleet over time, and their summary.
 
-Rows are in order of arrival. Times are virtual seconds since the start; what never happened is NaN. *Lost*
-tokens are those that an infinite cache would have reused and the worker did not; each is put down to the
-first cause that explains it:
+Rows are in order of arrival. Times are virtual seconds since the start; NaN never happened. *Lost* tokens are
+those that an infinite cache would have reused and the worker did not, each with its first cause:
 
     placed elsewhere    another worker held it when the request was placed
     not window-safe     a worker held its blocks, but not the window or state that goes with them (pseudo-hit)
@@ -27,11 +26,11 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 LONG_UNCACHED_TOKENS = 16_384
-"""What counts as a long request: tokens that even an infinite cache would leave to compute."""
+"""Least length of a long request: tokens that even an infinite cache would leave to compute."""
 
 
 class Outcome(IntEnum):
-    """How a request ended."""
+    """End of a request."""
 
     COMPLETED = 0
     REJECTED = 1
@@ -44,27 +43,21 @@ class Records:
     """One row per request, in order of arrival.
 
     Attributes:
-        arrival_s: When the gateway got it.
-        dispatched_s: When it was sent to its worker.
-        started_s: When its prefill began.
-        first_s: When its answer began.
-        finished_s: When its answer ended.
-        prompt_tokens: Length of the prompt.
-        output_tokens: Length of the answer.
+        dispatched_s: Sent to its worker.
+        started_s: Begin of its prefill.
+        first_s: Begin of its answer.
         device_tokens: Reused from the worker's device memory.
         host_tokens: Loaded beyond it from the host's memory.
-        pool_tokens: Of those, what a prefetch had brought from a shared pool.
-        ideal_tokens: What one infinite cache would have reused, in this order of arrival.
+        pool_tokens: Of those, brought by a prefetch from a shared pool.
+        ideal_tokens: Reuse of one infinite cache, in this order of arrival.
         floor_ttft_s: Time to first token with infinite caches and no queue.
-        worker: Which one it was sent to; -1 if none.
-        decode_worker: Which one decoded it; -1 if the same.
-        replica: Which one placed it.
-        predicted_tokens: Reuse that the gateway predicted.
-        predicted_ttft_s: Time to first token that it predicted.
-        best_tokens: What the best worker would have reused at dispatch.
-        computed_tokens: Of the prompt, what some worker had computed by then, held or not.
-        unsafe_tokens: What the best worker held of the blocks at dispatch, window-safe or not.
-        outcome: See `Outcome`.
+        worker: -1 if none.
+        decode_worker: -1 if the same.
+        replica: Which placed it.
+        predicted_tokens: Reuse that the gateway predicted, as ``predicted_ttft_s``.
+        best_tokens: Reuse of the best worker at dispatch.
+        computed_tokens: Of the prompt, computed by some worker by then, held or not.
+        unsafe_tokens: The most that a worker held of the blocks at dispatch, window-safe or not.
     """
 
     arrival_s: Floats
@@ -90,12 +83,11 @@ class Records:
     outcome: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """Number of requests."""
         return len(self.arrival_s)
 
     @property
     def reused_tokens(self) -> Whole:
-        """What the worker reused, from all tiers."""
+        """Tokens that the worker reused, from all tiers."""
         return self.device_tokens + self.host_tokens
 
     @property
@@ -157,8 +149,7 @@ class Timeline:
     """The fleet at k moments; one column per worker that takes requests.
 
     Attributes:
-        time_s: The moments.
-        busy_ratio: Share of the time since the moment before that the worker computed prefills.
+        busy_ratio: Share of prefill in the time since the moment before.
         waiting: Requests in its queue.
         held_tokens: Tokens in its cache.
     """
@@ -171,12 +162,11 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no placement on this fleet can beat, over the requests in their order of arrival.
+    """Bounds that no placement on this fleet can beat, in this order of arrival.
 
     Attributes:
         infinite_hit_ratio: Reuse of one infinite cache.
-        pooled_lru_hit_ratio: Reuse of one LRU cache as large as all workers' together.
-        pooled_tokens: Its size.
+        pooled_lru_hit_ratio: Reuse of one LRU cache as large as all workers' together (``pooled_tokens``).
     """
 
     infinite_hit_ratio: float
@@ -189,21 +179,14 @@ class Result:
     """One simulation.
 
     Attributes:
-        config: What was simulated.
-        workload_name: On what.
-        records: What became of each request.
-        timeline: The fleet meanwhile.
-        bounds: What is the best possible.
-        cpu_s: Processor time that it took.
         events: Calls of virtual time.
         decisions_digest: Hash of all choices in their order: equal runs have equal digests.
-        time_scale: Prefill took so many times as long as the engines' profile says
-            (``SimulationConfig.utilisation``).
-        inversions: Requests that went although one with a better key waited for the same worker
+        time_scale: Prefill time relative to the engines' profile (``SimulationConfig.utilisation``).
+        inversions: Requests that went before one with a better key for the same worker
             (`policies.state.waiting.Inversions`), as its replica saw it.
-        inversion_s_max: By how much the better key was better, at most.
+        inversion_s_max: Largest difference of those keys.
         rooms_overdue: Rooms of workers that a replica left unused for too long.
-        egress: Of each link between sites, bytes put on it so far, as a line through (seconds, bytes).
+        egress: Bytes so far on each link between sites, as a line through (seconds, bytes).
     """
 
     config: "SimulationConfig"
@@ -282,7 +265,7 @@ class Result:
         return records.lost_s(self.config.engine.prefill.faster(1.0 / self.time_scale).model())
 
     def _busy_ratio(self) -> Floats:
-        """Of each worker over the time in which requests came, behind the warm-up."""
+        """Load of each worker over the time in which requests came, behind the warm-up."""
         time_s, busy = self.timeline.time_s, self.timeline.busy_ratio
         steps_s = np.diff(time_s, prepend=0.0)
         last_s = float(self.records.arrival_s[-1]) if len(self.records) else 0.0

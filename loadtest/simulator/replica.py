@@ -1,8 +1,8 @@
-"""One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
+"""One replica of the gateway without its sockets, which hears of the others late.
 
-It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `PairDecider`,
-`DecodeSelector`, `Offloading`, `RequestQueue`, `Feedback` and `LogClock` are the production ones, on virtual
-time. Left out is what moves bytes.
+It handles a request as `router.gateway.exchange` does, with the production parts on virtual time:
+`FleetState`, `PairDecider`, `DecodeSelector`, `Offloading`, `RequestQueue`, `Feedback` and `LogClock`. The
+movement of bytes is left out.
 
     take ──┬── Placed ────> own FleetState at once     (twice, for a prefill and a decode worker, and
            │      └───────> SharedLog ──late──> the others' FleetStates    Shipping if KV crosses a link)
@@ -11,8 +11,8 @@ time. Left out is what moves bytes.
     completed ─── Finished, then what Feedback learned: Trim, Forget, Fitted
     aborted ───── Finished, and Trim of what was inserted on trust
 
-A prompt is text of `BYTES_PER_TOKEN` bytes a token, so that a block of the gateway is whole blocks of the
-engine; its path is every k-th of the engine's chained hashes.
+A prompt is text of `BYTES_PER_TOKEN` bytes a token, so that a gateway block is whole engine blocks; its path
+is every k-th of the engine's chained hashes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,9 +37,10 @@ from policies import (
     Admission,
     Attempt,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
-    DecodeSelector,
     EarlyRejection,
     Expired,
     Feedback,
@@ -48,14 +49,10 @@ from policies import (
     FleetRules,
     FleetState,
     Lanes,
-    LinkWatch,
+    LengthClass,
     LogClock,
-    Offload,
-    Offloading,
-    OffloadRules,
     Op,
     OpLog,
-    PairDecider,
     Pairing,
     Partners,
     Policy,
@@ -65,7 +62,6 @@ from policies import (
     QueueRefusal,
     RequestFacts,
     RequestQueue,
-    RoleMember,
     Shed,
     Shipped,
     Usage,
@@ -74,7 +70,17 @@ from policies import (
     Worker,
     WorkerPut,
     lane_of,
-    model_and_bucket,
+    model_and_length,
+)
+from policies.disaggregation import (
+    DecodeSelector,
+    LinkWatch,
+    Offload,
+    Offloading,
+    OffloadRules,
+    PairDecider,
+    PairDecision,
+    RoleMember,
     plan_roles,
     role_demand,
 )
@@ -87,29 +93,27 @@ START_NS = 10**18
 """Log time at the start of a simulation; any time will do that is later than 0."""
 
 BLOCK_BYTES = 8
-"""Of a block hash in a path."""
 
 MODEL = "simulated"
-"""What all requests ask for."""
+"""Model of all requests."""
 
 NO_SLOTS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-"""Nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRules:
-    """What a replica's settings would say.
+    """A replica's settings.
 
     Attributes:
         policy: Chooses the worker of a request (its prefill worker, if there are decode workers).
         decode_policy: Chooses its decode worker; None: `policies.DECODE_COST`.
-        profile: What of a prefix match the model can reuse.
+        profile: Reusable part of a prefix match for this model.
         fleet: Rules of the fold.
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
-        queue: How requests wait; None: they never do.
-        step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
-        offload: How the site of a prefill is chosen.
+        queue: None: requests never wait.
+        step_tokens: Longest prefill step of an engine, if others find it only when it is over.
+        offload: Choice of the site of a prefill.
     """
 
     policy: Policy
@@ -124,7 +128,7 @@ class ReplicaRules:
 
 
 class Caller(Protocol):
-    """Who sent a request."""
+    """Sender of a request."""
 
     def dispatched(self, dispatch: "Dispatch") -> None:
         """It goes to its worker."""
@@ -138,10 +142,8 @@ class Dispatch:
     """A request on its way, as its replica remembers it.
 
     Attributes:
-        parsed: The request.
-        attempt: How it was placed.
-        decode_attempt: How it was placed on a decode worker; None without one.
-        ships: Whether the log was told of a link that its KV crosses.
+        decode_attempt: Placement on a decode worker; None without one.
+        ships: The log knows of a link that its KV crosses.
     """
 
     parsed: RequestFacts
@@ -151,14 +153,7 @@ class Dispatch:
 
 
 class Replica:
-    """One replica.
-
-    Args:
-        name: Unique among the replicas.
-        clock: Virtual time.
-        rules: Its settings.
-        log: Where it says what it does.
-    """
+    """One replica with a unique name."""
 
     def __init__(self, name: str, clock: VirtualClock, rules: ReplicaRules, log: SharedLog) -> None:
         self.name = name
@@ -197,7 +192,7 @@ class Replica:
         self.link_watch = LinkWatch(self.fleet, op_log)
         self.offloading = Offloading(self.fleet, Offload(self.fleet.links, rules.offload), replica=name)
         self._decider = PairDecider(
-            self.fleet,
+            DeciderParts(self.fleet, self._feedback, name, map(f"{name}-{{:x}}".format, count()).__next__),
             DecisionRules(
                 rules.policy,
                 rules.fleet.block_tokens,
@@ -205,9 +200,6 @@ class Replica:
                 rules.expected_output_tokens,
                 order if rules.queue else None,
             ),
-            self._feedback,
-            replica=name,
-            next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
             decode_selector=decode_selector,
             offloading=self.offloading,
         )
@@ -215,7 +207,7 @@ class Replica:
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
         self._slots = NO_SLOTS
         self._partners: tuple[Partners, ...] = ()
-        self._fitting: dict[int, tuple[NDArray[np.intp], Pairing | None]] = {}
+        self._fitting: dict[LengthClass, tuple[NDArray[np.intp], Pairing | None]] = {}
         self._revision = -1
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
@@ -234,13 +226,9 @@ class Replica:
         )
 
     def take(self, blocks: bytes, tokens: int, caller: Caller, flow: str = DEFAULT_FLOW) -> None:
-        """Let a request go, wait, or neither.
+        """Let a request go, wait, or neither; ``caller`` hears the result, now or later.
 
-        Args:
-            blocks: The prompt's packed chained hashes of the engine's blocks.
-            tokens: Its length.
-            caller: Told what becomes of it, now or later.
-            flow: Its class and tenant.
+        ``blocks`` are the prompt's packed chained hashes of the engine's blocks, ``tokens`` its length.
         """
         request = _Request(self, self._parsed(blocks, tokens), flow, caller)
         match request.decide("", -1):
@@ -255,19 +243,21 @@ class Replica:
 
     def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Queued | Shed:
         """Choose a worker, and see whether it is a request's turn there."""
-        bucket = self._decider.bucket_of(request.parsed)
-        lane = lane_of(MODEL, bucket)
+        length = self._decider.length_of(request.parsed)
+        lane = lane_of(MODEL, length)
         entry = QueueEntry(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(
-            request.parsed,
-            self._rules.profile,
-            slots,
-            now_us,
-            now_s,
-            entry,
-            bucket,
-            self._pairing_of(lane),
+            DecisionInput(
+                request.parsed,
+                self._rules.profile,
+                slots,
+                now_us,
+                now_s,
+                entry,
+                length.bucket,
+                self._pairing_of(lane),
+            )
         )
 
     def reserve(self, parsed: RequestFacts, decision: Decision) -> Dispatch:
@@ -276,13 +266,12 @@ class Replica:
         if decision.decode is None:
             return Dispatch(parsed, decision.attempt)
         self.publish(decision.decode.placed)
-        if decision.shipping is not None:
-            self.publish(decision.shipping)
+        shipping = decision.shipping if isinstance(decision, PairDecision) else None
+        if shipping is not None:
+            self.publish(shipping)
             worker = self.fleet.at_slot(decision.attempt.chosen.slot)
-            self.link_watch.begun(
-                decision.shipping, decision.attempt.request_id, worker.slot, _protocol(worker)
-            )
-        return Dispatch(parsed, decision.attempt, decision.decode.attempt, decision.shipping is not None)
+            self.link_watch.begun(shipping, decision.attempt.request_id, worker.slot, _protocol(worker))
+        return Dispatch(parsed, decision.attempt, decision.decode.attempt, shipping is not None)
 
     @property
     def now_us(self) -> int:
@@ -290,11 +279,10 @@ class Replica:
         return self._log_clock.now_us()
 
     def _slots_of(self, lane: str) -> NDArray[np.intp]:
-        """Who may take the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
+        """Workers for the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
         return self._fitting_to(lane)[0]
 
     def _pairing_of(self, lane: str) -> Pairing | None:
-        """Who of them needs a partner."""
         return self._fitting_to(lane)[1]
 
     def _fitting_to(self, lane: str) -> tuple[NDArray[np.intp], Pairing | None]:
@@ -302,14 +290,14 @@ class Replica:
         if fleet.revision != self._revision:
             self._revision = fleet.revision
             self._fitting.clear()
-        _, bucket = model_and_bucket(lane)
-        known = self._fitting.get(bucket)
-        if known is None:
+        _, length = model_and_length(lane)
+        cached = self._fitting.get(length)
+        if cached is None:
             slots = fleet.buckets.fitting(
-                self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens
+                self._slots, length, lambda slot: fleet.at_slot(slot).capacity_tokens
             )
-            known = self._fitting[bucket] = slots, self._pairing(slots)
-        return known
+            cached = self._fitting[length] = slots, self._pairing(slots)
+        return cached
 
     def _pairing(self, slots: NDArray[np.intp]) -> Pairing | None:
         """Pair the prefill workers among these with the decode workers of their protocol."""
@@ -341,14 +329,11 @@ class Replica:
     def completed(
         self, dispatch: Dispatch, usage: Usage, prefill_s: float, decode_s: float, *, told: bool
     ) -> None:
-        """The answer is complete: release, and learn from it.
+        """Release a complete answer, and learn from its usage and times.
 
-        Args:
-            dispatch: Of the request.
-            usage: What the engine reports.
-            prefill_s: From dispatch to the first token, or until its KV was where it is decoded.
-            decode_s: From the first token to the last.
-            told: Whether `first_token` was called; only a plain worker may end without it.
+        ``prefill_s`` goes from dispatch to the first token, or until its KV was where it is decoded,
+        ``decode_s`` to the last token. ``told`` means `first_token` was called; only a plain worker may end
+        without it.
         """
         assert told or dispatch.decode_attempt is None
         now_us = self._log_clock.now_us()
@@ -370,12 +355,7 @@ class Replica:
         self.room.changed()
 
     def aborted(self, dispatch: Dispatch, *, told: bool) -> None:
-        """A worker failed, or the client left.
-
-        Args:
-            dispatch: Of the request.
-            told: Whether `first_token` was called.
-        """
+        """Release after a worker failed, or the client left; ``told`` means `first_token` was called."""
         now_us = self._log_clock.now_us()
         if not told or dispatch.decode_attempt is None:
             self.publish(Finished(dispatch.attempt.request_id, now_us))
@@ -387,15 +367,14 @@ class Replica:
         self.room.changed()
 
     def collect(self) -> int:
-        """Forget what is too old to matter, as the gateway does every second.
+        """Forget what is too old, as the gateway does every second.
 
-        Returns:
-            Reservations that nobody ever released: each one is a bug somewhere.
+        Return leaked reservations, each of them a bug.
         """
         return self.fleet.collect(self._log_clock.now_us())
 
     def plan(self) -> None:
-        """Do what `router.fleet.role_planner` does where no worker may change its role."""
+        """Do what `router.pairs.role_planner` does where no worker may change its role."""
         fleet, now_us = self.fleet, self.now_us
         members = [
             RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")
@@ -420,7 +399,6 @@ class Replica:
         self.room.changed()
 
     def _parsed(self, blocks: bytes, tokens: int) -> RequestFacts:
-        """What the gateway would make of the prompt."""
         path = np.frombuffer(blocks, dtype="<u8")[self._step - 1 :: self._step].tobytes()
         key = xxhash.xxh3_64_intdigest(blocks[-BLOCK_BYTES:] + tokens.to_bytes(8, "little"))
         return BareRequest(
@@ -433,7 +411,7 @@ class Replica:
 
 
 def _protocol(worker: Worker) -> str:
-    """How it hands over; as SGLang does, if nobody says."""
+    """Its hand-over protocol, by default SGLang's."""
     return worker.labels.get(HANDOVER_LABEL, "sglang")
 
 

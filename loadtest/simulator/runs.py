@@ -1,8 +1,7 @@
-"""What the report compares: one run of the simulator per policy, and the figures that charts draw.
+"""Runs of a report, one per policy with the same requests, and the figures that charts draw.
 
-All runs of a report have the same requests. Where charts sort requests into bins, they do so by a length
-that no policy changes: the *ideal* uncached tokens, what an infinite cache would leave to compute. Otherwise
-a policy with many misses would fill the bins of long requests with short ones and look better there.
+Bins are of a length that no policy changes: the *ideal* uncached tokens of an infinite cache. Otherwise a
+policy with many misses would fill the bins of long requests with short ones and look better there.
 
     0 ---- arrival ---- dispatched ---- prefill starts ------------------- first token
               gateway          worker's queue        prefill = floor + what is beyond it
@@ -39,13 +38,7 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy's simulation.
-
-    Attributes:
-        label: How the report calls it: the policy and its options.
-        result: What the simulator found.
-        figures: The result's summary.
-    """
+    """One policy's simulation; ``figures`` is the result's summary."""
 
     label: str
     result: Result
@@ -77,7 +70,7 @@ class Run:
         return {name: float((outcomes == end).mean()) if len(outcomes) else 0.0 for end, name in ENDS.items()}
 
     def ttft_parts_s(self) -> dict[str, float]:
-        """Where the mean time to first token goes, seconds per request that got one.
+        """Parts of the mean time to first token, seconds per request that got one.
 
         Prefill beyond the floor is recomputation, waiting for host memory and chunks shared with others.
         """
@@ -100,14 +93,7 @@ class Run:
         return {cause: self.figure(f"lost_{cause}_s") / requests for cause in CAUSES}
 
     def ttft_by_length_s(self, share: float) -> tuple[Floats, Floats, list[int]]:
-        """A percentile of the time to first token in each bin of ideal uncached tokens.
-
-        Args:
-            share: 0 to 1.
-
-        Returns:
-            For each bin the percentile, the same of the floor (NaN for an empty bin), and its requests.
-        """
+        """TTFT percentile per bin of ideal uncached tokens, that of the floor (NaN if empty), and counts."""
         records = self.counted
         answered = ~np.isnan(records.first_s)
         uncached = (records.prompt_tokens - records.ideal_tokens)[answered]

@@ -1,4 +1,4 @@
-"""The shared log in virtual time: what a replica says reaches the others a little later.
+"""The shared log in virtual time: a replica's operations reach the others a little later.
 
     put put ... put --> flush --delay_s--> every other replica applies it
                           └─ pause_s: what is put meanwhile goes with the next flush
@@ -16,22 +16,18 @@ from policies import Op
 
 
 class Reader(Protocol):
-    """Who reads the log."""
+    """Reader of the log."""
 
     def heard(self, ops: Sequence[Op]) -> None:
         """Apply what another one said."""
 
 
 class SharedLog:
-    """Delivers operations between replicas.
+    """Delivery of operations between replicas.
 
     Args:
-        clock: Virtual time.
         delay_s: From a flush until the others have applied it.
         pause_s: Between two flushes of one replica.
-
-    Attributes:
-        delay_s: As given.
     """
 
     def __init__(self, clock: VirtualClock, *, delay_s: float, pause_s: float) -> None:
@@ -71,7 +67,7 @@ class SharedLog:
 
 
 class Writer:
-    """What one replica has said and not flushed yet."""
+    """Operations of one replica that are not flushed yet."""
 
     def __init__(self, log: SharedLog, reader: Reader) -> None:
         self._log = log

@@ -1,14 +1,13 @@
-"""One simulation: arrivals, replicas, engines and the book that is kept, on one virtual clock.
+"""One simulation: arrivals, replicas, engines and a book of computed blocks, on one virtual clock.
 
     open loop     a session starts when the workload says so (``start_s``)
     closed loop   ``users`` each take the next session when they have finished one; their first ones begin
                   evenly spread over ``ramp_s``, so that they do not march in step
 
-Within a session a request comes ``delay_s`` after the last of those that it waits for (`SimRequest.after`)
-has ended. ``speed`` divides starts and delays, and nothing else: a trace at three times its load.
+Within a session a request comes ``delay_s`` after the end of the last of those that it waits for
+(`SimRequest.after`). ``speed`` divides starts and delays, and nothing else: a trace at three times its load.
 
-Beside the fleet the simulation keeps a book of what has been computed anywhere, a `radix.PrefixTree` that
-nothing leaves, to tell what was evicted from what nobody has computed yet.
+The book is a `radix.PrefixTree` that nothing leaves: it tells evicted blocks from those never computed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,17 +36,8 @@ from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import (
-    DECODE_COST,
-    CachePool,
-    FleetRules,
-    KvBytes,
-    LengthBuckets,
-    LinkRules,
-    OffloadRules,
-    decode_policy,
-    make_policy,
-)
+from policies import DECODE_COST, CachePool, FleetRules, KvBytes, LengthBuckets, LinkRules, make_policy
+from policies.disaggregation import OffloadRules, decode_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
@@ -65,37 +55,33 @@ TIMELINE_ROWS_MAX = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationConfig:
-    """What is simulated.
+    """Configuration of a simulation.
 
     Attributes:
-        policy: Chooses the worker of a request.
-        policy_options: Its options.
-        engine: What the workers are.
-        workers: How many take requests.
+        engine: Profile of the workers.
+        workers: Number that take requests.
         bucket_workers: Length buckets, as pairs of an upper bound in tokens of prompt plus expected output
-            and of the workers that are labelled with it; they add up to ``workers``. Longer requests are
-            rejected, and requests spill as in production. Empty: all workers take requests of any length.
-        decode_workers: How many only decode; 0: those that take requests decode, too.
-        groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
-            the model, and what the floor of the time to first token is.
+            and of the workers labelled with it; they add up to ``workers``. Longer requests are rejected, and
+            requests spill as in production. Empty: all workers take any length.
+        decode_workers: Number that only decode; 0: those that take requests decode, too.
+        groups: All workers, instead of those numbers; ``engine`` then only tells the gateway of the model,
+            and gives the floor of the time to first token.
         links: Between the groups' sites, as ``FROM>TO``.
-        tells_links: Whether the gateway is told of them; if not, sites mean nothing to it.
-        offload: How the site of a prefill is chosen.
-        decode_policy: Chooses the decode worker.
-        replicas: How many replicas of the gateway decide; each request comes to one at random.
-        log_delay_s: From a replica's word until the others have heard it.
-        flush_interval_s: Pause between two words of one replica (``shared.flush_interval_ms``).
+        tells_links: The gateway knows of them; if not, sites mean nothing to it.
+        offload: Choice of the site of a prefill.
+        replicas: Of the gateway; each request comes to a random one.
+        log_delay_s: From a replica's operation until the others have applied it.
+        flush_interval_s: Pause between two flushes of one replica (``shared.flush_interval_ms``).
         speed: Divides the workload's starts and delays.
-        seed: Of everything that is drawn.
         block_tokens: Block size of the gateway; whole blocks of the workload.
-        expected_output_tokens: What the gateway assumes of every answer.
-        utilisation: Prefill is slowed down or sped up until the least possible work keeps them so
-            busy (`loadtest.simulator.utilisation`); None: they are as fast as they are.
+        expected_output_tokens: Assumed by the gateway of every answer.
+        utilisation: Prefill is scaled until the least possible work keeps the workers so busy
+            (`loadtest.simulator.utilisation`); None: no scaling.
         host: Host memory of the workers that take requests (HiCache). None: none, or with ``l3`` the default.
-        l3: A pool that they share, which the gateway is told of; None for none.
+        l3: A pool that they share, known to the gateway; None for none.
         rules: Overrides of `policies.FleetRules`.
-        queue: How requests wait for workers with room; None: they never wait in the gateway.
-        warmup_s: Requests that come before are left out of the summary.
+        queue: None: requests never wait in the gateway.
+        warmup_s: Earlier requests are left out of the summary.
         ramp_s: Closed loop: time over which the users begin.
     """
 
@@ -126,11 +112,7 @@ class SimulationConfig:
     ramp_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Check that every worker is in a bucket, if there are any.
-
-        Raises:
-            ValueError: It is not, or a bucket has none, or the bounds do not ascend.
-        """
+        """Check that every worker is in a bucket of ascending bounds, if there are any; else `ValueError`."""
         if self.buckets is None:
             return
         counts = [count for _, count in self.bucket_workers]
@@ -150,13 +132,7 @@ def simulate(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Run a workload through a fleet.
-
-    Args:
-        workload: What comes.
-        config: Through what.
-        progress: Told now and then how many requests have ended, of how many.
-    """
+    """Run a workload through a fleet; ``progress`` gets the ended requests, and all, now and then."""
     return _Simulation(workload, config, progress).run()
 
 
@@ -175,8 +151,6 @@ class _Visit:
 
 
 class _Simulation:
-    """The run."""
-
     def __init__(
         self, workload: Workload, config: SimulationConfig, progress: Callable[[int, int], None] | None
     ) -> None:
@@ -229,7 +203,7 @@ class _Simulation:
         )
 
     def _pools(self) -> dict[str, CachePool]:
-        """What an operator would tell the gateway of the pool."""
+        """An operator's description of the pool for the gateway."""
         l3, host = self._config.l3, self._host
         if l3 is None or host is None:
             return {}
@@ -243,14 +217,14 @@ class _Simulation:
         }
 
     def _sites(self) -> dict[str, Any]:
-        """What an operator would tell the gateway of the links, and of what crosses them."""
+        """An operator's description of the links and their load for the gateway."""
         config, shape = self._config, self._config.engine.shape
         if not (config.links and config.tells_links):
             return {}
         return {
             "site": next(group.site for group in config.groups if group.role == "decode"),
             "links": {
-                name: LinkRules(plan.bytes_per_s, plan.rtt_s, plan.cap_ratio)
+                name: LinkRules(plan.bytes_per_s * 8 / 1e9, plan.rtt_s * 1e3, plan.cap_ratio)
                 for name, plan in config.links.items()
             },
             "kv_bytes": {
@@ -311,7 +285,6 @@ class _Simulation:
         return [name for name, count in zip(config.buckets.names, counts, strict=True) for _ in range(count)]
 
     def run(self) -> Result:
-        """Run it to the end."""
         began_s = process_time()
         users = self._workload.users
         if users:
@@ -373,12 +346,10 @@ class _Simulation:
         flight.begin()
 
     def _left(self) -> None:
-        """A session is over: its user takes the next one."""
         if self._workload.users:
             self.clock.call_later(0.0, self._next_session)
 
     def _flow(self) -> str:
-        """What the next session is drawn into."""
         flows = self._config.queue.flows if self._config.queue else ()
         if not flows:
             return DEFAULT_FLOW
@@ -403,7 +374,6 @@ class _Simulation:
         )
 
     def began(self, flight: Flight) -> None:
-        """Its prompt has been computed."""
         self._computed.insert(0, flight.request.blocks, self._now_us(), end=False)
 
     def ended(self, flight: Flight) -> None:
@@ -451,14 +421,12 @@ class _Simulation:
         self.clock.call_later(HOUSEKEEPING_S, self._look)
 
     def _watch(self) -> None:
-        """Let replicas look at their transfers."""
         for replica in self.replicas:
             replica.link_watch.look()
         if self._ended < self._total:
             self.clock.call_later(LINKS_S, self._watch)
 
     def _plan(self) -> None:
-        """Run the slow loop."""
         self.replicas[0].plan()
         if self._ended < self._total:
             self.clock.call_later(PLAN_S, self._plan)

@@ -4,14 +4,12 @@
     sent  ────────╮      │          as they are made (rate S/T), or later if the link is full
                   ╰──────┴──> arrived one round trip after the last byte
 
-Fluid model: a transfer that has sent all that was made so far wants the rate at which more is made; one
-that is behind wants all it can get. The capacity is divided max-min fairly among them, as TCP flows of equal
-weight would. Rates change only when a transfer begins or ends, catches up or is all made, or when the
-capacity changes: nothing happens in between. Loss costs goodput: what is lost is sent again, and counts as
-egress. The last layer, a fiftieth of a prefill, is not waited for separately, and congestion control is
-taken to fill whatever there is.
-
-With the few transfers that a handful of prefill workers cause, every change looks at all of them.
+Fluid model: a transfer that has sent all that was made so far wants the rate at which more is made; one that
+is behind wants all it can get. The capacity is divided max-min fairly, as among TCP flows of equal weight.
+Rates change only when a transfer begins, ends, catches up or is all made, or when the capacity changes. Lost
+bytes are sent again, and count as egress. The last layer, a fiftieth of a prefill, is not waited for
+separately, and congestion control is taken to fill the link. Every change looks at all transfers: they are
+few.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,11 +28,10 @@ _NOTHING_BYTES = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What a link is like from a time on.
+    """State of a link from a time on.
 
     Attributes:
-        at_s: From when.
-        capacity_ratio: Share of its capacity that is there, 0 to 1.
+        capacity_ratio: Usable share of its capacity, 0 to 1.
         loss_ratio: Share of the bytes that are lost and sent again, 0 to below 1.
     """
 
@@ -45,13 +42,10 @@ class Weather:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPlan:
-    """A link and what will happen to it.
+    """A link of ``bytes_per_s`` > 0, and its changes in order of time.
 
     Attributes:
-        bytes_per_s: Capacity, > 0.
-        rtt_s: Round trip.
-        cap_ratio: So much of it the gateway may use.
-        weather: Changes, in order of time.
+        cap_ratio: Share that the gateway may use.
     """
 
     bytes_per_s: float
@@ -63,12 +57,7 @@ class LinkPlan:
 class Transfer:
     """KV bytes of one request on their way.
 
-    Attributes:
-        total_bytes: All of them.
-        made_from_s: When the first one could leave.
-        made_s: When the last one is made.
-        sent_bytes: So many have left.
-        ended: Whether it is over, or was given up.
+    The first could leave at ``made_from_s``, the last is made at ``made_s``.
     """
 
     __slots__ = ("arrived", "ended", "made_from_s", "made_s", "rate", "sent_bytes", "total_bytes")
@@ -85,27 +74,22 @@ class Transfer:
         self.arrived = arrived
 
     def made_bytes(self, now_s: float) -> float:
-        """How many there are to send by now."""
+        """Bytes that are ready to send by now."""
         if now_s >= self.made_s:
             return self.total_bytes
         return self.total_bytes * (now_s - self.made_from_s) / (self.made_s - self.made_from_s)
 
     def all_sent(self, now_s: float) -> bool:
-        """Whether nothing is left of it, whatever rounding says."""
+        """True if nothing is left of it but rounding."""
         return now_s >= self.made_s and self.total_bytes - self.sent_bytes < _NOTHING_BYTES
 
     def made_per_s(self, now_s: float) -> float:
-        """How fast more are made."""
+        """Rate at which more are made."""
         return self.total_bytes / (self.made_s - self.made_from_s) if now_s < self.made_s else 0.0
 
 
 class SiteLink:
-    """One link.
-
-    Args:
-        clock: Virtual time.
-        plan: What it is like, and when it changes.
-    """
+    """One link in virtual time."""
 
     def __init__(self, clock: VirtualClock, plan: LinkPlan) -> None:
         assert plan.bytes_per_s > 0
@@ -128,24 +112,20 @@ class SiteLink:
 
     @property
     def weather(self) -> Weather:
-        """What it is like now."""
+        """Its present state."""
         return self._weather
 
     @property
     def goodput_bytes_per_s(self) -> float:
-        """What arrives at most, now."""
+        """Largest present rate of arrival."""
         return self.plan.bytes_per_s * self._weather.capacity_ratio * (1.0 - self._weather.loss_ratio)
 
     def begin(
         self, n_bytes: float, made_from_s: float, made_s: float, arrived: Callable[[], object]
     ) -> Transfer:
-        """Begin a transfer.
+        """Begin a transfer of ``n_bytes`` > 0 that are made between two times.
 
-        Args:
-            n_bytes: All of it, > 0.
-            made_from_s: Since when, or from when on, it is made.
-            made_s: When the last byte is.
-            arrived: Called when the last byte has arrived.
+        Call ``arrived`` after the last byte.
         """
         assert n_bytes > 0
         now_s = self._clock.time()
@@ -176,7 +156,6 @@ class SiteLink:
         self._share(now_s)
 
     def _advance(self, now_s: float) -> None:
-        """Send until now at the rates that were."""
         step_s = now_s - self._at_s
         if step_s > 0 and self._transfers:
             for transfer in self._transfers:
@@ -224,7 +203,6 @@ def _fill(wants: Iterable[tuple[float, Transfer]], capacity: float) -> None:
 
 
 def _changes_s(want: float, transfer: Transfer, now_s: float) -> float:
-    """When a transfer wants something else, or is over."""
     left_bytes = transfer.total_bytes - transfer.sent_bytes
     ends_s = now_s + left_bytes / transfer.rate if transfer.rate > 0 else inf
     if now_s >= transfer.made_s:
@@ -239,12 +217,9 @@ def _changes_s(want: float, transfer: Transfer, now_s: float) -> float:
 
 
 def busiest_window_bytes(times_s: Floats, sent_bytes: Floats, window_s: float) -> tuple[float, float]:
-    """The most bytes within any stretch of so many seconds, and when it begins.
+    """The most bytes within any stretch of ``window_s``, and its begin.
 
-    Args:
-        times_s: Ascending.
-        sent_bytes: So far, at those times; linear in between.
-        window_s: Length of the stretch.
+    ``sent_bytes`` is linear between the times.
     """
     starts_s = np.concatenate((times_s, times_s - window_s))
     within = np.interp(starts_s + window_s, times_s, sent_bytes) - np.interp(starts_s, times_s, sent_bytes)

@@ -1,7 +1,7 @@
 """A chart as an SVG element inside a page: no file, no script, no font, colours from the page's CSS.
 
-Text stays text, in the page's font, and can be searched and read aloud. The same figure gives the same bytes:
-marks are numbered from the chart's key instead of from chance, and no date is written.
+Text stays text. The same figure gives the same bytes: marks are numbered from the chart's key, without chance
+or date.
 """
 
 import io

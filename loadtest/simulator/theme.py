@@ -1,8 +1,7 @@
 """Colours and style of all charts, for light and for dark pages.
 
-A chart is drawn once, in the light colours. An image keeps them; in a page each colour becomes a CSS variable
-(`INK` becomes ``var(--ink)``), so that the same drawing follows the reader's light or dark mode. For that, no
-colour may stand for two things. Series have one of six colours that people with any colour vision tell apart
+A chart is drawn once, in the light colours, which in a page become CSS variables (`INK` becomes
+``var(--ink)``); so no colour may stand for two things. Series have one of six colours for any colour vision
 (after Okabe and Ito, darkened or lightened for contrast), and beyond six a dash pattern besides.
 """
 
@@ -36,7 +35,7 @@ DARK = {
     **dict(zip(END_COLOURS, ("#36c89b", "#e9b735", "#ff6b64", "#a98ff0"), strict=True)),
     **dict(zip(PART_COLOURS, ("#7d8691", "#ecc35a", "#56b3cf"), strict=True)),
 }
-"""What each colour becomes on a dark page."""
+"""Each colour on a dark page."""
 
 VARIABLES = {colour: f"--chart-{number}" for number, colour in enumerate(DARK)}
 """The CSS variable of each colour."""
@@ -63,13 +62,9 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing and what is said around it.
+    """A drawing without its title, which is a sentence, and a caption on how to read it.
 
-    Attributes:
-        key: A short name, unique in a report.
-        title: What the drawing shows, as a sentence.
-        caption: How to read it.
-        figure: The drawing, without the title.
+    ``key`` is unique.
     """
 
     key: str

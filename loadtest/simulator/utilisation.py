@@ -1,16 +1,16 @@
-"""How fast the engines must prefill for a workload to keep them as busy as wanted.
+"""Speed of prefill at which a workload keeps the engines as busy as wanted.
 
-Policies can be compared only at equal load, and a trace has the load that it has: 64 users keep eight dense
-engines busier than eight hybrid ones. So not the traffic is scaled but the speed of prefill: it takes
-``time_scale`` times as long as the profile says, until the *least possible work* (every prompt prefilled
-behind what one pooled LRU cache would have held) is the wanted share of the workers' time. Decode stays as
-it is: users who wait longer for the end of an answer ask less often, and no scale would keep anybody busy.
+Policies can be compared only at equal load, and a trace has one load. So not the traffic is scaled but
+prefill: it takes ``time_scale`` times as long as the profile says, until the *least possible work* (every
+prompt prefilled behind the content of one pooled LRU cache) is the wanted share of the workers' time. Decode
+stays as it is: users who wait longer for the end of an answer ask less often, and no scale would keep engines
+busy.
 
     utilisation(scale) = scale · least work / (workers · time of the last arrival at that scale)
 
-In a closed loop answers that take longer make the next requests come later, so the time depends on the scale;
-it is computed as if nobody ever waited in a queue. So utilisation cannot exceed what the users could
-cause if they never paused; beyond that there is no such scale.
+In a closed loop longer answers delay the next requests, so the time depends on the scale; it is computed
+without queueing. Utilisation cannot exceed what users without pauses could cause; beyond that there is no
+scale.
 """
 
 from heapq import heappop, heappush
@@ -46,16 +46,10 @@ def time_scale(
     decode_workers: int = 0,
     speed: float = 1.0,
 ) -> float:
-    """Find the factor by which the engines' prefill times must be multiplied.
+    """Find the factor of prefill times at which ``workers`` reach a ``utilisation`` from 0 to 1.
 
-    Args:
-        workload: What comes.
-        profile: What the workers are.
-        workers: How many prefill.
-        utilisation: Wanted share of their time, 0 to 1.
-        capacity_tokens: Of all that they hold and share, as one LRU cache.
-        decode_workers: How many decode; 0: the same.
-        speed: Divides the workload's starts and delays.
+    ``capacity_tokens`` is all that they hold and share, as one LRU cache; without ``decode_workers`` the same
+    workers decode; ``speed`` divides the workload's starts and delays.
 
     Raises:
         NoSuchLoad: There is none.
@@ -95,8 +89,6 @@ def least_utilisation(
 
 
 class _Load:
-    """The workload on one fleet, for any time scale."""
-
     def __init__(
         self,
         workload: Workload,
@@ -127,8 +119,8 @@ class _Load:
     def utilisation(self, scale: float) -> float:
         """Share of the workers' time that the least work takes at a scale.
 
-        A decode step takes longer the more requests decode beside it, and they are more the longer it takes
-        (Little's law): a few rounds settle that.
+        Decode steps and the number of decoding requests depend on each other (Little's law): a few rounds
+        settle that.
         """
         batch = 1.0
         for _ in range(3):
@@ -138,7 +130,7 @@ class _Load:
         return scale * self._work_s / (self._workers * last_s)
 
     def _last_arrival_s(self, service_s: Floats) -> float:
-        """When the last request comes, if each takes its time and none waits for a worker."""
+        """Time of the last request, if none waits for a worker."""
         spent_s, speed = iter(service_s.tolist()), self._speed
         free_s = [0.0] * self._workload.users
         last_s = 0.0

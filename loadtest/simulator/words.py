@@ -35,10 +35,6 @@ def points(ratio: float) -> str:
 
 
 def bucket_shares(bucket_workers: Sequence[tuple[int, int]]) -> str:
-    """Workers by length bucket, for example ``0-64K: 5, 64K-256K: 3``.
-
-    Args:
-        bucket_workers: As in `loadtest.simulator.simulation.SimulationConfig`, not empty.
-    """
+    """Workers by length bucket, at least one, for example ``0-64K: 5, 64K-256K: 3``."""
     names = LengthBuckets(tuple(bound for bound, _ in bucket_workers)).names
     return ", ".join(f"{name}: {count}" for name, (_, count) in zip(names, bucket_workers, strict=True))

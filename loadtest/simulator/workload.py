@@ -1,15 +1,14 @@
-"""What a simulated fleet is asked: sessions of requests, as block hashes and lengths.
+"""Traffic of a simulated fleet: sessions of requests, as block hashes and lengths.
 
-A workload holds no text. A prompt is the chained hashes of its full engine blocks, so that two prompts
-share exactly the prefixes that the recorded ones shared, and that is all that caches ask of it.
+A prompt is the chained hashes of its full engine blocks, without text, so two prompts share exactly the
+prefixes that the recorded ones shared.
 
     Workload ── sessions ── requests     [0] ──> [1] ──┬─> [2] ──┬─> [4]     4 waits for 2 and 3
                                                        └─> [3] ──┘
 
-*Open loop*: a session starts at its own time. *Closed loop*: a session has no time; each of
-``users`` users takes the next one as soon as the last one ended. In both, a request of a session is sent
-``delay_s`` after the last request that it waits for has finished, be it answered or lost: who waits for
-an answer slows down with the fleet.
+*Open loop*: a session starts at its own time. *Closed loop*: each of ``users`` takes the next session as soon
+as the last one ended. In both, a request is sent ``delay_s`` after the end, answered or lost, of the last
+request that it waits for: it slows down with the fleet.
 """
 
 from collections.abc import Iterator
@@ -28,11 +27,10 @@ class SimRequest:
     Attributes:
         blocks: Packed chained hashes of the prompt's full blocks: ``tokens // block_tokens`` of them.
         tokens: Prompt length, > 0.
-        output_tokens: Generated length, > 0.
+        output_tokens: > 0.
         answer: Packed hashes of the full blocks behind ``blocks`` that the answer completes. The last
             generated token is sampled but never computed: no engine holds it.
-        delay_s: Pause between the end of what it waits for and its arrival, >= 0; without anything to
-            wait for it counts from the start of the session.
+        delay_s: Pause >= 0 between the end of its predecessors, or the start of the session, and its arrival.
         after: Indices in the session, all smaller than its own, of requests that must have finished.
     """
 
@@ -51,11 +49,9 @@ class SimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Requests that belong together.
+    """At least one request, each behind its predecessors; ``start_s`` counts from the start of the workload.
 
-    Attributes:
-        start_s: Seconds since the start of the workload; None in a closed loop.
-        requests: At least one, each behind those that it waits for.
+    It is None in a closed loop.
     """
 
     start_s: float | None
@@ -67,11 +63,9 @@ class Workload:
     """Sessions in the order in which they start or are taken.
 
     Attributes:
-        name: For tables and plots.
-        sessions: In a closed loop in the order in which users take them.
         users: Sessions at work at the same time in a closed loop; 0 in an open one.
         block_tokens: Tokens per block of all its requests.
-        notes: What was done to the recording, for reports.
+        notes: Changes to the recording, for reports.
     """
 
     name: str
@@ -87,7 +81,7 @@ class Workload:
 
     @property
     def request_count(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         return sum(len(session.requests) for session in self.sessions)
 
     @property
@@ -102,20 +96,20 @@ class Workload:
 
     def cut(self, requests_max: int) -> "Workload":
         """The first so many requests, session by session; the last session may lose its end."""
-        kept: list[Session] = []
+        sessions: list[Session] = []
         room = requests_max
         for session in self.sessions:
             if room <= 0:
                 break
-            kept.append(replace(session, requests=session.requests[:room]))
+            sessions.append(replace(session, requests=session.requests[:room]))
             room -= len(session.requests)
-        return replace(self, sessions=tuple(kept))
+        return replace(self, sessions=tuple(sessions))
 
     def in_order(self) -> list[SimRequest]:
         """All requests in the order in which they would arrive if every answer came at once.
 
-        What caches can do at best is counted in this order (`loadtest.simulator.bounds`).
-        In a closed loop the users take the sessions in turn.
+        `loadtest.simulator.bounds` counts in this order. In a closed loop the users take the sessions in
+        turn.
         """
         arrivals: list[tuple[float, int, int, SimRequest]] = []
         free_s = [0.0] * self.users
@@ -136,10 +130,10 @@ class Workload:
         return [arrival[3] for arrival in arrivals]
 
     def check(self) -> None:
-        """Check what the dataclasses promise; for tests of readers and for workloads made by hand.
+        """Check the dataclasses' rules, for tests of readers and workloads made by hand.
 
         Raises:
-            ValueError: Something does not hold; the message names the session and the request.
+            ValueError: The message names the session and the request.
         """
         for number, session in enumerate(self.sessions):
             if (session.start_s is None) != (self.users > 0):

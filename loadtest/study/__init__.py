@@ -1,7 +1,4 @@
-"""The policy study: every placement policy on real traces, in the simulator, with a verdict.
+"""The policy study (``make study``): every placement policy on real traces, in the simulator, with a verdict.
 
-make study              the same as ``python -m loadtest.study``
-
-cross_check     the same trace in Dynamo's offline replay: token reuse side by side
-dynamo_replay   the part of it that Dynamo's own Python runs
+`loadtest.study.cross_check` replays the same trace in Dynamo's offline simulator.
 """

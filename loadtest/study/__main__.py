@@ -2,11 +2,11 @@
 
     python -m loadtest.study                                  all of it, about 35 minutes on two cores
     python -m loadtest.study --quick                          two scenarios, figures on the terminal only
-    python -m loadtest.study --report-only                    the document from the results that are there
+    python -m loadtest.study --report-only                    the document from existing results
     python -m loadtest.study --dynamo-python DIR/bin/python   with Dynamo's offline replay beside it
 
-Results are kept as they come; an interrupted study goes on where it was, and simulates again what other code
-made. Dynamo's figures are kept beside them (``dynamo.json``), and shown until it is replayed again.
+Results are kept as they come; an interrupted study resumes, and renews results of other code. Dynamo's
+figures are kept beside them (``dynamo.json``), and shown until it is replayed again.
 """
 
 import argparse
@@ -76,17 +76,17 @@ def _simulate(
 
 
 def _dynamo(options: argparse.Namespace, console: Console) -> list[cross_check.Row]:
-    kept = options.results.with_name("dynamo.json")
+    cached = options.results.with_name("dynamo.json")
     if options.dynamo_python is not None:
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
             plain.write(gzip.decompress((options.traces / CONVERSATION_FILE).read_bytes()))
             plain.flush()
             try:
                 rows = cross_check.replay(options.dynamo_python, Path(plain.name))
-                kept.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+                cached.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
             except cross_check.DynamoFailed as exc:
                 console.print(f"Dynamo left out: {exc}", style="yellow", markup=False)
-    return msgspec.json.decode(kept.read_bytes(), type=list[cross_check.Row]) if kept.exists() else []
+    return msgspec.json.decode(cached.read_bytes(), type=list[cross_check.Row]) if cached.exists() else []
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,10 +1,9 @@
 """Length buckets: the same fleet, its workers labelled by the lengths that they are for.
 
 In one pool a short prompt shares steps with long ones: data-parallel ranks wait for the longest of them, and
-a chunk that mixes both costs what the long context costs (MiMo-V2.5, arXiv:2607.13095, 5.2). With buckets
-each range of lengths has workers of its own, as production has them: a request leaves its bucket when that is
-sooner at the price of its company (`policies.state.buckets`), and a conversation that grows out of its bucket
-goes on where its cache is for as long as that is cheaper.
+a chunk that mixes both costs what the long context costs (MiMo-V2.5, arXiv:2607.13095, 5.2). With buckets a
+request leaves its bucket when that is sooner at the price of its company (`policies.state.buckets`), and a
+conversation that grows out of its bucket stays with its cache as long as that is cheaper.
 """
 
 from dataclasses import replace
@@ -16,8 +15,7 @@ BUCKETS = LengthBuckets()
 """0-64K, 64K-256K and 256K-1M tokens, as published."""
 
 SHARES = (2, 4, 2)
-"""Of eight workers, in proportion to the least work of the agentic traffic in each range: 3,800, 7,900 and
-3,400 s of prefill where caches do their best."""
+"""Shares of eight workers, by the least prefill work of agentic traffic: 3,800, 7,900, 3,400 s."""
 
 
 def parted(config: SimulationConfig) -> SimulationConfig:

@@ -1,7 +1,7 @@
-"""Charts of the study. One message each: the title says it, axes have units, lines are named where they end.
+"""Charts of the study: one message each in the title, units on the axes, names where the lines end.
 
-Colours are Okabe and Ito's, which people with any colour vision tell apart: the default policy is the one in
-orange, cache-aware rules are blue, green and purple, rules that look at load alone are grey.
+Colours are Okabe and Ito's, for any colour vision: the default policy is orange, cache-aware rules are blue,
+green and purple, rules that look at load alone are grey.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,13 +1,13 @@
-"""What MiMo-V2.5 reports to have gained, and what the same change does here, each figure with its seeds.
+"""Gains that MiMo-V2.5 reports, and the effect of the same change here, each figure with its seeds.
 
 Published (arXiv:2607.13095, 4.1, 4.2 and 5.2): routing by affinity raised the L2 hit rate by 25 % and input
 throughput per node by 30 %; a queue in the router that puts few uncached tokens first lowered P90 of the time
 to first token of long requests by 30.5 % and left short ones as they were; requests in length buckets no
-longer wait for chunks and ranks that a much longer one slows down (no figure). The traffic, the fleet, its
-load and the router of the comparison are not public, so each claim says what can be compared.
+longer wait for chunks and ranks of a much longer one (no figure). Traffic, fleet, load and the compared
+router are not public, so each claim says what can be compared.
 
-*L2.* With ``write_through`` host memory holds what the device holds and more, so the hit rate of L2 is what
-device and host have together. Cells of the routing and the order have host memory.
+*L2.* With ``write_through`` host memory holds what the device holds and more, so the hit rate of L2 is that
+of both together. Cells of the routing and the order have host memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,11 @@ from loadtest.study.tables import percent, seconds, span, table
 from loadtest.study.verdict import Interval, interval_of
 
 SHORT_P90, LONG_P90 = "ttft_first_bucket_p90_s", "ttft_other_buckets_p90_s"
-"""P90 of the time to first token of prompts up to 64K tokens, and of longer ones. Long is the prompt and not
-what is left to compute: a long conversation with few uncached tokens is whom the order helps."""
+"""P90 of the time to first token of prompts up to 64K tokens, and of longer ones.
+
+Long is the prompt and not what is left to compute: the order helps a long conversation with few uncached
+tokens.
+"""
 
 LONGEST_P90 = "ttft_longest_bucket_p90_s"
 """The same of prompts beyond 256K tokens."""
@@ -33,7 +36,7 @@ class Claim:
     """A claim and its counterpart here.
 
     Attributes:
-        text: What changed, and which figure.
+        text: The change, and its figure.
         published: By how much, as published.
         without: Label and value of the cells without the change.
         changed: Of those with it.

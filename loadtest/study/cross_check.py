@@ -1,8 +1,7 @@
-"""The same trace, cache capacity and load in Dynamo's offline replay: how much its router reuses.
+"""The same trace, cache capacity and load in Dynamo's offline replay: reuse by its router.
 
-Dynamo (``ai-dynamo`` 1.6.1) brings a simulator of engines and drives its production router with it: the one
-cross-check of our simulator that others wrote. It lives in an environment of its own, since its dependencies
-contradict ours:
+Dynamo (``ai-dynamo`` 1.6.1) drives its production router with a simulator of engines: the one cross-check of
+our simulator that others wrote. Its dependencies contradict ours, so it has an environment of its own:
 
     python3.11 -m venv DIR
     DIR/bin/pip install --no-deps ai-dynamo==1.6.1
@@ -10,16 +9,16 @@ contradict ours:
     DIR/bin/pip install tqdm transformers "kubernetes<33" redis
     python -m loadtest.study --dynamo-python DIR/bin/python
 
-What its engine models (its defaults, as ``_normalize_mocker_config`` prints them; timing from
-``lib/mocker/src/common/perf_model.rs``, ``PerfModel::Polynomial``):
+Its engine (defaults as ``_normalize_mocker_config`` prints them; timing from
+``lib/mocker/src/common/perf_model.rs``, ``PerfModel::Polynomial``), which `ENGINE` is in our terms:
 
 * full attention and vLLM's scheduler: 8,192 batched tokens a step, 256 sequences, prefill mixed with decode;
 * 16,384 blocks of 64 tokens for running and cached sequences together, least recently used first;
 * a step of n new tokens takes ``16.5 + 0.01518·n + 4.21e-7·n²`` ms, whatever lies before them;
 * a decode step takes ``5.74 + 54.01·f - 25.74·f²`` ms at a share f of the KV blocks in use.
 
-`ENGINE` is that engine in our terms. What stays different: Dynamo's router sees at once every block that is
-stored or removed; ours is told only how much of a prompt was cached, with the answer.
+Dynamo's router sees at once every block that is stored or removed; ours only learns with the answer how much
+of a prompt was cached.
 """
 
 import json
@@ -42,8 +41,10 @@ SPEED = 3.0
 _CHUNK_TOKENS = 8_192
 _WORKER_TOKENS = WORKER_BLOCKS * BLOCK_TOKENS
 _KV_SHARE = 0.25
-"""Share of the KV blocks in use at which a decode step of `ENGINE` takes what Dynamo's does; below it less
-than a millisecond more."""
+"""Share of KV blocks in use with Dynamo's decode step.
+
+`ENGINE` is off by less than a millisecond below it.
+"""
 
 ENGINE = EngineProfile(
     name="dynamo-mocker",
@@ -56,8 +57,10 @@ ENGINE = EngineProfile(
     host=PROFILES["dense-70b"].host,
     handover=PROFILES["dense-70b"].handover,
 )
-"""Dynamo's mock engine. A full step takes as long as there, 169 ms; up to it the square is taken as linear,
-so that shorter steps take up to 7 ms more. The prices per prompt and of context, which it lacks, are tiny."""
+"""Dynamo's mock engine. A full step takes as long as there, 169 ms, shorter ones up to 7 ms more.
+
+The square is taken as linear. The prices per prompt and of context, which it lacks, are tiny.
+"""
 
 REPLAY_S_MAX = 300.0
 """Longest replay of all rows; seen: 20 s."""
@@ -67,15 +70,13 @@ SCRIPT = Path(__file__).with_name("dynamo_replay.py")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one of its routers did, mean of the repetitions.
+    """Result of one of its routers, mean of the repetitions; times in its engine's seconds.
 
     Attributes:
         router: Its name and options.
         reuse_ratio: Prompt tokens not computed because they were cached, 0 to 1.
-        reuse_least_ratio: The same in the worst repetition.
-        reuse_most_ratio: The same in the best one.
-        ttft_mean_s: Mean time to first token, in its engine's seconds.
-        ttft_p90_s: Its 90th percentile.
+        reuse_least_ratio: In the worst repetition.
+        reuse_most_ratio: In the best one.
     """
 
     router: str
@@ -91,18 +92,10 @@ class DynamoFailed(Exception):
 
 
 def replay(python: Path, trace: Path, *, repetitions: int = 3) -> list[Row]:
-    """Replay a trace with each of Dynamo's routers.
+    """Replay an uncompressed Mooncake trace with each of Dynamo's routers; one row per router.
 
-    Args:
-        python: Interpreter of an environment that holds ``ai-dynamo``.
-        trace: Mooncake JSONL, not compressed.
-        repetitions: Of routers that break ties at random, >= 1.
-
-    Returns:
-        One row per router, in the order of `loadtest.study.dynamo_replay.ROUTERS`.
-
-    Raises:
-        DynamoFailed: It could not be started, failed, took too long or printed something else.
+    ``python`` is the interpreter of an environment that holds ``ai-dynamo``. Routers that break ties at
+    random run ``repetitions`` >= 1 times. Raises `DynamoFailed`.
     """
     asked = {
         "trace": str(trace),

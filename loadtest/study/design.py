@@ -1,4 +1,4 @@
-"""What the study runs: a documented design instead of the whole cross product.
+"""A documented design instead of the whole cross product.
 
     main        both kinds of traffic at 80 % with every rule, and at 60 % with the contenders: SWA engine, no
                 L3, one replica
@@ -6,17 +6,15 @@
     claims      what MiMo-V2.5 says it gained (arXiv:2607.13095, 4.1, 4.2 and 5.2), switched on and off
     cross-check Dynamo's trace, engine and cache capacity (`loadtest.study.cross_check`)
 
-Each factor is seen against the same middle: the SWA engine, no L3, one replica, 80 %. The load of a cell is a
-utilisation: engines are slowed until the least work that the traffic can cause keeps the fleet this busy
-(`loadtest.simulator.utilisation`). A policy that reuses less has more work than that, and may be overloaded
-where another is not: that is the comparison.
+The load of a cell is a utilisation: engines are slowed until the least work that the traffic can cause keeps
+the fleet this busy (`loadtest.simulator.utilisation`). A policy that reuses less has more work than that, and
+may be overloaded where another is not: that is the comparison.
 
-**Products as they ship.** The default policy has the gateway's queue in front of it, as its settings have it.
-The rivals have none, as the routers have none that ship these rules. So a third variant, the default policy
-without the queue, tells what is the rule's doing and what is the queue's.
+**Products as they ship.** The default policy has the gateway's queue in front of it; the rivals have none, as
+the routers that ship these rules. The default policy without the queue is a third variant.
 
-**Seeds.** Every cell runs with each of `SEEDS`. All rules get the same traffic at the same load by seed, so
-they are compared pair by pair (`loadtest.study.verdict`).
+**Seeds.** All rules get the same traffic at the same load with each of `SEEDS`, so they are compared pair by
+pair (`loadtest.study.verdict`).
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -32,7 +30,6 @@ class Variant:
     """A rule as the tables name it.
 
     Attributes:
-        label: Its name in tables.
         policy: Its name in the registry.
         options: Its options, as pairs.
         queue_k: k of the gateway's queue in front of it; None: there is no queue.
@@ -50,7 +47,7 @@ BARE = f"{OURS}, no queue"
 """The default policy without the gateway's queue."""
 
 MANY_RANKS = "mimo-v2.5-pro-dp8"
-"""Of `loadtest.study.traffic.ENGINES`: a step waits for the longest of eight ranks, not of two."""
+"""Key of `loadtest.study.traffic.ENGINES`: a step waits for the longest of eight ranks, not of two."""
 
 TUNED = Variant("kv_cost, scale 32", "kv_cost", (("prefill_load_scale", 32.0),))
 """Dynamo's rule with a weight of prefill that suits this traffic, which nobody ships."""
@@ -76,14 +73,16 @@ VARIANTS = (
     Variant("round_robin", "round_robin"),
     Variant("random", "random"),
 )
-"""The default as it ships and without its queue; every other rule of the registry, with the options of the
-router that ships it: ``kv_cost`` Dynamo, ``cache_aware`` SGLang and SMG, ``prefix_hash`` and
-``consistent_hash`` SMG and vLLM's router. MiMo's paper gives no weight for ``affinity``, so two are run."""
+"""The default with and without its queue; every other rule with the options of the router that ships it.
+
+``kv_cost`` Dynamo, ``cache_aware`` SGLang and SMG, ``prefix_hash`` and ``consistent_hash`` SMG and vLLM's
+router. MiMo's paper gives no weight for ``affinity``, so two are run.
+"""
 
 ALL = tuple(variant.label for variant in VARIANTS)
 
 RIVALS = tuple(label for label in ALL if label not in (OURS, BARE))
-"""Whom the default is measured against: every other rule."""
+"""Rivals of the default: every other rule."""
 
 CONTENDERS = (
     OURS,
@@ -93,8 +92,7 @@ CONTENDERS = (
     "lmetric",
     "cache_aware",
 )
-"""Those that run everywhere: rules that know caches. The rest take part at 80 %
-alone, to save time."""
+"""Rules that know caches, which run everywhere; the rest take part at 80 % alone, to save time."""
 
 SEEDS = (1, 2, 3)
 
@@ -108,22 +106,18 @@ class Cell:
     """One simulation.
 
     Attributes:
-        part: Part of the design.
         traffic: Key of `loadtest.study.traffic.TRAFFIC`.
         label: The rule as tables name it.
-        policy: Its name in the registry.
-        options: Its options.
         queue_k: k of the gateway's queue (`loadtest.study.shipped`); None: there is no queue.
         engine: Key of `loadtest.study.traffic.ENGINES`.
-        host: Whether workers have host memory below the device (HiCache).
-        l3: Whether workers share an L3 pool, which host memory goes with.
+        host: Workers have host memory below the device (HiCache).
+        l3: Workers share an L3 pool, which host memory goes with.
         replicas: Copies of the gateway.
         utilisation: Load (see above); None: the engine as fast as it is.
-        buckets: Whether workers are parted by the length of requests (`loadtest.study.buckets`).
-        default_prices: Whether the gateway starts from the profile of an engine that nobody has described;
-            else from the prices of this one.
-        value: What is varied in a claim, as tables show it.
-        seed: Of everything that is drawn.
+        buckets: Workers are divided by the length of requests (`loadtest.study.buckets`).
+        default_prices: The gateway starts from the profile of an undescribed engine; else from this one's
+            prices.
+        value: The varied value of a claim, as tables show it.
     """
 
     part: str
@@ -155,8 +149,7 @@ TRAFFIC_KEYS = (CONVERSATION, AGENTIC)
 def cells(*, quick: bool = False) -> list[Cell]:
     """All cells of the study in the order of its tables.
 
-    Args:
-        quick: Only the middle of the design with one seed: shows that everything runs.
+    ``quick``: the middle of the design with one seed.
     """
     if quick:
         return [cell for traffic in (AGENTIC, CONVERSATION) for cell in _compared(_middle("main", traffic))]

@@ -1,9 +1,9 @@
-"""Replay a Mooncake trace in Dynamo's offline simulator and print what was reused.
+"""Replay a Mooncake trace in Dynamo's offline simulator and print the reuse.
 
-Run by the Python of an environment that holds ``ai-dynamo``, which `loadtest.study.cross_check` starts, so
-this file needs nothing of ours. A JSON object with the options comes in on standard input; a JSON line goes
-out for each repetition of each router. Repetitions differ, since Dynamo chooses between equally priced
-workers at random (docstring of ``dynamo.replay.run_synthetic_trace_replay``, 1.6.1).
+`loadtest.study.cross_check` starts it with the Python of an environment that holds ``ai-dynamo``, so it
+imports nothing of ours. A JSON object with the options comes in on standard input; a JSON line goes out for
+each repetition of each router. Repetitions differ, since Dynamo chooses between equally priced workers at
+random (docstring of ``dynamo.replay.run_synthetic_trace_replay``, 1.6.1).
 """
 
 import importlib

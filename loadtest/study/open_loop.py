@@ -1,4 +1,4 @@
-"""A closed loop taken apart: every request of a session gets a time of its own.
+"""A closed loop as an open one: every request of a session gets a time of its own.
 
 So the load does not fall when answers come late, which is what overload is about.
 """
@@ -9,21 +9,20 @@ from loadtest.simulator.workload import Session, SimRequest, Workload
 from loadtest.study.steady import arrivals_s
 
 ANSWER_S, OUTPUT_TOKEN_S = 2.0, 0.02
-"""What an answer is taken to take when sessions are taken apart: two seconds, and 20 ms per token. [guess] It
-only says how far apart the turns of a session are."""
+"""Assumed time of an answer: two seconds, and 20 ms per token.
+
+[guess] It only separates a session's turns.
+"""
 
 RAMP_S = 1800.0
 """About as long as a session."""
 
 
 def opened(workload: Workload, *, full: bool = False) -> Workload:
-    """A closed loop as an open one: requests come when they would if all answers took what is usual.
+    """Return the requests at the times at which they would come if all answers took the assumed time.
 
-    Users begin spread over `RAMP_S`: their first prompts, which nobody has cached, do not all come at once.
-
-    Args:
-        workload: The closed loop.
-        full: Whether to leave out what comes when the first user has no more sessions.
+    Users begin spread over `RAMP_S`, so uncached first prompts do not all come at once. ``full`` leaves out
+    what comes when the first user has no more sessions.
     """
     free_s = [RAMP_S * user / workload.users for user in range(workload.users)]
     sessions: list[Session] = []

@@ -1,7 +1,7 @@
-"""What the study of the queue shows: tables and a chart, from the results as they are.
+"""Tables and a chart of the study of the queue.
 
-A row of a table is one order of the queue at one load. What is best is not marked: a lower TTFT
-may be bought with requests that were rejected.
+A row of a table is one order of the queue at one load. The best is not marked: rejections may buy a lower
+TTFT.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,12 +27,10 @@ class QueueCell:
     """One simulation.
 
     Attributes:
-        traffic: What comes.
-        load: Share of what the fleet can do.
+        load: Share of the fleet's capacity.
         k: Of the order; None: no queue, everything goes to its worker at once.
-        early: Whether requests that would miss the service level are rejected.
+        early: Requests that would miss the service level are rejected.
         replicas: Copies of the gateway, 5 ms apart.
-        seed: Of everything that is drawn.
     """
 
     traffic: str
@@ -62,20 +60,16 @@ class QueueCell:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one simulation gave; times to first token are P50, P90 and P99 of what was completed.
+    """Figures of one simulation; times to first token are P50, P90 and P99 of completed requests.
 
     Attributes:
         requests: Behind the warm-up.
-        completed_share: Of them, what was answered.
         goodput_per_s: Requests within the service level, per second of arrivals.
         kept_share: Their share of all.
-        long_ttft_s: Of long prompts.
-        short_ttft_s: Of the others.
         wait_s_max: Longest wait in the gateway.
         overdue_share: Requests that waited longer than ``queue.timeout_s``, so would have expired by default.
-        hit_ratio: Reused share of prompt tokens.
         inversions: Requests that went before one with a better key.
-        inversion_s_max: By how much, at most.
+        inversion_s_max: Largest difference of those keys.
         digest: Of all decisions.
     """
 
@@ -106,7 +100,7 @@ INK = "#24292f"
 
 _COLOURS = ("#8c959f", "#D55E00", "#E69F00", "#0072B2", "#000000", "#009E73")
 _MARKERS = ("o", "D", "s", "^", "x", "v")
-"""Of the orders as they come: first come, first served in grey (Okabe and Ito's colours)."""
+"""Markers of the orders as they come: first come, first served in grey (Okabe and Ito's colours)."""
 
 _AIMS_HEAD = (
     "traffic, load",
@@ -204,7 +198,7 @@ def _draw_orders(rows: Sequence[QueueRow], panel: Axes, measured: Callable[[Figu
 
 
 def aims(rows: Sequence[QueueRow]) -> str:
-    """What the order gains over first come, first served, and what rejecting early keeps, load by load.
+    """Gain of the order over first come, first served, and of rejecting early, load by load.
 
     Figures are means of the seeds that ran both orders; changes are paired by seed, with their 95 % interval
     (`loadtest.study.verdict`). Early rejection is of the first seed.
@@ -256,11 +250,7 @@ def _change(pairs: _Pairs, measured: Callable[[Figures], float]) -> str:
 
 
 def write(folder: Path, rows: Sequence[QueueRow]) -> None:
-    """Fill in the page and draw the chart.
-
-    Args:
-        folder: Of ``queue.md``, the page with the places for the parts (`loadtest.study.report.fill`).
-        rows: Results of the study.
+    """Fill in ``queue.md`` in a folder (`loadtest.study.report.fill`) and draw the chart.
 
     Raises:
         OSError: Something cannot be read or written.

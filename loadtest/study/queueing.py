@@ -1,20 +1,17 @@
 """The queue under pressure: first come, first served against few uncached tokens first, around capacity.
 
-    python -m loadtest.study.queueing                 all of it
-    python -m loadtest.study.queueing --report-only   the tables from the results that are there
+    python -m loadtest.study.queueing                 all of it; an interrupted study resumes
+    python -m loadtest.study.queueing --report-only   the tables from existing results
 
-Results are kept as they come; an interrupted study goes on where it was.
+Both kinds of traffic are open loops, so that every variant gets the same requests at the same times:
 
-Two kinds of traffic, both open loops, so that every variant gets the same requests at the same times:
+    agentic     sessions of coding agents, each request at a time of its own
+                (`loadtest.study.open_loop.opened`), in the time in which all users are there
+    azure-code  20 minutes of bursts of prompts that share nothing
 
-agentic     sessions of coding agents, each request at a time of its own (`loadtest.study.open_loop.opened`);
-            figures are of the time in which all users are there
-azure-code  20 minutes of bursts of prompts that share nothing
-
-Engines are as fast as published; the load is how fast the traffic comes (`Traffic.capacity_speed`).
-
-*Goodput* counts requests whose first token came within `LEVEL`, SMetric's service level (theory D): 1 s and
-62.5 ms for each 1,000 tokens of the prompt. The same is promised where requests are rejected early.
+Engines are as fast as published; the load is the speed of the traffic (`Traffic.capacity_speed`). *Goodput*
+counts requests whose first token came within `LEVEL`, SMetric's service level (theory D): 1 s and 62.5 ms for
+each 1,000 tokens of the prompt, also the promise of early rejection.
 """
 
 import argparse
@@ -50,7 +47,7 @@ from policies import ServiceLevel
 FOLDER = ROOT / "docs" / "policy-study"
 
 LEVEL = ServiceLevel(ttft_slo_s=1.0, ttft_slo_s_per_1k_tokens=0.0625)
-"""What is promised, and what goodput counts."""
+"""Promised service level, which goodput counts."""
 
 LOADS = (1.0, 1.1)
 
@@ -62,15 +59,13 @@ ASK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What comes, and who serves it.
+    """Traffic, and the fleet that serves it.
 
     Attributes:
-        engine: Key of the engine's profile.
-        workers: How many.
-        capacity_speed: How many times as fast as recorded the traffic comes at 100 %.
-        long_tokens: Prompts that are longer count as long.
-        warmup_s: Requests that come before, at the recorded speed, are in no figure.
-        load: Reads it, from the folder of the traces and with a seed.
+        capacity_speed: Speed relative to the recording at 100 % load.
+        long_tokens: Longer prompts count as long.
+        warmup_s: Earlier requests, at the recorded speed, are in no figure.
+        load: Reads the traffic, from the folder of the traces and with a seed.
     """
 
     engine: str
@@ -89,16 +84,16 @@ PRESSURES = {
     "agentic": Pressure("mimo-v2.5-pro", 2, 1.0, 65_536, RAMP_S, _agentic),
     "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, TRAFFIC["azure-code"].load),
 }
-"""By the name that cells call it.
+"""By the name of cells.
 
 * ``azure-code``: at 6.6 times the recorded speed its prefills, one by one, take all of two workers' time.
-* ``agentic``: how much work there is depends on what is still cached, and so on the order. Without a shared
-  queue the same fleet already falls behind at 0.95 times the recorded speed.
+* ``agentic``: the work depends on what is still cached, and so on the order. Without a shared queue the same
+  fleet already falls behind at 0.95 times the recorded speed.
 """
 
 
 def cells() -> list[QueueCell]:
-    """What is simulated."""
+    """Cells to simulate."""
     found = []
     for traffic in ("agentic",):
         found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]
@@ -141,24 +136,21 @@ def _workload(traffic: str, traces: Path, seed: int) -> Workload:
 def figures_of(result: Result, long_tokens: int, last_s: float) -> Figures:
     """The figures of one simulation.
 
-    Args:
-        result: What it found.
-        long_tokens: Prompts that are longer count as long.
-        last_s: When the last request came.
+    Prompts over ``long_tokens`` are long, ``last_s`` is the last arrival.
     """
     start_s = result.config.warmup_s
     records = result.records.since(start_s)
     done = records.outcome == Outcome.COMPLETED
     ttft_s = records.ttft_s
     promised_s = np.array([LEVEL.ttft_s_of(tokens) for tokens in records.prompt_tokens.tolist()])
-    kept = done & (ttft_s <= promised_s)
+    in_time = done & (ttft_s <= promised_s)
     long = records.prompt_tokens > long_tokens
     waits_s = (records.dispatched_s - records.arrival_s)[done]
     return Figures(
         requests=len(records),
         completed_share=float(done.mean()),
-        goodput_per_s=float(kept.sum()) / (last_s - start_s),
-        kept_share=float(kept.mean()),
+        goodput_per_s=float(in_time.sum()) / (last_s - start_s),
+        kept_share=float(in_time.mean()),
         long_ttft_s=_percentiles(ttft_s[done & long]),
         short_ttft_s=_percentiles(ttft_s[done & ~long]),
         wait_s_max=float(waits_s.max()) if len(waits_s) else 0.0,

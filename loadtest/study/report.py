@@ -1,8 +1,7 @@
-"""docs/policy-study.md: the text is written by people, the figures in it by the study.
+"""docs/policy-study.md: text by people, figures by the study.
 
-A part of the document between ``<!-- study: NAME -->`` and ``<!-- end -->`` is replaced by what the results
-say, so that no figure is ever typed. In the folder of the document's name lie its charts, and ``tables.md``
-with every figure of every rule.
+Results replace a part between ``<!-- study: NAME -->`` and ``<!-- end -->``. The folder of the document's
+name has its charts, and ``tables.md`` with every figure of every rule.
 """
 
 import re
@@ -40,23 +39,19 @@ def parts(rows: Sequence[Row], wanted: Sequence[Cell], theirs: Sequence[CrossRow
 
 
 def summary(found: Mapping[str, Sequence[Verdict]]) -> str:
-    """How many scenarios have which verdict, for the default as it ships and without its queue."""
+    """Number of scenarios with each verdict, for the default as it ships and without its queue."""
     lines = []
     for label, verdicts_of in found.items():
-        for figure, told in (
+        for figure, verdict_kinds in (
             ("mean", [one.mean.told for one in verdicts_of]),
             ("P90", [one.p90.told for one in verdicts_of]),
         ):
-            lines.append([f"{label}: {figure} TTFT", *(str(told.count(kind)) for kind in Told)])
+            lines.append([f"{label}: {figure} TTFT", *(str(verdict_kinds.count(kind)) for kind in Told)])
     return tables.table(["of the scenarios", *(kind.value for kind in Told)], lines)
 
 
 def fill(document: str, made: Mapping[str, str]) -> str:
-    """Replace the generated parts of a document.
-
-    Raises:
-        KeyError: It names a part that the study does not make.
-    """
+    """Replace the generated parts of a document; `KeyError` for an unknown part."""
 
     def filled(match: re.Match[str]) -> str:
         return f"{match[1]}\n{made[match[2]]}\n{match[3]}"
@@ -65,13 +60,7 @@ def fill(document: str, made: Mapping[str, str]) -> str:
 
 
 def write(document: Path, rows: Sequence[Row], wanted: Sequence[Cell], theirs: Sequence[CrossRow]) -> None:
-    """Fill in the document and draw its charts.
-
-    Args:
-        document: Markdown with the places for the parts.
-        rows: Results of the study.
-        wanted: Cells of the design.
-        theirs: Results of Dynamo.
+    """Fill in the document and draw its charts; ``theirs`` are Dynamo's results.
 
     Raises:
         OSError: Something cannot be read or written.

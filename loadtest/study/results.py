@@ -1,9 +1,9 @@
-"""Results of cells, kept as JSON lines so that an interrupted study goes on where it was.
+"""Results of cells, kept as JSON lines so that an interrupted study resumes.
 
     {"code": {"decisions": "5f2c...", "model": "90ab..."}, "cell": {...}, "figures": {...}}
 
-A line is good for the code that made it, and for code that decides the same (`loadtest.unchanged.revision`).
-The study simulates again what other code made, and forgets what its design has no more.
+A line is valid for the code that made it, and for code that decides the same (`loadtest.unchanged.revision`).
+The study renews results of other code, and forgets cells that its design no longer has.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -21,11 +21,9 @@ Figure = float | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one cell gave.
+    """Result of one cell by a revision of the code.
 
     Attributes:
-        code: Revision of the code.
-        cell: What was simulated.
         figures: See `loadtest.simulator.records.Result.summary`, and `loadtest.study.runs`.
     """
 
@@ -43,7 +41,7 @@ CellT_co = TypeVar("CellT_co", bound=Hashable, covariant=True)
 
 
 class Kept(Protocol[CellT_co]):
-    """What a file of results holds: one cell each, and what made it."""
+    """Record of one cell in a file of results, with the code that made it."""
 
     @property
     def code(self) -> Revision:
@@ -51,7 +49,7 @@ class Kept(Protocol[CellT_co]):
 
     @property
     def cell(self) -> CellT_co:
-        """What was simulated."""
+        """The simulated cell."""
 
 
 CellT = TypeVar("CellT", bound=Hashable)
@@ -59,19 +57,10 @@ RowT = TypeVar("RowT", bound=Kept[Hashable])
 
 
 class Store(Generic[CellT, RowT]):
-    """A file of results.
-
-    Attributes:
-        code: Revision of the present code.
-    """
+    """A file of results; ``code`` is the present revision."""
 
     def __init__(self, path: Path, code: Revision, kind: type[RowT]) -> None:
-        """Read what is there, results of one kind.
-
-        Raises:
-            OSError: It cannot be read or written.
-            msgspec.MsgspecError: It is not a file of results.
-        """
+        """Read existing results of one kind; `OSError` or `msgspec.MsgspecError` if the file is bad."""
         self.code = code
         self._path = path
         lines = path.read_bytes().splitlines() if path.exists() else []

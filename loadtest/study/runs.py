@@ -1,8 +1,8 @@
 """Simulates cells, several at a time, each in a process of its own.
 
-A process keeps the traffic it read last, and cells come sorted by traffic, so each reads a trace a few times
-only. Load is set as `SimulationConfig.utilisation` would, but before the simulation: so the gateway can start
-from the prices of the engines that it meets. What a cell gives depends on nothing but the cell and the code.
+A process keeps the traffic it read last, and cells come sorted by traffic. Load is set as
+`SimulationConfig.utilisation` would, but before the simulation, so that the gateway can start from the prices
+of its engines. A result depends on the cell and the code alone.
 """
 
 import multiprocessing
@@ -39,14 +39,7 @@ def run(
     jobs: int,
     told: Callable[[Row], None],
 ) -> None:
-    """Simulate what the store lacks.
-
-    Args:
-        cells: Wanted.
-        store: Gets every result as it comes.
-        traces: Folder of the traces.
-        jobs: Processes at a time.
-        told: Called with every new result.
+    """Simulate missing cells, ``jobs`` at a time, and store every result; ``told`` gets each.
 
     Raises:
         OSError: A trace cannot be read.
@@ -97,12 +90,7 @@ def _p90(values: NDArray[np.float64]) -> float | None:
 
 
 def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
-    """What the simulator is asked for a cell.
-
-    Args:
-        cell: What is simulated.
-        scale: How many times as long prefill takes as the engine's profile says.
-    """
+    """Configuration of a cell; prefill takes ``scale`` times as long as the engine's profile says."""
     traffic = TRAFFIC[cell.traffic]
     engine = ENGINES[cell.engine].with_prefill(1.0 / scale)
     rules: dict[str, Any] = {}

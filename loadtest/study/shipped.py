@@ -13,10 +13,9 @@ TIMEOUT_S = Settings().queue.timeout_s
 
 
 def shipped_queue(k: float = K) -> QueueRules:
-    """Return the rules of the default settings, with an order of its own.
+    """Return the rules of the default settings with weight ``k`` of the predicted prefill.
 
-    Args:
-        k: Weight of the predicted prefill; 0: first come, first served.
+    0: first come first.
     """
     settings = Settings()
     return QueueRules(

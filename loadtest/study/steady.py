@@ -1,8 +1,8 @@
 """A closed loop cut where its first user would run out of sessions.
 
-Sessions are heavy-tailed: the last of them goes on for hours with a few users, and figures of a fleet that is
-idle by then say nothing about its load. So every user stops at the same time, counted in pauses alone: with
-answers that take time users reach it one after the other, within the spread of their answers.
+Sessions are heavy-tailed: the last of them goes on for hours with a few users, and a fleet that is idle by
+then says nothing about its load. So every user stops at the same time, counted in pauses alone: users reach
+it one after the other, within the spread of their answers.
 
     user 1   [ session a ][ session d  ]|
     user 2   [   session b    ][ session| e   ]         what is behind the line is left out
@@ -17,10 +17,9 @@ from loadtest.simulator.workload import Session, SimRequest, Workload
 
 
 def steady(workload: Workload) -> Workload:
-    """Leave out the requests that come after the first user has run out of sessions.
+    """Leave out the requests that come after the first user of a closed loop has run out of sessions.
 
-    Args:
-        workload: A closed loop with at least as many sessions as users.
+    It has at least as many sessions as users.
     """
     assert 0 < workload.users <= len(workload.sessions)
     taken: list[tuple[Session, list[float]]] = []
@@ -41,12 +40,9 @@ def _at_once(_request: SimRequest) -> float:
 def arrivals_s(
     session: Session, start_s: float, answer_s: Callable[[SimRequest], float] = _at_once
 ) -> list[float]:
-    """When each request of a session comes.
+    """Time of each request of a session that begins at ``start_s``.
 
-    Args:
-        session: Whose.
-        start_s: When it begins.
-        answer_s: Seconds from a request to the end of its answer.
+    ``answer_s`` is the duration of an answer.
     """
     times_s: list[float] = []
     ends_s: list[float] = []
@@ -60,9 +56,9 @@ def arrivals_s(
 def _until(session: Session, times_s: list[float], end_s: float) -> Session:
     """The session without what comes after a time; nobody waits for what is left out."""
     number: dict[int, int] = {}
-    kept: list[SimRequest] = []
+    requests: list[SimRequest] = []
     for index, (request, at_s) in enumerate(zip(session.requests, times_s, strict=True)):
         if at_s <= end_s:
-            number[index] = len(kept)
-            kept.append(replace(request, after=tuple(number[other] for other in request.after)))
-    return Session(session.start_s, tuple(kept))
+            number[index] = len(requests)
+            requests.append(replace(request, after=tuple(number[other] for other in request.after)))
+    return Session(session.start_s, tuple(requests))

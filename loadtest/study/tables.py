@@ -30,7 +30,7 @@ def percent(value: float) -> str:
 
 
 def title(scenario: Cell) -> str:
-    """What is special about a scenario, in a few words."""
+    """Special condition of a scenario, in a few words."""
     words = [scenario.traffic, scenario.engine]
     if scenario.utilisation is not None:
         words.append(f"{100 * scenario.utilisation:.0f} %")
@@ -61,9 +61,9 @@ _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 def scenario_tables(rows: Iterable[Row]) -> str:
-    """One table per scenario, fastest rule first, with what is possible in a line above it.
+    """One table per scenario, fastest rule first, below a line with the bounds.
 
-    Figures are means of the seeds; of the mean time to first token the least and the most seed stand beside.
+    Figures are means of the seeds; beside the mean time to first token stand the least and the most.
     """
     parts = []
     for scenario, by_label in by_scenario(rows).items():

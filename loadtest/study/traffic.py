@@ -1,6 +1,6 @@
 """The traffic of the study, and the engines that serve it.
 
-Recorded: the traces lie beside this repository (sources and licences in their README). The fleet grows with
+The recorded traces lie beside this repository (sources and licences in their README). The fleet grows with
 the load: three times the arrivals meet three times the workers.
 """
 
@@ -32,8 +32,8 @@ AZURE_FILE = "azure2023_code_first60.csv.gz"
 def _many_ranks() -> EngineProfile:
     """MiMo-V2.5-Pro with the memory of its two data-parallel ranks divided among eight.
 
-    [guess] Large deployments with expert parallelism run more ranks than the recipe for 16 GPUs; how many
-    those of the paper have is not published.
+    [guess] Large deployments with expert parallelism run more ranks than the recipe for 16 GPUs; the paper's
+    number is not published.
     """
     pro = PROFILES["mimo-v2.5-pro"]
     times = 8 // pro.dp_ranks
@@ -55,9 +55,8 @@ class Traffic:
     """One kind of load.
 
     Attributes:
-        title: What it is, for the report.
-        workers: Workers that serve it.
-        speed: How many times as fast as recorded it comes.
+        title: For the report.
+        speed: Relative to the recording.
         load: Reads it, from the folder of the traces and with a seed of all that is drawn.
     """
 

@@ -1,16 +1,14 @@
-"""The default policy against its rivals, scenario by scenario, and what can be told apart.
+"""The default policy against its rivals, scenario by scenario, with intervals.
 
-All rules get the same traffic at the same load by seed, so a rival is compared seed by seed: the ratio of
-ours to its figure. A ratio below 1 means that the default is faster. The interval of a ratio is Student's at
-95 %, of the logarithms of the seeds' ratios:
+All rules get the same traffic at the same load by seed, so the ratio of ours to a rival's figure is taken
+seed by seed; below 1 the default is faster. Its interval is Student's at 95 %, of the logarithms of the
+ratios:
 
     mean ± t(n-1) · standard deviation / sqrt(n)        t(2) = 4.30 for three seeds
 
-A rule is *faster* than another only where the whole interval lies on one side of 1. Else the two are *not
-told apart*, whatever their means. Requests that expire are in no time to first token, so a scenario in which
-the default answers less than `ANSWERED_SHARE_MIN` of its requests is *not compared*.
-
-The best rival is chosen for each scenario and figure by its mean, so it is no rule that anybody could run.
+A rule is *faster* only where the whole interval lies on one side of 1, else *not told apart*. Requests that
+expire have no time to first token, so a scenario in which the default answers less than `ANSWERED_SHARE_MIN`
+is *not compared*. The best rival is chosen for each scenario and figure by its mean, so it is no single rule.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,13 +28,7 @@ ANSWERED_SHARE_MIN = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its 95 % interval; without bounds where there is one seed only.
-
-    Attributes:
-        middle: Geometric mean.
-        low: Lower bound.
-        high: Upper bound.
-    """
+    """A geometric mean with its 95 % interval; without bounds where there is one seed only."""
 
     middle: float
     low: float
@@ -50,7 +42,7 @@ def interval_of(values: Sequence[float]) -> Interval:
 
 
 class Told(StrEnum):
-    """What three seeds can tell of the default and the rivals."""
+    """Verdict of three seeds on the default and the rivals."""
 
     FASTER = "faster than all"
     SLOWER = "slower"
@@ -60,12 +52,9 @@ class Told(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The default against the rivals on one figure; less is better.
+    """The default against the rivals on one figure, mean of the seeds; less is better.
 
     Attributes:
-        ours_s: The default's figure, mean of the seeds.
-        rival: Label of the best rival.
-        rival_s: Its figure, mean of the seeds.
         ratio: Ours over the best rival's.
         faster: Labels of rivals that are faster than the default, told apart.
         told: The verdict.
@@ -81,12 +70,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One scenario.
+    """One scenario, which is a cell without a rule.
 
     Attributes:
-        scenario: Cell without a rule.
-        mean: Comparison of mean time to first token.
-        p90: Comparison of its 90th percentile.
         answered_share: Of the default's requests, 0 to 1; the others expired in its queue.
         share_of_pooled: The default's reuse over that of one LRU cache as large as all; NaN if that is 0.
         floor_s: Mean time to first token with infinite caches and no queue.
@@ -114,12 +100,7 @@ def ratio_of(ours: Seeds, others: Seeds, figure: str) -> Interval:
 
 
 def verdicts(rows: Iterable[Row], label: str = OURS) -> list[Verdict]:
-    """One for every scenario in which the rule and at least one rival ran, in their order.
-
-    Args:
-        rows: Results.
-        label: Rule that is compared with `loadtest.study.design.RIVALS`.
-    """
+    """Verdicts on the rule ``label`` against `loadtest.study.design.RIVALS`, one per compared scenario."""
     found = []
     for scenario, by_label in by_scenario(rows).items():
         rivals = {rival: by_label[rival] for rival in RIVALS if rival in by_label}
@@ -144,11 +125,13 @@ def _compare(ours: Seeds, rivals: dict[str, Seeds], figure: str) -> Comparison:
     best = min(rivals, key=lambda rival: average(rivals[rival], figure))
     faster = tuple(rival for rival, ratio in ratios.items() if ratio.low > 1.0)
     if average(ours, "completed_share") < ANSWERED_SHARE_MIN:
-        told = Told.UNCOMPARED
+        outcome = Told.UNCOMPARED
     elif faster:
-        told = Told.SLOWER
+        outcome = Told.SLOWER
     elif all(ratio.high < 1.0 for ratio in ratios.values()):
-        told = Told.FASTER
+        outcome = Told.FASTER
     else:
-        told = Told.OPEN
-    return Comparison(average(ours, figure), best, average(rivals[best], figure), ratios[best], faster, told)
+        outcome = Told.OPEN
+    return Comparison(
+        average(ours, figure), best, average(rivals[best], figure), ratios[best], faster, outcome
+    )

@@ -4,8 +4,6 @@
     python -m loadtest.unchanged compare    name every fact that differs; the exit status is 1 if one does
     python -m loadtest.unchanged confirm    if all decisions are equal, add the code to ``same.txt``
 
-The facts are in files of their own:
-
     cells.py      decisions of the simulator: every policy on five kinds of traffic
     wire.py       bytes of every operation of the shared log, and of a snapshot
     surfaces.py   reference pages, routes, ``cacheway config``, Python calls per request

@@ -5,7 +5,7 @@
     python -m loadtest.unchanged confirm
 
 All of it takes about five minutes of one core. Simulated facts are kept in ``.unchanged/`` by the code that
-made them, so an interrupted run goes on where it was, and ``confirm`` after ``compare`` simulates nothing.
+made them, so an interrupted run resumes, and ``confirm`` after ``compare`` simulates nothing.
 """
 
 import argparse
@@ -49,7 +49,6 @@ def _record(options: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
-    """Name what differs."""
     before, now = read(options.baseline), _simulated(options, console)
     names = {**now, **({} if options.quick else dict.fromkeys(_decisions(before, options), ""))}
     now |= wire.facts() | surfaces.facts(counts_calls=not options.quick)
@@ -95,17 +94,16 @@ def _simulated(options: argparse.Namespace, console: Console) -> Facts:
         console.print(f"{len(wanted) - len(there)} cells left out: no recorded traffic in {options.traces}")
     options.kept.mkdir(parents=True, exist_ok=True)
     path = options.kept / f"{_key(present())}.txt"
-    known = read(path)
-    for number, (name, value) in enumerate(cells.decided(there, known, options.traces), 1):
+    facts = read(path)
+    for number, (name, value) in enumerate(cells.decided(there, facts, options.traces), 1):
         append(path, name, value)
-        known[name] = value
+        facts[name] = value
         if number % 60 == 0:
             console.print(f"{number} simulated, {len(there)} in all")
-    return {cell.name: known[cell.name] for cell in there}
+    return {cell.name: facts[cell.name] for cell in there}
 
 
 def _key(code: Revision) -> str:
-    """Name of the code that simulated facts depend on."""
     return digest_of(f"{code.decisions} {code.model} {syntax_of(Path(cells.__file__).read_text())}")
 
 

@@ -6,9 +6,8 @@
     pairs          drawn sessions; each request has a prefill and a decode worker
     two sites      independent prompts; a link between the sites (PrfaaS)
 
-With the queue each seed is served by other rules: a queue without bounds, one that rejects, displaces and
-expires, and one that promises a service level. Recorded traffic is left out where it does not lie beside the
-repository.
+With the queue each seed has other rules: a queue without bounds, one that rejects, displaces and expires, and
+one that promises a service level. Recorded traffic is left out where it does not lie beside the repository.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +34,7 @@ from policies import POLICIES, ServiceLevel
 SEEDS = (1, 2, 3)
 
 DIGITS = 10
-"""Of the hash of a cell's decisions that are recorded."""
+"""Recorded digits of the hash of a cell's decisions."""
 
 FLOWS = (Flow("normal/one", 2.0), Flow("high/two", 1.0, weight=3.0))
 
@@ -56,7 +55,6 @@ class Kind:
     Attributes:
         file: Of the recorded traffic; empty if it is drawn.
         load: Reads or draws it, from the folder of the traces and with a seed.
-        config: Who serves it.
     """
 
     file: str
@@ -148,15 +146,7 @@ def readable(wanted: list[Cell], traces: Path) -> list[Cell]:
 
 
 def decided(wanted: list[Cell], known: Facts, traces: Path) -> Iterator[tuple[str, str]]:
-    """Simulate the cells that are not known.
-
-    Args:
-        wanted: Of the design.
-        known: Facts of the present code that are there already.
-        traces: Folder of the recorded traffic.
-
-    Yields:
-        Name and hash of all decisions of a cell, as they come.
+    """Simulate cells without a known fact, and yield name and hash of all decisions of each.
 
     Raises:
         OSError: A trace cannot be read.

@@ -1,11 +1,10 @@
-"""Facts of the code by name, as lines of a text file, and how two sets of them differ.
+"""Facts of the code by name, as lines of a text file, and differences of two sets.
 
     decisions pairs, 8 replicas, queue, seed 2, lmetric = 4c1f0e93ab
     op Placed = 9d0a1b2c3d
     calls per request, pairs = 431
 
-A value is a number, or the hash of a longer text: the file says which text changed, and the text is looked
-at in the code that makes it.
+A value is a number, or the hash of a longer text.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,45 +28,24 @@ def digest_of(text: str | bytes) -> str:
 
 
 def read(path: Path) -> Facts:
-    """Read a file of facts; there are none if there is no file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Read a file of facts, none if there is no file; may raise `OSError`."""
     lines = path.read_text().splitlines() if path.exists() else []
     return dict(line.split(_SIGN, 1) for line in lines if _SIGN in line)
 
 
 def write(path: Path, facts: Mapping[str, str]) -> None:
-    """Write a file of facts.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write a file of facts; may raise `OSError`."""
     path.write_text("".join(_line(name, value) for name, value in facts.items()))
 
 
 def append(path: Path, name: str, value: str) -> None:
-    """Add a fact at once, so that an interrupted run goes on where it was.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Add a fact at once, so that an interrupted run resumes; may raise `OSError`."""
     with path.open("a") as file:
         file.write(_line(name, value))
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Name the facts that differ.
-
-    Args:
-        before: Recorded.
-        now: Of the present code.
-        names: Which are compared.
-
-    Returns:
-        A sentence for each, in the order of the names.
-    """
+    """Name the facts among ``names`` that differ, a sentence for each in that order."""
     found = []
     for name in names:
         if name not in before:
@@ -80,7 +58,6 @@ def differences(before: Mapping[str, str], now: Mapping[str, str], names: Iterab
 
 
 def _within(name: str, before: str, now: str) -> bool:
-    """True for a count that has not risen."""
     return name.startswith(CALLS) and float(now) <= (1.0 + NOISE) * float(before)
 
 

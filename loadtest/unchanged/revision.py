@@ -1,12 +1,12 @@
-"""The code that a result is of, as two fingerprints.
+"""Revision of the code behind a result, as two fingerprints.
 
-``decisions`` covers `policies` and `radix`: the code that places requests. A published table of other
-decision code is stale, and a test fails. ``model`` covers what the decisions are simulated with: the
-engines and the simulator. A run of the study renews results of another model too, but no test asks for it.
+``decisions`` covers `policies` and `radix`: a published table of other decision code is stale, and a test
+fails. ``model`` covers the engines and the simulator: a run of the study renews results of another model, but
+no test asks for it.
 
-A fingerprint is taken of the syntax without comments, docstrings and layout. A reworded sentence changes
-none; a pure refactoring does. If it decides as the recorded baseline, `loadtest.unchanged` adds its
-fingerprints to ``same.txt``, and figures of any code listed there stay published.
+A fingerprint is taken of the syntax without comments, docstrings and layout, so a pure refactoring changes
+it. If it decides as the recorded baseline, `loadtest.unchanged` adds its fingerprints to ``same.txt``, and
+figures of any code listed there stay published.
 
     5f2c0e93ab4d1f00 90ab17c2d3e4f566      decisions and model of one revision
 """
@@ -43,12 +43,7 @@ SHOWING = (
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The code that made a result.
-
-    Attributes:
-        decisions: Fingerprint of `DECIDING`.
-        model: Fingerprint of `MODEL`.
-    """
+    """Fingerprints of `DECIDING` and `MODEL`."""
 
     decisions: str
     model: str
@@ -61,33 +56,19 @@ def present(root: Path = ROOT) -> Revision:
 
 
 def same_decisions(one: str, other: str, listed: Collection[Revision] | None = None) -> bool:
-    """True if two fingerprints are of code that decides the same.
-
-    Args:
-        one: A fingerprint of `DECIDING`.
-        other: Another one.
-        listed: Code that is known to decide the same; None: that of `SAME`.
-    """
-    known = {revision.decisions for revision in (confirmed() if listed is None else listed)}
-    return one == other or {one, other} <= known
+    """True if two fingerprints of `DECIDING` decide the same, by ``listed`` code or that of `SAME`."""
+    equal = {revision.decisions for revision in (confirmed() if listed is None else listed)}
+    return one == other or {one, other} <= equal
 
 
 def confirmed(path: Path = SAME) -> list[Revision]:
-    """Read the revisions that are known to decide the same; none if there is no file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Read the revisions that decide the same; none if there is no file. May raise `OSError`."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [Revision(*line.split()) for line in lines]
 
 
 def confirm(revisions: Iterable[Revision], path: Path = SAME) -> None:
-    """Write the revisions that are known to decide the same.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write the revisions that decide the same; may raise `OSError`."""
     path.write_text("".join(f"{one.decisions} {one.model}\n" for one in dict.fromkeys(revisions)))
 
 

@@ -2,9 +2,8 @@
 
     python -m loadtest.unchanged.shape [CHECKOUT]
 
-Lines are physical ones. A function's lines leave out its docstring; its parameters leave out self and cls.
-Code lines are neither blank nor comments nor docstrings. Three numbers in a cell are median, 95th percentile
-and maximum.
+A function's lines leave out its docstring; its parameters leave out self and cls. Code lines are neither
+blank nor comments nor docstrings. Three numbers in a cell are median, 95th percentile and maximum.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What users see of the gateway, without starting it: pages, routes, settings; and Python calls per request.
+"""Surfaces of the gateway, without starting it: pages, routes, settings; and Python calls per request.
 
 Texts are cut at their headings, so that a difference has a place.
 """
@@ -25,11 +25,7 @@ ROUNDS = 20
 
 
 def facts(*, counts_calls: bool) -> Facts:
-    """Hashes of the texts; and how many Python functions a request calls, if that is asked for.
-
-    Args:
-        counts_calls: Whether to count them; takes some seconds.
-    """
+    """Hashes of the texts; and, in some seconds, the Python functions that a request calls."""
     found = {
         **_parts("configuration reference", configuration_reference(), "## "),
         **_parts("metrics reference", metrics_reference(), "| `"),
@@ -53,7 +49,6 @@ def _parts(name: str, text: str, heading: str) -> Facts:
 
 
 async def _routes() -> Facts:
-    """Hash ``/openapi.json``, route by route."""
     settings = Settings.model_validate({"admin": {"port": 0}})
     schema = GatewayProcess(settings, redis_url="redis://127.0.0.1:1/0").api.openapi()
     found = {f"openapi, {path}": digest_of(repr(routes)) for path, routes in schema.pop("paths").items()}

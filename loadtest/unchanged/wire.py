@@ -38,13 +38,7 @@ def _sample(kind: type[Op]) -> Op:
 
 
 def _value(kind: inspect.Type, name: str, place: int) -> object:
-    """Make a value of a type, within its bounds.
-
-    Args:
-        kind: The type.
-        name: Of the field: text is its name.
-        place: Of the field, from 1: numbers are made of it.
-    """
+    """Make a value of a type within its bounds: text is the field's name, numbers follow from its place."""
     match kind:
         case inspect.BoolType():
             return True
@@ -61,6 +55,8 @@ def _value(kind: inspect.Type, name: str, place: int) -> object:
         case inspect.VarTupleType() | inspect.ListType():
             items = [_value(kind.item_type, name, place)]
             return tuple(items) if isinstance(kind, inspect.VarTupleType) else items
+        case inspect.TupleType():
+            return tuple(_value(item_type, name, place) for item_type in kind.item_types)
         case inspect.DictType():
             return {_value(kind.key_type, name, place): _value(kind.value_type, f"{name} value", place)}
         case inspect.UnionType():

@@ -6,19 +6,13 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 MODEL_NAME = "tiny"
-"""What all of them are called in requests."""
+"""Name of all of them in requests."""
 
 TIMEOUT_S = 30.0
 
 
 class VllmEngine:
-    """One engine.
-
-    Args:
-        url: Where it answers.
-        kv_events: ZMQ endpoint of its KV events; empty if it publishes none.
-        kv_replay: ZMQ endpoint where they are replayed.
-    """
+    """One engine: its URL, and ZMQ endpoints of its KV events and their replay, empty without events."""
 
     def __init__(self, url: str, kv_events: str = "", kv_replay: str = "") -> None:
         self.url = url
@@ -27,10 +21,9 @@ class VllmEngine:
 
     @classmethod
     async def at(cls, url: str) -> Self:
-        """Return the one that answers at a URL; its endpoints are what it says itself.
+        """Return the engine at a URL with the endpoints that it reports.
 
-        Raises:
-            httpx.HTTPError: Nobody answers there.
+        `httpx.HTTPError` if there is none.
         """
         async with _client(url) as client:
             answer = await client.get("/kv_event_sources")
@@ -39,11 +32,9 @@ class VllmEngine:
         return cls(url, source.get("endpoint") or "", source.get("replay_endpoint") or "")
 
     async def metric(self, name: str, **labels: str) -> float:
-        """Return one of its metrics, the sum of all samples that have these labels.
+        """Return the sum of a metric's samples with these labels.
 
-        Args:
-            name: As in its page, with ``_total`` or ``_sum``.
-            labels: Which samples.
+        Its name as in the page, with ``_total`` or ``_sum``.
         """
         async with _client(self.url) as client:
             page = (await client.get("/metrics")).text

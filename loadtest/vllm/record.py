@@ -1,10 +1,10 @@
-"""Records what a real engine publishes of its KV cache, beside what it reuses: the truth for tests.
+"""Records KV events and reuse of a real engine: the truth for tests.
 
     python -m loadtest.vllm.record gemma3 tests/router/fleet/kv_events/recorded/gemma3.msgpack.gz
 
-An engine of its own with a small cache is asked one request after the other, by the script of
-`loadtest.bench.window_truth.script`: new prompts, repeats, further turns, forks, until it evicts. After two
-thirds of them its cache is emptied. With each request stand the ZeroMQ messages that it made, as they came.
+An engine with a small cache gets one request after the other, by the script of
+`loadtest.bench.window_truth.script`, until it evicts; after two thirds its cache is emptied. Each request
+stands with its ZeroMQ messages, as they came.
 """
 
 import argparse
@@ -34,8 +34,8 @@ class Step(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         prompt: Token ids.
-        cached_tokens: What the engine reused of it.
-        frames: What it published until the next one: topic, number, batch.
+        cached_tokens: Reused by the engine.
+        frames: Messages until the next request: topic, number, batch.
     """
 
     prompt: list[int]
@@ -44,14 +44,7 @@ class Step(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What one engine did, from its start.
-
-    Attributes:
-        engine: Which one.
-        block_tokens: Size of its KV blocks.
-        window_tokens: The sliding window of its model; None without one.
-        steps: One per request.
-    """
+    """Steps of one engine from its start; ``window_tokens`` is None without a sliding window."""
 
     engine: str
     block_tokens: int
@@ -66,12 +59,7 @@ def load(file: Path) -> Recording:
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Asks an engine and listens.
-
-    Args:
-        server: The engine, just started.
-        client: Of its API.
-    """
+    """Asks an engine, just started, and listens."""
 
     server: VllmServer
     client: httpx.AsyncClient

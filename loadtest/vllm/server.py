@@ -1,19 +1,15 @@
-"""A real vLLM on the loopback interface, as a child process that is gone when its owner is.
+"""A real vLLM on the loopback interface, as a child process that ends with its owner.
 
     start ---> loading, 40 to 120 s ---> /health answers ---> SIGTERM to the server, SIGKILL to what is left
                 `-- ended, or too late: EngineFailed with the end of its log, and what to do
 
-An engine is four processes: the API server, the engine core, its worker, and Python's resource tracker. They
-are a session of their own; the server is asked to end, and whatever is left of the group is killed. If the
-owner is killed, the server is asked by its tether (`router.child_process`).
+An engine is a session of four processes: the API server, the engine core, its worker, and Python's resource
+tracker. If the owner is killed, `router.child_process` ends the server.
 
-Everything stays on this machine: no hub, no usage statistics, sockets on 127.0.0.1 or in the engine's own
-temporary folder. KV events are published there (``ipc``: on loopback an engine binds nothing else, it
-connects to ``tcp`` addresses that name a host; vllm/distributed/kv_events.py, ``_is_bind_endpoint``), and
-replayed on a port.
-Hashes of blocks are seeded, the same in all engines.
-
-Blocks are 32 tokens: CPU attention takes multiples of 32 only.
+Everything stays on this machine: no hub, no usage statistics, sockets on 127.0.0.1 or in a temporary folder.
+KV events are published there (``ipc``: an engine connects to ``tcp`` addresses that name a host;
+vllm/distributed/kv_events.py, ``_is_bind_endpoint``), and replayed on a port. All engines have the same seed
+of block hashes. Blocks are 32 tokens: CPU attention takes multiples of 32 only.
 """
 
 import asyncio
@@ -54,17 +50,16 @@ _WHAT_TO_DO = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """What an engine is started with.
+    """Configuration of an engine.
 
     Args:
         model: A kind of `loadtest.vllm.models`.
         max_model_tokens: Longest prompt and answer together.
         block_tokens: Size of a KV block, a multiple of 32.
-        kv_blocks: Blocks of its cache. Groups of layers share them, so a model with a window needs more for
-            the same prompt: at least the blocks of one longest prompt for each group.
+        kv_blocks: Blocks of its cache, shared by groups of layers: at least those of one longest prompt for
+            each group.
         running_max: Requests that run at a time; others wait in the engine.
         step_tokens_max: Tokens of a scheduling step: longer prompts are prefilled in chunks of it.
-        kv_events: Whether it publishes KV events.
         flags: More flags of ``vllm serve``.
         environment: More variables.
     """
@@ -83,14 +78,12 @@ class VllmSettings:
 class VllmServer(VllmEngine):
     """An engine of ours; an async context manager that starts and stops it.
 
-    It may be stopped or killed and started again: with the same port, the same endpoints, and an empty cache.
+    It may be stopped or killed and started again: with the same endpoints, and an empty cache.
 
     Args:
-        settings: What it is started with.
-        name: What messages call it.
-        port: Where it listens; 0: one that is free, by chance.
-        home: Where vLLM is installed; None: the usual place.
-        told: Is told what it does while it starts, a line now and then.
+        port: 0 takes a free one.
+        home: None: the usual place.
+        told: Gets a line of progress now and then.
     """
 
     def __init__(
@@ -133,15 +126,11 @@ class VllmServer(VllmEngine):
 
     @property
     def running(self) -> bool:
-        """Whether its API server runs."""
+        """True if its API server runs."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start it and wait until it answers.
-
-        Raises:
-            EngineFailed: vLLM is not installed, or the engine does not come up.
-        """
+        """Start it and wait until it answers; `EngineFailed` if it is not installed or does not come up."""
         if not self._home.installed():
             raise EngineFailed(f"vLLM is not installed in {self._home.venv}: {HOW_TO_INSTALL}")
         assert not self.running
@@ -235,7 +224,6 @@ class VllmServer(VllmEngine):
         }
 
     async def _healthy(self) -> None:
-        """Wait until it answers."""
         assert self._process is not None
         loop = asyncio.get_running_loop()
         began_s = told_s = loop.time()

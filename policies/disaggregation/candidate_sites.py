@@ -1,8 +1,8 @@
 """The two sides of a request: workers whose KV stays in its site, and those from which it crosses a link.
 
-A prefill worker needs a decode worker in its own site, else in one that a configured link leads to. Without
-either nobody decodes what it prefills. Workers that need no partner have nothing to hand over, so they are
-local, wherever they stand. Where no link is configured, sites mean nothing.
+A prefill worker needs a decode worker in its own site, else in one that a configured link leads to; otherwise
+no worker decodes what it prefills. Workers that need no partner hand nothing over and are local. Without
+configured links sites mean nothing.
 """
 
 import msgspec
@@ -13,20 +13,14 @@ from policies.pricing.views import Slots
 from policies.state.links import Links, link_name
 
 LOCAL, UNREACHABLE = 0, -1
-"""Numbers of no link, and of none that would be needed."""
+"""Numbers for no link, and for a link that would be needed and does not exist."""
 
-KEPT_MAX = 100
-"""Lists of candidates whose sides are kept."""
+CACHED_MAX = 100
+"""Lists of candidates whose sides are cached."""
 
 
 class SiteCandidates(msgspec.Struct, frozen=True, eq=False):
-    """Workers behind one link.
-
-    Attributes:
-        site: Where they stand.
-        link: What their KV crosses.
-        slots: Not empty, in rising order.
-    """
+    """Workers of one site behind one link; not empty, in rising order."""
 
     site: str
     link: str
@@ -34,13 +28,7 @@ class SiteCandidates(msgspec.Struct, frozen=True, eq=False):
 
 
 class CandidatesBySite(msgspec.Struct, frozen=True, eq=False):
-    """Some candidates, by what their KV crosses.
-
-    Attributes:
-        every: All of them.
-        local: Those that need no link; may be empty.
-        remote: The others, but for those that reach nobody.
-    """
+    """Candidates by the link that their KV crosses; those without any decode worker are only in ``every``."""
 
     every: Slots
     local: Slots
@@ -48,21 +36,16 @@ class CandidatesBySite(msgspec.Struct, frozen=True, eq=False):
 
 
 class SiteMap:
-    """Which link the KV of each worker crosses, for one list of workers.
-
-    Args:
-        links: Those that are configured.
-        rows: Slots that there are.
-    """
+    """Link that the KV of each of ``rows`` slots crosses, for one list of workers."""
 
     def __init__(self, links: Links, rows: int) -> None:
         self._links = links
         self._sites: list[tuple[str, str]] = [("", "")]
         self._numbers = np.zeros(rows, dtype=np.intp)
-        self._kept: dict[int, CandidatesBySite] = {}
+        self._cached: dict[int, CandidatesBySite] = {}
 
     def way(self, site: str, decode_sites: list[str]) -> str | None:
-        """What leads from a site to the decode workers: the widest link, empty if they are there, or None."""
+        """Widest link from a site to the decode workers; empty if they are there, None if there is no way."""
         if not self._links.rules or site in decode_sites:
             return ""
         rules = self._links.rules
@@ -79,24 +62,20 @@ class SiteMap:
         self._numbers[slot] = self._sites.index((site, link))
 
     def link(self, slot: int) -> str:
-        """The link that the KV of the worker in a slot crosses; empty for none."""
+        """Link that the KV of the worker in a slot crosses; empty for none."""
         number: int = self._numbers.item(slot)
         return "" if number == UNREACHABLE else self._sites[number][1]
 
     def by_site(self, slots: Slots) -> CandidatesBySite | None:
-        """Part some candidates; None if the KV of all of them stays in its site.
-
-        Args:
-            slots: The same array again finds what was found.
-        """
+        """Split candidates by site, cached by array; None if all KV stays in its site."""
         if not self._links.rules:
             return None
-        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
-        if kept is None or kept.every is not slots:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            kept = self._kept[id(slots)] = self._part(slots)
-        return None if kept.local is slots else kept
+        cached = self._cached.get(id(slots))  # see `policies.fleet.columns`
+        if cached is None or cached.every is not slots:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
+            cached = self._cached[id(slots)] = self._part(slots)
+        return None if cached.local is slots else cached
 
     def _part(self, slots: Slots) -> CandidatesBySite:
         numbers: NDArray[np.intp] = self._numbers[slots]

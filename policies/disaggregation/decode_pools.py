@@ -1,12 +1,8 @@
-"""A list of workers that may begin requests, by who would decode what they begin.
+"""Pools of decode workers, found once for each list of workers that may begin requests.
 
 A *pool* is the decode workers that take over from the same prefill workers: of one protocol and length
 bucket, in their site or behind one link (`policies.disaggregation.candidate_sites`). A request looks at each
-pool once.
-
-All of it follows from a `policies.fleet.pairing.Pairing` and from what the fleet says of its workers. So it
-is found once for each list, and not for each request. What is *by slot* is a column of all slots of the
-fleet.
+pool once. *By slot* means a column of all slots of the fleet.
 """
 
 import msgspec
@@ -22,14 +18,11 @@ from policies.state.links import site_after
 
 
 class DecodePool(msgspec.Struct, frozen=True, eq=False):
-    """Decode workers that take over from the same prefill workers, one row each; maybe nobody.
+    """Decode workers that take over from the same prefill workers, one row each; may be empty.
 
     Attributes:
-        hand_over: The protocol.
-        link: What the KV crosses on its way there; empty if they stand in the site of the prefill workers.
-        slots: Of each worker.
-        worker_hash: Of each worker id.
-        keeps: Of each worker whether it keeps the prefixes that it was handed, and is sent what it lacks.
+        link: Link that the KV crosses; empty if they stand in the site of the prefill workers.
+        keeps: True for workers that keep the prefixes handed to them, and are sent only the rest.
         classes: Worker classes, and the rows of each.
     """
 
@@ -42,16 +35,10 @@ class DecodePool(msgspec.Struct, frozen=True, eq=False):
 
 
 class DecodePools(msgspec.Struct, frozen=True, eq=False):
-    """What does not change with every request, of one `Pairing`.
+    """Cached facts of one `Pairing`, at a revision of the fleet.
 
-    Attributes:
-        pairing: The pairing.
-        revision: Of the fleet when it was found.
-        pools: All of them.
-        pool_of: By slot: number of the pool; `ALONE` for who needs none.
-        splits: By slot, see `policies.pricing.views.Ships`.
-        decodes: By slot: 1 for decode workers, which take requests whole, else 0.
-        sites: Whose KV crosses which link.
+    By slot: the number of the pool, or `ALONE`; ``splits`` as in `policies.pricing.views.Ships`; ``decodes``,
+    1 for decode workers, which take requests whole, else 0.
     """
 
     pairing: Pairing
@@ -87,7 +74,7 @@ def decode_pools(fleet: FleetState, pairing: Pairing) -> DecodePools:
 
 
 def _reached(fleet: FleetState, partners: Partners, slot: int, sites: SiteMap) -> DecodePool:
-    """Those of some decode workers that the prefill worker in a slot may hand over to."""
+    """Pool of the decode workers that the prefill worker in a slot may hand over to."""
     slots, site = fleet.buckets.together_with(partners.slots, slot), fleet.at_slot(slot).site
     stand = np.array([fleet.at_slot(each).site for each in slots.tolist()])
     link = sites.way(site, sorted(set(stand.tolist())))
@@ -98,12 +85,12 @@ def _reached(fleet: FleetState, partners: Partners, slot: int, sites: SiteMap) -
     classes: dict[str, list[int]] = {}
     for row, each in enumerate(slots.tolist()):
         classes.setdefault(fleet.at_slot(each).worker_class, []).append(row)
-    told = [fleet.at_slot(each).labels.get(KEEPS_PREFIXES_LABEL) == "true" for each in slots.tolist()]
+    labelled = [fleet.at_slot(each).labels.get(KEEPS_PREFIXES_LABEL) == "true" for each in slots.tolist()]
     return DecodePool(
         partners.hand_over,
         link or "",
         slots,
         fleet.columns.hashes(slots),
-        np.array(told, dtype=np.bool_) | partners.hand_over.keeps_prefixes,
+        np.array(labelled, dtype=np.bool_) | partners.hand_over.keeps_prefixes,
         tuple((name, np.array(rows, dtype=np.intp)) for name, rows in classes.items()),
     )

@@ -1,27 +1,22 @@
-"""Which decode worker ends a request that a prefill worker begins, and whether one can.
+"""Selection of the decode worker that ends a request which a prefill worker begins.
 
 **Cost**, in seconds: ``wait + X + output_tokens · TPOT``
 
     wait   until it has room for the KV; 0 if it has
     X      round trip + max(0, send - overlap·s): the transfer that the prefill of s seconds does not overlap
-    TPOT   of a batch with this request in it, by the load that it will be (below)
+    TPOT   of a batch with this request in it, by its load (below)
 
 **Load** (theory E4.5: N + sum of L over a constant). A decode step reads the weights once, and for each
 request a fixed part (window, state, activations) and the KV of its context. With r the context that costs as
 much as that fixed part, n requests with K tokens of context weigh ``(n + K/r) / (1 + m/r)`` requests of mean
-context m, and for that many `policies.estimates.decodes.DecodeFit` knows the time.
+context m; `policies.estimates.decodes.DecodeFit` knows the time for that many.
 
-**Room.** `policies.fleet.admission` says who has it. A worker with room is chosen as long as there is one.
-How long a full one takes to get it: decodes end at random, after t_d on average, so a part f of them within
-f·t_d.
+**Room** is judged by `policies.fleet.admission`; a worker with room is chosen as long as there is one. A full
+worker gets a part f of its room within f·t_d: decodes end at random, after t_d on average.
 
-**Transfer.** Within a site it is free. Between sites it takes the KV bytes (`policies.estimates.kv_bytes`) of
-what the decode worker lacks of the prompt, over what may be reserved of the link: the price while nobody else
-uses it. Whether it fits, and when, the link is asked for the pair that was chosen
-(`policies.state.links.Links.quote`).
-
-**One look.** A request looks at the decode workers once, at each pool as columns, when it is first asked for
-(`DecodeView`). What does not change with every request is kept (`policies.disaggregation.decode_pools`).
+**Transfer** is free within a site. Between sites it is the KV bytes that the decode worker lacks, over what
+may be reserved of the link, as if no other request used it; `policies.state.links.Links.quote` plans it for
+the pair.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,40 +36,29 @@ from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import ALONE, Pairing
 from policies.pricing.views import Candidates, Chosen, RequestView, Ships, Slots
-from policies.scoring import POLICIES, Policy, make_policy
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
 from policies.scoring.placement import cheapest_row
 from policies.state.buckets import ANY_BUCKET
 from radix import Match
 
-DECODE_COST = "decode_cost"
-"""The default policy, above. The policies of prefill workers may choose decode workers, too."""
-
-DECODE_POLICIES = (DECODE_COST, *POLICIES)
-"""Names of policies that choose decode workers."""
-
 TPOT_BASE_S, TPOT_REQUEST_S = 0.01, 0.0002
-"""Seconds of a decode step, and what a request adds, before anything was observed: only order matters."""
+"""Seconds of a decode step, and of each request in it, before anything was observed: only order matters."""
 
 SLOPE_MIN = 1e-3
-"""A request adds at least this share of the time of a step: else all batches would be alike where none was
-large yet."""
+"""Least share of a step's time that a request adds: else batches are all alike where none was large yet."""
 
 CONTEXT_TOKENS = 8192.0
 """r: a guess; 0 would count nothing but tokens, and +inf nothing but requests."""
 
 DECODE_S = 10.0
-"""t_d before any decode was observed, a guess: tells how soon a full worker has room."""
+"""t_d before any decode was observed, a guess: how soon a full worker has room."""
 
-KEPT_MAX = 100
-"""Lists of workers (one per model and bucket) of which anything is kept."""
+CACHED_MAX = 100
+"""Lists of workers (one per model and bucket) that are cached."""
 
 
 def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy | None:
-    """Make a decode policy by name; None is `DECODE_COST`.
-
-    Args:
-        name: One of `DECODE_POLICIES`.
-        options: Its options; what is missing keeps its default. `DECODE_COST` has none.
+    """Make a decode policy by name; None is `DECODE_COST`, which has no options.
 
     Raises:
         ValueError: Unknown name or option, or a value out of range; the message lists what is valid.
@@ -89,13 +73,8 @@ def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})
 class DecodePartner(msgspec.Struct, frozen=True, gc=False):
     """The decode worker of a request.
 
-    Attributes:
-        slot: Its row in the fleet state.
-        wait_s: How long until it has room; 0 if it has. If not, nobody has.
-        transfer_s: X.
-        cached_tokens: How much of the prompt it holds already, and is not sent.
-        tpot_s: Seconds per output token with this request in its batch.
-        keeps_prefixes: Whether it will hold the prompt for later requests.
+    It waits ``wait_s`` for room only if no worker has any. ``transfer_s`` is X; ``cached_tokens`` of the
+    prompt are there and not sent; ``tpot_s`` counts this request in its batch.
     """
 
     slot: int
@@ -109,12 +88,7 @@ class DecodePartner(msgspec.Struct, frozen=True, gc=False):
 class _Columns(msgspec.Struct, frozen=True, eq=False):
     """One request's view of a pool, one row per decode worker.
 
-    Attributes:
-        has_room: Whether one of them has room for the request.
-        wait_s: How long until it has.
-        tpot_s: Seconds per output token with it.
-        cost_s: All of the cost but X; of who has no room, although somebody has, +inf.
-        cached_tokens: How much of the prompt it holds; 0 if nobody holds any.
+    ``cost_s`` is the cost without X; +inf for full workers if another has room.
     """
 
     has_room: bool
@@ -124,18 +98,11 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
     cached_tokens: Floats | float
 
 
-_NOBODY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
+_EMPTY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
 
 
 class DecodeSelector:
-    """Finds decode workers.
-
-    Args:
-        fleet: What is known of the workers.
-        admission: Who has room.
-        decode_fit: What is learned of the decode of a worker class.
-        policy: How decode workers are priced; None: `DECODE_COST`.
-    """
+    """Finds decode workers by a policy (None: `DECODE_COST`) and the fits of decode by worker class."""
 
     def __init__(
         self,
@@ -148,29 +115,22 @@ class DecodeSelector:
         self.admission = admission
         self.decode_fit = decode_fit
         self.policy = policy
-        self._kept: dict[int, DecodePools] = {}
+        self._cached: dict[int, DecodePools] = {}
         self._others: dict[int, tuple[Slots, Slots]] = {}
 
     def decode_view(
         self, pairing: Pairing, request: RequestView, kv: KvBytes, candidates: Candidates
     ) -> "DecodeView":
-        """Look at the decode workers for a request.
-
-        Args:
-            pairing: Who needs a partner, and who may be it.
-            request: The request.
-            kv: What the KV of its model weighs.
-            candidates: What is cached where, and when it is.
-        """
+        """View of the decode workers for a request, whose candidates carry what is cached where."""
         return DecodeView(self, self.pools(pairing), request, kv, candidates)
 
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
-        """Which of some candidates could begin a request, if only a short one (`DecodeView.open`)."""
+        """Mask of the candidates that could begin a request, if only a short one (`DecodeView.open`)."""
         pools = self.pools(pairing)
         return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
 
     def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float = 1.0) -> bool:
-        """The same of one candidate, and of a request of so many tokens."""
+        """`open` of one candidate, for a request of so many tokens."""
         pools = self.pools(pairing)
         number = pools.pool_of.item(slot)
         if number != ALONE:
@@ -178,57 +138,45 @@ class DecodeSelector:
         return not (pools.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
 
     def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
-        """Whether some decode worker has room for a request of so many tokens."""
+        """True if some decode worker has room for a request of so many tokens."""
         return any(self._has_room(pool.slots, tokens, now_us) for pool in self.pools(pairing).pools)
 
     def by_site(self, pairing: Pairing, slots: Slots) -> CandidatesBySite | None:
-        """Candidates by what their KV crosses; the same again. None if nothing crosses a link."""
+        """Candidates by the link that their KV crosses, cached; None if nothing crosses a link."""
         return self.pools(pairing).sites.by_site(slots)
 
     def opened(self, pools: DecodePools, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
-        """The same as `open`, where it is known which pools have room."""
+        """`open`, where it is known which pools have room."""
         busy = pools.decodes[slots] * self.fleet.loads.inflight_requests[slots]
         open_: NDArray[np.bool_] = np.array([*rooms, True])[pools.pool_of[slots]] & (busy == 0)
         return open_
 
     def without_decode(self, pools: DecodePools, slots: Slots) -> Slots:
-        """Those of some candidates that are no decode workers; the same array again."""
-        kept = self._others.get(id(slots))  # see `policies.fleet.columns`
-        if kept is None or kept[0] is not slots:
-            if len(self._others) >= KEPT_MAX:
+        """Candidates but decode workers, or all if there are no others; cached by array."""
+        cached = self._others.get(id(slots))  # see `policies.fleet.columns`
+        if cached is None or cached[0] is not slots:
+            if len(self._others) >= CACHED_MAX:
                 self._others.clear()
             others = slots[pools.decodes[slots] == 0]
-            kept = self._others[id(slots)] = slots, others if 0 < len(others) < len(slots) else slots
-        return kept[1]
+            cached = self._others[id(slots)] = slots, others if 0 < len(others) < len(slots) else slots
+        return cached[1]
 
     def pools(self, pairing: Pairing) -> DecodePools:
-        """What does not change with every request."""
-        kept = self._kept.get(id(pairing))
-        if kept is None or kept.pairing is not pairing or kept.revision != self.fleet.revision:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
+        """Pools of a pairing, cached until the fleet changes."""
+        cached = self._cached.get(id(pairing))
+        if cached is None or cached.pairing is not pairing or cached.revision != self.fleet.revision:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
             self._others.clear()
-            kept = self._kept[id(pairing)] = decode_pools(self.fleet, pairing)
-        return kept
+            cached = self._cached[id(pairing)] = decode_pools(self.fleet, pairing)
+        return cached
 
     def _has_room(self, slots: Slots, tokens: float, now_us: int) -> bool:
         return bool(self.admission.lacking(slots, tokens, now_us).min(initial=1.0) == 0.0)
 
 
 class DecodeView:
-    """What one request finds.
-
-    Args:
-        decode_selector: Who looks.
-        pools: At whom.
-        request: For whom.
-        kv: What the KV of its model weighs.
-        candidates: What is cached where, and when it is.
-
-    Attributes:
-        request: As given.
-        kv: As given.
-    """
+    """View of the decode workers for one request."""
 
     __slots__ = ("_candidates", "_decode_selector", "_full_link", "_pools", "_seen", "kv", "request")
 
@@ -257,7 +205,7 @@ class DecodeView:
     # Prices.
 
     def ships(self) -> Ships:
-        """What it costs to split the request, with the cheapest partner in each pool."""
+        """Cost of splitting the request, with the cheapest partner in each pool."""
         pools = self._pools
         room_s, base_s, send_s, overlap_ratio = np.zeros((4, len(pools.pools) + 1))
         for number, pool in enumerate(pools.pools):
@@ -276,25 +224,25 @@ class DecodeView:
     # Questions.
 
     def splits(self, slot: int) -> bool:
-        """Whether the candidate in a slot needs a partner."""
+        """True if the candidate in a slot needs a partner."""
         return self._pools.pool_of.item(slot) != ALONE
 
     def decoders(self, slot: int) -> Slots:
-        """Who may decode what the candidate in a slot begins: its partners, or itself."""
+        """Workers that may decode what the candidate in a slot begins: its partners, or itself."""
         number = self._pools.pool_of.item(slot)
         return np.array([slot]) if number == ALONE else self._pools.pools[number].slots
 
     def wait_s(self, slot: int) -> float:
-        """How long until there is room for it; 0 of a candidate that needs no partner."""
+        """Seconds until there is room for it; 0 for a candidate that needs no partner."""
         number = self._pools.pool_of.item(slot)
         if number == ALONE or (columns := self._columns(number)).has_room:
             return 0.0
         return float(columns.wait_s.min(initial=inf))
 
     def has_room(self, slot: int) -> bool:
-        """Whether there is room for the KV where the candidate in a slot would have it decoded.
+        """True if there is room where the KV of the candidate in a slot would be decoded.
 
-        Of a plain worker that is not asked here (`policies.fleet.admission.Admission.has_room`).
+        A plain worker's own room is `policies.fleet.admission.Admission.has_room`.
         """
         pools = self._pools
         number = pools.pool_of.item(slot)
@@ -307,34 +255,34 @@ class DecodeView:
         return lacking.item(0) == 0.0
 
     def without_decode(self, slots: Slots) -> Slots:
-        """Of some candidates, those that are no decode workers; all of them if there are no others."""
+        """Candidates but decode workers; all of them if there are no others."""
         return self._decode_selector.without_decode(self._pools, slots)
 
     def open(self, slots: Slots) -> Slots:
-        """Of some candidates, those whom idle time is no reason to leave alone.
+        """Candidates that may take a request when idle.
 
-        A partner has room for what a prefill worker begins, and a decode worker decodes nothing: while it
-        does, it is not idle, although it has nothing to prefill.
+        A prefill worker needs a partner with room; a decode worker must decode nothing: else it is not idle,
+        although it has nothing to prefill.
         """
         pools = self._pools
         rooms = [self._open(number) for number in range(len(pools.pools))]
         return slots[self._decode_selector.opened(pools, slots, rooms)]
 
     def partner(self, chosen: Chosen) -> DecodePartner | None:
-        """The decode worker that ends what a prefill worker begins; None if the policy considers nobody."""
+        """The decode worker that ends what a prefill worker begins; None if the policy considers none."""
         pool, columns, exposed_s, costs = self._priced(chosen)
         row = cheapest_row(self.request.key, pool.worker_hash, costs)
         return None if row is None else _partner(pool, columns, exposed_s, row)
 
     def partners(self, chosen: Chosen) -> list[tuple[float, DecodePartner]]:
-        """All that `partner` chooses from, with what each costs, in its order; +inf is not considered."""
+        """All candidates of `partner` with their costs, in its order; +inf is not considered."""
         pool, columns, exposed_s, costs = self._priced(chosen)
         first = cheapest_row(self.request.key, pool.worker_hash, costs)
         rows = sorted(range(len(costs)), key=lambda row: (row != first, costs.item(row)))
         return [(costs.item(row), _partner(pool, columns, exposed_s, row)) for row in rows]
 
     def _priced(self, chosen: Chosen) -> tuple[DecodePool, _Columns, Floats | float, Floats]:
-        """The partners of a prefill worker: who they are, as columns, X and cost of each."""
+        """Partners of a prefill worker: pool, columns, and X and cost of each."""
         number = self._pools.pool_of.item(chosen.slot)
         pool, columns = self._pools.pools[number], self._columns(number)
         exposed_s: Floats | float = 0.0
@@ -354,83 +302,75 @@ class DecodeView:
     # Links.
 
     def by_site(self, slots: Slots) -> CandidatesBySite | None:
-        """Some candidates by what their KV crosses; None if nothing crosses a link."""
+        """Candidates by the link that their KV crosses; None if nothing crosses a link."""
         return self._pools.sites.by_site(slots)
 
     def link(self, slot: int) -> str:
-        """The link that the KV of the candidate in a slot crosses; empty for none."""
+        """Link that the KV of the candidate in a slot crosses; empty for none."""
         return self._pools.sites.link(slot)
 
     def overlap_ratio(self, slot: int) -> float:
-        """Share of the prefill of the candidate in a slot, who splits, during which its KV is on its way."""
+        """Share of the prefill of the candidate in a slot, which splits, during which its KV is sent."""
         return self._pools.pools[self._pools.pool_of.item(slot)].hand_over.overlap_ratio
 
     def held_tokens(self, slot: int) -> float:
-        """The most of the prompt that one of its partners holds already, who splits."""
+        """Most tokens of the prompt that a partner of the candidate in a slot, which splits, holds."""
         held = self._columns(self._pools.pool_of.item(slot)).cached_tokens
         return float(held.max()) if isinstance(held, np.ndarray) else held
 
     def full_link(self, slot: int) -> str:
-        """The link without room, if the KV of the candidate in a slot crosses it; else empty."""
+        """The full link, if the KV of the candidate in a slot crosses it; else empty."""
         full = self._full_link
         return full if full and self._pools.sites.link(slot) == full else ""
 
     # Inside.
 
     def _open(self, number: int) -> bool:
-        """Whether there is room in a pool, and on the way to it."""
         link = self._pools.pools[number].link
         return self._columns(number).has_room and (not link or link != self._full_link)
 
     def _transfer(self, pool: DecodePool, cached_tokens: Floats | float) -> tuple[float, Floats | float]:
-        """Round trip, and time on the link to decode workers that hold so much."""
+        """Round trip, and seconds on the link to decode workers that hold so much."""
         links, prompt_tokens = self._decode_selector.fleet.links, self.request.prompt_tokens
         cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._candidates.now_us)
         if not cap_bytes_per_s:
             return 0.0, 0.0
-        kv_bytes = self.kv.of(prompt_tokens) - self.kv.token_bytes * cached_tokens
+        kv_bytes = self.kv.of(prompt_tokens) - self.kv.kv_bytes_per_token * cached_tokens
         return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
 
-    def _kept_matches(self, pool: DecodePool) -> list[Match]:
-        """What counts of what the workers of a pool hold."""
+    def _counted_matches(self, pool: DecodePool) -> list[Match]:
         return self._candidates.matches if pool.keeps.any() else []
 
     def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:
-        """Some rows of a pool as the policies of the peers see workers."""
+        """Rows of a pool as candidates of a placement policy."""
         seen = self._candidates
         slow, _ = self._decode_selector.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
         if len(rows) < len(pool.slots):
             slow = slow.only(rows)
-        matches = self._kept_matches(pool)
+        matches = self._counted_matches(pool)
         return Candidates(
             slow, [], matches, seen.loads, seen.prompt_tokens, seen.tokens_per_block, seen.now_us
         )
 
     def _columns(self, number: int) -> _Columns:
-        """A pool as columns."""
         columns = self._seen.get(number)
         if columns is None:
-            columns = self._seen[number] = self._look_at(self._pools.pools[number])
+            columns = self._seen[number] = self._gathered(self._pools.pools[number])
         return columns
 
-    def _look_at(self, pool: DecodePool) -> _Columns:
-        decode_selector, request, seen, slots = (
-            self._decode_selector,
-            self.request,
-            self._candidates,
-            pool.slots,
-        )
+    def _gathered(self, pool: DecodePool) -> _Columns:
+        selector, request, seen, slots = self._decode_selector, self.request, self._candidates, pool.slots
         if not len(slots):
-            return _NOBODY
+            return _EMPTY
         tokens = request.prompt_tokens + request.output_tokens
-        lacking = decode_selector.admission.lacking(slots, tokens, seen.now_us)
+        lacking = selector.admission.lacking(slots, tokens, seen.now_us)
         requests, held = seen.loads.inflight_requests[slots], seen.loads.inflight_tokens[slots]
         # With this request: (requests + 1 + (held + tokens)/r) / (1 + mean/r), in whole weights of r tokens.
         batch = requests * CONTEXT_TOKENS + held + (CONTEXT_TOKENS + tokens)
         batch *= (requests.sum() + len(slots)) / batch.sum()
         wait_s, tpot_s = lacking, batch
         for name, rows in pool.classes:
-            fit = decode_selector.decode_fit(name)
+            fit = selector.decode_fit(name)
             base_s, slope_s = fit.line_s if fit.known else (TPOT_BASE_S, TPOT_REQUEST_S)
             slope_s = max(slope_s, SLOPE_MIN * base_s)
             part: slice | NDArray[np.intp] = slice(None) if len(rows) == len(slots) else rows
@@ -443,7 +383,7 @@ class DecodeView:
         return _Columns(has_room, wait_s, tpot_s, cost_s, self._cached_tokens(pool))
 
     def _cached_tokens(self, pool: DecodePool) -> Floats | float:
-        matches, seen = self._kept_matches(pool), self._candidates
+        matches, seen = self._counted_matches(pool), self._candidates
         if not matches:
             return 0.0
         blocks = sum([match.safe[pool.slots] for match in matches])
@@ -452,7 +392,6 @@ class DecodeView:
 
 
 def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> DecodePartner:
-    """One row of a pool."""
     return DecodePartner(
         pool.slots.item(row),
         columns.wait_s.item(row),

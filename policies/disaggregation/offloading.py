@@ -1,10 +1,6 @@
-"""Where requests are prefilled, decided for one replica: locally, or in another site (see `offload`).
+"""Choice of the side of a link, for one replica and a request with candidates on several sides (`offload`).
 
-What is done for a request whose candidates are on two sides of a link:
-
-    place on each side ──> an offer of each ──> the rule ──> the side's choice, and a `Shipping` when it goes
-
-Requests all of whose candidates are local never come here.
+place on each side ──> an offer of each ──> the rule ──> the side's choice, and a `Shipping` when it goes
 """
 
 from collections import Counter, deque
@@ -17,7 +13,6 @@ import numpy as np
 from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_selection import DecodeView
 from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadVerdict
-from policies.estimates.kv_bytes import KvBytes
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
@@ -29,25 +24,19 @@ from policies.state.waiting_lines import Ticket
 from radix import DURATION_US_MAX, KV_BYTES_MAX, whole
 
 VERDICTS_KEPT = 64
-"""Of so many requests it is remembered why they went where they did."""
+"""Latest requests whose verdicts are kept."""
 
 PACE_S = 0.002
-"""Shorter waits for a link are no reason to wait: a look at the waiting room takes longer."""
+"""A shorter wait for a link is no reason to wait: a look at the queue takes longer."""
 
 
 LINK_GRACE_US = 250_000
-"""So long the room of a link is left to another replica's request. It asks again every 20 ms, or
-somewhat less often where many do."""
+"""Time for which the room of a link is left to another replica's request. That one asks again every 20 ms, or
+somewhat less often where many wait."""
 
 
 class PastVerdict(msgspec.Struct, frozen=True, gc=False):
-    """A verdict on a request that went.
-
-    Attributes:
-        at_us: Log time.
-        request_id: Of its prefill attempt.
-        verdict: Why it went there.
-    """
+    """Verdict on a request that went, with log time and prefill attempt."""
 
     at_us: int
     request_id: str
@@ -55,12 +44,12 @@ class PastVerdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Line(NamedTuple):
-    """What waits in the gateway for the workers of one side.
+    """Queue in the gateway for the workers of one side, for each worker there.
 
     Attributes:
-        ahead_s: How long those keep a worker there busy that go before the request.
-        behind: How many go behind it, for each worker there.
-        work_s: How long all of them keep a worker there busy.
+        ahead_s: Seconds of work that goes before the request.
+        behind: Requests that go behind it.
+        work_s: Seconds of work of all.
     """
 
     ahead_s: float
@@ -69,17 +58,14 @@ class Line(NamedTuple):
 
 
 NO_LINE = Line(0.0, 0.0, 0.0)
-"""Nobody waits."""
 
 
 class Placing(NamedTuple):
-    """Where a request goes, if it is its turn.
+    """Destination of a request, if it is its turn: side, worker among its candidates, and the reason.
 
     Attributes:
-        candidates: Those of its side.
-        chosen: The worker among them; or that there is none.
-        verdict: Why that side; None if there was no choice.
-        full_link: The link that the request would have to wait for; empty for none.
+        verdict: None if there was no choice.
+        full_link: Link that the request would have to wait for; empty for none.
     """
 
     candidates: Candidates
@@ -91,15 +77,10 @@ class Placing(NamedTuple):
 class Offloading:
     """Decides on which side of a link requests are prefilled.
 
-    Args:
-        fleet: What is known of the workers and the links.
-        offload: The rule.
-        replica: Who decides.
-
     Attributes:
-        counts: Of each reason, how many requests went.
-        above_cap: Of each link, how many had more KV than can be kept below its cap.
-        latest: The newest verdicts.
+        counts: Requests that went, by reason.
+        above_cap: By link: requests with more KV than can be kept below its cap.
+        latest: Newest verdicts.
     """
 
     def __init__(
@@ -116,10 +97,10 @@ class Offloading:
         self._fleet = fleet
         self._replica = replica
         self._left_to: dict[str, tuple[str, int, int]] = {}
-        """Of each link, to whom its room was left: since when, and when last."""
+        """By link: ticket that its room was left to, since when, and when last."""
 
     def rehearsing(self) -> "Offloading":
-        """One that decides as this one would now, and remembers nothing for it."""
+        """Return a copy that decides alike, and whose memory is its own."""
         other = Offloading(self._fleet, self.offload.rehearsing(), replica=self._replica)
         other._left_to = dict(self._left_to)
         return other
@@ -145,41 +126,32 @@ class Offloading:
     ) -> Placing:
         """Choose a side and a worker.
 
-        Args:
-            candidates: All who may take the request.
-            by_site: The same, parted.
-            decode_view: At the workers that would decode it.
-            policy: How workers are priced.
-            bucket: Length bucket of the request.
-            line_of: What waits for a side: of a link, its choice there and how many work there.
-            failed: Whether a worker has failed it before.
+        ``line_of`` gives the queue of a side by its link, its choice and its number of workers; ``failed``
+        says that a worker has failed the request before.
         """
-        fleet, now_us, view = self._fleet, candidates.now_us, decode_view.request
+        fleet, view = self._fleet, decode_view.request
         local_offer = local = None
         if len(by_site.local):
             local = self._placed(view, candidates, by_site.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
                 local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
-        remotes: list[Placing] = []
+        remotes: dict[str, Placing] = {}
         offers: list[Offer] = []
         for side in () if self.offload.rules.disable_remote_prefill else by_site.remote:
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
-                remotes.append(remote)
+                remotes[side.link] = remote
                 offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
                 offers.append(_crossing(offer, decode_view, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy))
         fixed = self.offload.rules.threshold_tokens > 0
-        verdict = self.offload.judge(
-            local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
-        )
+        sides = self.offload.sides(offers, candidates.now_us)
+        verdict = self.offload.judge(local_offer, sides, self.threshold_tokens, fixed=fixed, failed=failed)
+        self.offload.observe(local_offer, sides, verdict)
         if verdict.remote:
-            remote = next(
-                each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link
-            )
             full_link = verdict.link if verdict.wait_s > PACE_S else ""
-            return remote._replace(verdict=verdict, full_link=full_link)
+            return remotes[verdict.link]._replace(verdict=verdict, full_link=full_link)
         if local is None:
             return Placing(candidates, place(view, None, policy), verdict)
         return local._replace(verdict=verdict)
@@ -195,17 +167,10 @@ class Offloading:
         slot: int,
         waits_s: float,
     ) -> Placing | None:
-        """Let an idle worker of another side take a request that waits, if that is sooner.
+        """Let the idle worker in a slot, on another side, take a request that waits, if that is sooner.
 
-        Args:
-            candidates: All who may take the request.
-            by_site: The same, parted.
-            decode_view: At the workers that would decode it.
-            policy: How workers are priced.
-            bucket: Length bucket of the request.
-            verdict: Why it waits where it does.
-            slot: Of the idle worker.
-            waits_s: Predicted time to the first token where it waits.
+        ``verdict`` is that of the side where it waits, ``waits_s`` its predicted time to the first token
+        there.
 
         Returns:
             None if it had better wait, or must.
@@ -231,53 +196,38 @@ class Offloading:
     def shipping(
         self, request_id: str, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
     ) -> Shipping | None:
-        """What the log must hear of the KV that a request sends over a link; None if it does not.
-
-        Args:
-            request_id: Of the attempt on the decode worker.
-            decode_view: At the workers that would decode it.
-            chosen: Its prefill worker.
-            held_tokens: What its decode worker holds of the prompt.
-            now_us: Log time.
-        """
-        kv, link, overlap_ratio = (
-            decode_view.kv,
-            decode_view.link(chosen.slot),
-            decode_view.overlap_ratio(chosen.slot),
-        )
-        if not link or not kv.known:
+        """Reservation of a link for the KV of a request, by its decode attempt; None if it crosses none."""
+        link = decode_view.link(chosen.slot)
+        if not link or not decode_view.kv.known:
             return None
-        kv_bytes = kv.of(decode_view.request.prompt_tokens, held_tokens)
-        ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
-        overlapped_s = overlap_ratio * chosen.service_s
-        ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._quoted(decode_view, chosen, held_tokens, now_us)
+        transfer = _transfer(decode_view, chosen, held_tokens)
+        quote = self._quoted(link, transfer, now_us)
         if quote is None:
             return None
-        start_us = (
-            quote.start_us if quote.wait_s <= PACE_S else now_us + whole(ready_s * 1e6, DURATION_US_MAX)
-        )
+        ready_us = now_us + whole(transfer.ready_s * 1e6, DURATION_US_MAX)
+        start_us = quote.start_us if quote.wait_s <= PACE_S else ready_us
         return Shipping(
             request_id,
             now_us,
             self._replica,
             link,
-            whole(kv_bytes, KV_BYTES_MAX),
+            whole(transfer.kv_bytes, KV_BYTES_MAX),
             start_us,
             start_us + whole(quote.send_s * 1e6, DURATION_US_MAX),
-            whole(ready_bytes, KV_BYTES_MAX) if quote.ready_us else 0,
+            whole(transfer.ready_bytes, KV_BYTES_MAX) if quote.ready_us else 0,
             quote.ready_us,
         )
 
     def full_link(self, decode_view: DecodeView, chosen: Chosen, now_us: int) -> str:
-        """The link that has no room for what a prefill worker would send; empty if it has.
+        """Link without room for what a prefill worker would send; empty if it has room.
 
         The worker that takes a request may be another than the one by which its side was judged.
         """
         link = decode_view.link(chosen.slot) if decode_view.splits(chosen.slot) else ""
         if not link or not decode_view.kv.known:
             return ""
-        quote = self._quoted(decode_view, chosen, decode_view.held_tokens(chosen.slot), now_us)
+        transfer = _transfer(decode_view, chosen, decode_view.held_tokens(chosen.slot))
+        quote = self._quoted(link, transfer, now_us)
         return link if quote is not None and quote.wait_s > PACE_S else ""
 
     def leave(self, link: str, best: Ticket, now_us: int) -> None:
@@ -289,26 +239,15 @@ class Offloading:
 
     def left_unused(self, link: str, best: Ticket, now_us: int) -> bool:
         """True if another replica's request, the first for a link, has not taken its room for too long."""
-        known = self._left_to.get(link)
-        return known is not None and best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
+        left = self._left_to.get(link)
+        return left is not None and best.replica != self._replica and now_us - left[1] > LINK_GRACE_US
 
-    def _quoted(
-        self, decode_view: DecodeView, chosen: Chosen, held_tokens: float, now_us: int
-    ) -> Quote | None:
-        """What the link of a prefill worker offers."""
-        overlap_ratio = decode_view.overlap_ratio(chosen.slot)
-        overlapped_s = overlap_ratio * chosen.service_s
-        return self._fleet.links.quote(
-            decode_view.link(chosen.slot),
-            decode_view.kv.of(decode_view.request.prompt_tokens, held_tokens),
-            overlapped_s,
-            chosen.queue_s + chosen.service_s - overlapped_s,
-            now_us,
-            _ready_bytes(decode_view.kv, chosen, held_tokens) if overlap_ratio else 0.0,
-        )
+    def _quoted(self, link: str, transfer: "_Transfer", now_us: int) -> Quote | None:
+        kv_bytes, ready_bytes, overlapped_s, ready_s = transfer
+        return self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us, ready_bytes)
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
-        """Remember why a request went where it did."""
+        """Count a request that goes, and keep its verdict."""
         self.counts[verdict.reason] += 1
         if verdict.remote and verdict.above_cap:
             self.above_cap[verdict.link] += 1
@@ -324,7 +263,7 @@ class Offloading:
 _CHOSEN_LOCAL = frozenset(
     (OffloadReason.BELOW_THRESHOLD, OffloadReason.SOONER_LOCAL, OffloadReason.REMOTE_BUSY)
 )
-"""Why a request that could go to another site does not."""
+"""Reasons for which a request stays although it could go to another site."""
 
 
 def _offer(
@@ -335,7 +274,6 @@ def _offer(
     chosen: Chosen,
     line_of: Callable[[str, Chosen, int], Line],
 ) -> Offer:
-    """What a side can do, by the worker that the policy chose there."""
     line, prefill_s = line_of(link, chosen, len(candidates)), chosen.service_s
     return Offer(
         site,
@@ -350,17 +288,16 @@ def _offer(
 
 
 def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
-    """Seconds that others lose: who decodes there, who comes while it is busy, and each who waits behind it.
+    """Seconds that others lose: requests decoding there, later arrivals, and each request waiting behind it.
 
     Of two workers of one side the policy counts only the part of the wait in which later arrivals stay behind
-    (`policies.scoring.expected_cost`): the rest of the queue is the same for both. Between two sides it is
-    not, since a request that is longer for a slower side holds up the line there for longer. So here all of
-    the wait counts, κ·x·(V + A + x/2).
+    (`policies.scoring.expected_cost`): the rest of the queue is the same for both. Between two sides it
+    differs, since a request that is longer for a slower side holds up the line there for longer. So here all
+    of the wait counts, κ·x·(V + A + x/2).
 
-    While nobody waits for a side, most later requests take another worker of it
-    (`SlowColumns.delayed_ratio`). That matters where the faster side has room: at 1.2 requests/s mean TTFT is
-    1.78 s with it and 1.91 s without, P99 6.9 and 12.5 s (`loadtest.plan.prfaas`, ours, 1,000 lognormal
-    prompts, seed 1).
+    While no request waits for a side, most later requests take another worker of it
+    (`SlowColumns.delayed_ratio`): at 1.2 requests/s mean TTFT is 1.78 s with that factor and 1.91 s without,
+    P99 6.9 and 12.5 s (`loadtest.plan.prfaas`, ours, 1,000 lognormal prompts, seed 1).
     """
     slow, prefill_s = candidates.slow, chosen.service_s
     congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
@@ -371,19 +308,37 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
 
 
 def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
-    """The same with what would cross the link: all of the KV but what the decode side holds."""
-    kv, overlap_ratio = decode_view.kv, decode_view.overlap_ratio(chosen.slot)
-    if not kv.known:
+    """Add what would cross the link: all of the KV but what the decode side holds."""
+    overlap_ratio = decode_view.overlap_ratio(chosen.slot)
+    if not decode_view.kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
-    held_tokens = decode_view.held_tokens(chosen.slot)
+    transfer = _transfer(decode_view, chosen, decode_view.held_tokens(chosen.slot))
     return msgspec.structs.replace(
-        offer,
-        overlap_ratio=overlap_ratio,
-        kv_bytes=kv.of(decode_view.request.prompt_tokens, held_tokens),
-        ready_bytes=_ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
+        offer, overlap_ratio=overlap_ratio, kv_bytes=transfer.kv_bytes, ready_bytes=transfer.ready_bytes
     )
 
 
-def _ready_bytes(kv: KvBytes, chosen: Chosen, held_tokens: float) -> float:
-    """What leaves at once: what the prefill worker has cached and the decode side has not."""
-    return max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes
+class _Transfer(NamedTuple):
+    """KV that a prefill worker would send.
+
+    Attributes:
+        ready_bytes: The part that leaves at once: cached there, and not held by the decode side.
+        overlapped_s: Seconds of the prefill during which the rest is sent.
+        ready_s: Seconds until that begins.
+    """
+
+    kv_bytes: float
+    ready_bytes: float
+    overlapped_s: float
+    ready_s: float
+
+
+def _transfer(decode_view: DecodeView, chosen: Chosen, held_tokens: float) -> _Transfer:
+    kv, overlap_ratio = decode_view.kv, decode_view.overlap_ratio(chosen.slot)
+    overlapped_s = overlap_ratio * chosen.service_s
+    return _Transfer(
+        kv.of(decode_view.request.prompt_tokens, held_tokens),
+        max(chosen.safe_tokens - held_tokens, 0.0) * kv.kv_bytes_per_token if overlap_ratio else 0.0,
+        overlapped_s,
+        chosen.queue_s + chosen.service_s - overlapped_s,
+    )

@@ -1,10 +1,10 @@
-"""How many requests a second a fleet with remote prefill can serve, and with which threshold and roles most.
+"""Throughput of a fleet with remote prefill, and the threshold and roles that maximise it.
 
 The throughput model of PrfaaS (arXiv:2604.15039, section 3.4; theory A1). Requests whose uncached length L
 exceeds the threshold t are prefilled in another site, the others here:
 
-    (1) Phi(l)     = S(l)/T(l)                                what one worker sends, bytes per second
-    (2) B_out      = N·E[S]/E[T]                              what a site sends
+    (1) Phi(l)     = S(l)/T(l)                                bytes per second that one worker sends
+    (2) B_out      = N·E[S]/E[T]                              bytes per second that a site sends
     (3) Th_remote  = min(N/T(l_long), B_out/S(l_long))        compute or the link, pipelined layer by layer
     (4) Th_prefill = N_p/T(l_short)
     (5) Th_decode  = N_d·BS_max/(T_decode·L_out)
@@ -13,23 +13,22 @@ exceeds the threshold t are prefilled in another site, the others here:
     (8) optimal N_p:    Th_remote + Th_prefill = Th_decode
 
 T is the prefill time of a length and S the bytes of its KV that cross; l_long and l_short are the means of L
-above and up to t. Th_remote/p falls and Th_prefill/(1 - p) rises while p rises, so (7) and (8) are solved by
-looking at every threshold that the histogram can tell apart and at every split: some hundred thousand
-numbers, in milliseconds.
+above and up to t. Th_remote/p falls and Th_prefill/(1 - p) rises with p, so (7) and (8) are solved by
+evaluating every threshold of the histogram and every split: some hundred thousand numbers, in milliseconds.
 
 Beyond the paper:
 
-* **Several classes.** A stage may have workers of several classes, and several sites may help: throughputs
-  add up. Which of the convertible workers prefill is a matter of comparative advantage: those that give up
-  least decoding for the prefill they do come first, so the splits to look at stand in one line.
-* **Mean times.** The paper takes the T of the mean length for the time of a mean request. T is convex, so
-  that is too short where lengths vary. With `mean_of_times`, the default, it is E[T]; without, T(E[L]).
+* **Several classes** of workers in a stage, and several sites: throughputs add up. Convertible workers that
+  give up least decoding for the prefill they do come first (comparative advantage), so the splits form one
+  line.
+* **Mean times.** The paper takes T(E[L]) for the mean time. T is convex, so that is too short where lengths
+  vary. With `mean_of_times`, the default, it is E[T].
 * **Ties.** Where decode is the bottleneck many thresholds serve as many requests. Then the one at which the
   prefill stages saturate last counts, which is (7).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
@@ -38,14 +37,14 @@ import numpy as np
 from policies.estimates.costs import Floats, ServiceModel, service_s
 
 Curve = Callable[[Floats], Floats]
-"""Seconds, or bytes, for each of some uncached lengths in tokens (> 0)."""
+"""Seconds, or bytes, by uncached length in tokens (> 0)."""
 
 _EVEN = 1e-9
-"""Throughputs closer than this are the same, but for rounding."""
+"""Throughputs closer than this are equal but for rounding."""
 
 
 class Stage(StrEnum):
-    """What bounds the throughput."""
+    """Bottleneck of the throughput."""
 
     REMOTE = "remote"
     LINK = "link"
@@ -55,12 +54,12 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UncachedLengths:
-    """How long the uncached part of requests is: bins in ascending order.
+    """Distribution of uncached lengths, in ascending bins.
 
     Attributes:
         tokens: Mean length in each bin, > 0.
-        requests: How many there are in each, or what share; >= 0.
-        bounds: Upper bound of each bin, inclusive: the thresholds that can be told apart.
+        requests: Number or share of requests in each, >= 0.
+        bounds: Inclusive upper bound of each bin: the thresholds that can be told apart.
     """
 
     tokens: Floats
@@ -69,21 +68,13 @@ class UncachedLengths:
 
     @property
     def known(self) -> bool:
-        """Whether there is any request."""
+        """True if there is any request."""
         return bool(self.requests.sum() > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerClass:
-    """Workers of one class in the home site.
-
-    Attributes:
-        prefill_s: Prefill time of one of them.
-        decode_per_s: Requests that one of them decodes in a second (`decode_per_s`).
-        prefill: How many only prefill.
-        decode: How many only decode.
-        convertible: How many may do either.
-    """
+    """Workers of one class in the home site, by role; prefill time and decode rate are those of one."""
 
     prefill_s: Curve
     decode_per_s: float
@@ -94,12 +85,7 @@ class WorkerClass:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSite:
-    """Prefill workers in another site, and the link from there.
-
-    Attributes:
-        workers: How many there are of each class, and the prefill time of one.
-        bytes_per_s: What the link carries; +inf if that does not matter.
-    """
+    """Prefill workers in another site (number and prefill time, by class), and the capacity of its link."""
 
     workers: Sequence[tuple[int, Curve]]
     bytes_per_s: float = inf
@@ -107,13 +93,7 @@ class RemoteSite:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The fleet that a model prices.
-
-    Attributes:
-        home: Where requests are decoded, by class.
-        remote: Where they may be prefilled otherwise.
-        kv_bytes: Bytes of KV that cross for an uncached length.
-    """
+    """Fleet that a model prices: workers at home by class, remote sites, KV bytes by length."""
 
     home: Sequence[WorkerClass]
     remote: Sequence[RemoteSite] = ()
@@ -122,42 +102,28 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How the workers at home are divided.
-
-    Attributes:
-        prefill: How many of each class prefill.
-        decode: How many of each class decode.
-    """
+    """Numbers of workers of each class at home that prefill, and that decode."""
 
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
 
     @property
     def prefill_workers(self) -> int:
-        """How many prefill."""
+        """Workers that prefill."""
         return sum(self.prefill)
 
     @property
     def decode_workers(self) -> int:
-        """How many decode."""
+        """Workers that decode."""
         return sum(self.decode)
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What a fleet can serve with one threshold and split.
+    """Throughput of a fleet with one threshold and split, in requests per second.
 
-    Attributes:
-        threshold_tokens: t; +inf: nothing is remote.
-        remote_ratio: p, the share of requests that are.
-        long_tokens: l_long; 0 if there are none.
-        short_tokens: l_short; 0 if there are none.
-        remote_per_s: Th_remote, requests per second.
-        prefill_per_s: Th_prefill.
-        decode_per_s: Th_decode.
-        requests_per_s: Lambda.
-        bound: Which stage it is that more requests would overload.
-        egress_bytes_per_s: What crosses the links at Lambda.
+    In the terms above: t (+inf: nothing is remote), p, l_long and l_short (0 without such requests),
+    Th_remote, Th_prefill, Th_decode and Lambda; its bottleneck; and the bytes that cross the links at Lambda.
     """
 
     threshold_tokens: float
@@ -174,46 +140,14 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The threshold and the split that serve most.
-
-    Attributes:
-        split: Who does what.
-        throughput: What that serves.
-    """
+    """The split and the threshold that serve most."""
 
     split: Split
     throughput: Throughput
 
 
-def kv_bytes_per_s(kv_bytes: float, prefill_s: float) -> float:
-    """Phi, equation (1): the KV that one worker makes in a second."""
-    return kv_bytes / prefill_s
-
-
-def egress_bytes_per_s(workers: int, kv_bytes: float, prefill_s: float) -> float:
-    """B_out that a busy site needs, equation (2), from E[S] and E[T]."""
-    return workers * kv_bytes_per_s(kv_bytes, prefill_s)
-
-
-def decode_per_s(batch_max: float, tpot_s: float, output_tokens: float) -> float:
-    """Requests that one worker decodes in a second, from equation (5).
-
-    Args:
-        batch_max: BS_max, requests that decode together within the promised time per token.
-        tpot_s: T_decode, seconds per output token then, > 0.
-        output_tokens: L_out, > 0.
-    """
-    return batch_max / (tpot_s * output_tokens)
-
-
 def service_curve(model: ServiceModel, tokens: Floats, cached_tokens: Floats) -> Curve:
-    """Prefill times of a worker class by uncached length, behind the cache that requests of that length have.
-
-    Args:
-        model: Prices of the class.
-        tokens: Lengths at which the cached context is known, ascending.
-        cached_tokens: Mean cached context there.
-    """
+    """Prefill times of a class by uncached length, behind mean cached tokens at ascending lengths."""
 
     def prefill_s(lengths: Floats) -> Floats:
         behind = np.interp(lengths, tokens, cached_tokens)
@@ -223,35 +157,18 @@ def service_curve(model: ServiceModel, tokens: Floats, cached_tokens: Floats) ->
     return prefill_s
 
 
-@dataclass(slots=True)
 class ThroughputModel:
-    """Equations (3) to (8) on one histogram.
+    """Equations (3) to (8) on one histogram, which is not empty.
 
-    Args:
-        lengths: Uncached lengths, with at least one request.
-        stages: The fleet.
-        mean_of_times: Whether a stage takes E[T] of its requests, not T of their mean length.
+    ``mean_of_times`` prices a stage by E[T] of its requests, else by T of their mean length.
     """
 
-    lengths: UncachedLengths
-    stages: Stages
-    mean_of_times: bool = True
-    thresholds: Floats = field(init=False)
-    _long: "_Part" = field(init=False)
-    _short: "_Part" = field(init=False)
-    _remote_per_s: Floats = field(init=False)
-    _link_binds: Floats = field(init=False)
-    _kv_bytes: Floats = field(init=False)
-    _prefill_per_s: Floats = field(init=False)
-    _order: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Price both parts of the requests for every threshold."""
-        assert self.lengths.known
-        lengths, stages = self.lengths, self.stages
+    def __init__(self, lengths: UncachedLengths, stages: Stages, *, mean_of_times: bool = True) -> None:
+        assert lengths.known
+        self.stages = stages
         self.thresholds = np.concatenate([[0.0], lengths.bounds[:-1], [inf]])
-        self._short = _Part(lengths, self.mean_of_times, above=False)
-        self._long = _Part(lengths, self.mean_of_times, above=True)
+        self._short = _Part(lengths, mean_of_times, above=False)
+        self._long = _Part(lengths, mean_of_times, above=True)
         self._kv_bytes = self._long.mean(stages.kv_bytes)
         # (3), site by site; a site that sends nothing is not bound by its link.
         compute = np.zeros_like(self.thresholds)
@@ -267,19 +184,14 @@ class ThroughputModel:
         self._prefill_per_s = np.array([self._short.rate(one.prefill_s) for one in stages.home]).reshape(
             len(stages.home), len(self.thresholds)
         )
-        # Who gives up least decoding for its prefill comes first; all lengths together.
+        # The class that gives up least decoding for its prefill comes first; all lengths together.
         self._order = sorted(
             range(len(stages.home)),
             key=lambda k: (stages.home[k].decode_per_s / max(self._prefill_per_s[k, -1], 1e-300), k),
         )
 
-    def splits(self, prefill_min: int = 1, decode_min: int = 1) -> list[Split]:
-        """The splits worth looking at, from the least prefill to the most.
-
-        Args:
-            prefill_min: Fewer workers never prefill, if so many can.
-            decode_min: Fewer never decode, if so many can.
-        """
+    def splits(self) -> list[Split]:
+        """Candidate splits, from the least prefill to the most; without a role only if all are."""
         home = self.stages.home
         prefill, decode = [one.prefill for one in home], [one.decode + one.convertible for one in home]
         found = [Split(tuple(prefill), tuple(decode))]
@@ -288,30 +200,17 @@ class ThroughputModel:
                 prefill[k] += 1
                 decode[k] -= 1
                 found.append(Split(tuple(prefill), tuple(decode)))
-        manned = [
-            split
-            for split in found
-            if split.prefill_workers >= prefill_min and split.decode_workers >= decode_min
-        ]
-        return manned or found
+        return [split for split in found if split.prefill_workers and split.decode_workers] or found
 
-    def best(
-        self, splits: Sequence[Split] | None = None, prefill_min: int = 1, decode_min: int = 1
-    ) -> Optimum:
-        """The threshold and the split that serve most, (7) and (8).
-
-        Args:
-            splits: Among which; all by default.
-            prefill_min: As in `splits`.
-            decode_min: Likewise.
-        """
-        splits = self.splits(prefill_min, decode_min) if splits is None else splits
+    def best(self, splits: Sequence[Split] | None = None) -> Optimum:
+        """The threshold and the split that serve most, (7) and (8), among all `splits` by default."""
+        splits = self.splits() if splits is None else splits
         prefill = np.array([split.prefill for split in splits], dtype=np.float64).reshape(len(splits), -1)
         prefills_per_s = self._prefills_per_s(prefill @ self._prefill_per_s)
         decode_per_s = np.array([self._decode_per_s(split) for split in splits])
         served = np.minimum(prefills_per_s, decode_per_s[:, None])
         most = served.max()
-        # Of those that serve as many, the one whose prefill has most to spare, and of these who sends least.
+        # Of equal throughputs the one whose prefill has most to spare, and then the one that sends least.
         spare = np.where(served >= most * (1 - _EVEN), prefills_per_s, -1.0)
         even = spare >= spare.max() * (1 - _EVEN)
         split_number, cut = divmod(int(np.flatnonzero(even)[-1]), len(self.thresholds))
@@ -319,7 +218,7 @@ class ThroughputModel:
         return Optimum(split, self._throughput(cut, split))
 
     def at(self, threshold_tokens: float, split: Split) -> Throughput:
-        """What one threshold and split serve; of thresholds within a bin, its lower bound's."""
+        """Throughput of one threshold and split; a threshold within a bin counts as its lower bound."""
         cut = int(np.searchsorted(self.thresholds, threshold_tokens, side="right")) - 1
         return self._throughput(max(cut, 0), split)
 
@@ -330,7 +229,7 @@ class ThroughputModel:
         )
 
     def _prefills_per_s(self, prefill_per_s: Floats) -> Floats:
-        """What both prefill stages together serve, the first two parts of (6)."""
+        """Throughput of both prefill stages together, the first two parts of (6)."""
         return np.minimum(
             _over(self._remote_per_s, self._long.share), _over(prefill_per_s, self._short.share)
         )
@@ -362,7 +261,7 @@ class ThroughputModel:
 
 
 class _Part:
-    """The requests up to each threshold, or above it."""
+    """Requests up to each threshold, or above it."""
 
     def __init__(self, lengths: UncachedLengths, mean_of_times: bool, *, above: bool) -> None:
         self._lengths = lengths
@@ -374,7 +273,7 @@ class _Part:
         self.tokens = self._mean(lengths.tokens)
 
     def mean(self, curve: Curve) -> Floats:
-        """Mean of a curve over the requests; 0 where there are none."""
+        """Mean of a curve over the requests; 0 without any."""
         if self._mean_of_times:
             return self._mean(curve(self._lengths.tokens))
         some = self._requests > 0
@@ -383,7 +282,7 @@ class _Part:
         return means
 
     def rate(self, prefill_s: Curve) -> Floats:
-        """Requests per second of one worker; 0 where there are none."""
+        """Requests per second of one worker; 0 without any."""
         mean_s = self.mean(prefill_s)
         return np.divide(1.0, mean_s, out=np.zeros_like(mean_s), where=mean_s > 0)
 
@@ -393,7 +292,7 @@ class _Part:
         )
 
     def _sum(self, values: Floats) -> Floats:
-        """Sum over the requests for each threshold, added from that end at which there are none."""
+        """Sum over the requests for each threshold, added from the end at which there are none."""
         weighted = values * self._lengths.requests
         if self._above:
             return np.concatenate([np.cumsum(weighted[::-1])[::-1], [0.0]])

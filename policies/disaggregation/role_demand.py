@@ -1,15 +1,14 @@
-"""What the slow loop prices the fleet by: what came, what prefill and decode take, what links carry.
+"""Demand by which the slow loop prices the fleet: recent requests, prefill and decode times, link capacities.
 
-Prefill takes what the fit of the worker's class says (`policies.estimates.costs`), behind as much cache as
-requests of that length have. Decode takes what was learned of it (`policies.estimates.decodes`): a worker
-decodes BS_max requests together, each of which lasts as long as a decode does in such a batch. BS_max is the
-least of
+Prefill times are the fits of the worker classes (`policies.estimates.costs`), behind as much cache as
+requests of that length have. Decode follows its fit (`policies.estimates.decodes`): a worker decodes BS_max
+requests together, each for as long as a decode lasts in such a batch. BS_max is the least of
 
-    what its engine runs at a time
-    what its KV capacity holds of the contexts that come
-    what still keeps the promised time per output token, if one is promised
+    requests that its engine runs at a time
+    contexts, of the length that comes, that its KV capacity holds
+    requests that keep the promised time per output token, if one is promised
 
-A class that never decoded is priced like the slowest that did: so that somebody may begin, and nobody hopes.
+A class that never decoded is priced like the slowest that did: it may begin, and is not overrated.
 """
 
 from collections import defaultdict
@@ -19,12 +18,13 @@ from math import inf, isfinite
 import numpy as np
 
 from policies.disaggregation.optimum import service_curve
-from policies.disaggregation.role_plan import DECODE, PREFILL, RoleDemand, RoleMember, StageLoad, live_lengths
+from policies.disaggregation.role_plan import RoleDemand, RoleMember, StageLoad, live_lengths
 from policies.estimates.costs import Floats
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.fleet.admission import RUNNING_MAX_LABEL
 from policies.fleet.fleet import FleetState
+from policies.fleet.roles import DECODE, PREFILL
 from policies.state.links import link_name
 from radix import COUNT_MAX, parsed_whole
 
@@ -36,15 +36,7 @@ def role_demand(
     now_us: int,
     tpot_slo_s: float = 0.0,
 ) -> RoleDemand:
-    """What came lately, and what it takes.
-
-    Args:
-        fleet: The shared state.
-        members: The workers that prefill or decode.
-        decode_fit: What was learned of decode, by worker class.
-        now_us: Log time.
-        tpot_slo_s: Promised time per output token; 0 if there is none.
-    """
+    """Demand of late on the workers that prefill or decode; a ``tpot_slo_s`` of 0 promises nothing."""
     requests, cached_tokens, _ = fleet.uncached_lengths.sums(now_us)
     lengths, behind = live_lengths(requests, cached_tokens)
     batches = _batches(fleet, members, decode_fit, tpot_slo_s)
@@ -62,7 +54,7 @@ def role_demand(
         lengths,
         {name: service_curve(fleet.service_model(name), lengths.tokens, behind) for name in sorted(classes)},
         decode_per_s,
-        # No KV that nobody has weighed crosses a link (`policies.disaggregation.offload`).
+        # KV of unknown size crosses no link (`policies.disaggregation.offload`).
         {
             site: fleet.links.cap_bytes_per_s(link_name(site, fleet.rules.site), now_us) if kv.known else 0.0
             for site in sorted({member.site for member in members if member.site})
@@ -78,7 +70,7 @@ def _batches(
     decode_fit: Callable[[str], DecodeFit],
     tpot_slo_s: float,
 ) -> dict[str, float]:
-    """BS_max of the classes at home: the mean of their workers'; +inf if nothing bounds it."""
+    """Mean BS_max of the classes at home; +inf if nothing bounds it."""
     loads = fleet.loads
     decoding = [member.worker.slot for member in members if member.home and member.worker.role == DECODE]
     context_tokens = float(loads.inflight_tokens[decoding].sum()) / max(
@@ -105,7 +97,6 @@ def _batches(
 def _load(
     fleet: FleetState, members: Sequence[RoleMember], batches: dict[str, float], now_us: int
 ) -> StageLoad:
-    """How busy both stages at home are."""
     serving = [member for member in members if member.home and member.serves]
     prefill = np.array([one.worker.slot for one in serving if one.worker.role == PREFILL], dtype=np.intp)
     decode = [one for one in serving if one.worker.role == DECODE]
@@ -118,12 +109,11 @@ def _load(
     return StageLoad(busy, backlog_s, decoding / room if room else 0.0)
 
 
-def _weight(known: Iterable[KvBytes]) -> KvBytes:
-    """What KV weighs; of several models the heaviest, since the histogram does not tell them apart."""
-    return max(known, key=lambda kv: (kv.token_bytes, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
+def _weight(sizes: Iterable[KvBytes]) -> KvBytes:
+    """KV of the heaviest model: the histogram does not tell models apart."""
+    return max(sizes, key=lambda kv: (kv.kv_bytes_per_token, kv.request_bytes(1 << 20)), default=UNKNOWN_KV)
 
 
 def _kv_bytes(kv: KvBytes, tokens: Floats) -> Floats:
-    """`KvBytes.of` for many uncached lengths."""
     window: Floats = np.minimum(tokens, kv.window_tokens)
-    return tokens * kv.token_bytes + window * kv.window_token_bytes + kv.state_bytes
+    return tokens * kv.kv_bytes_per_token + window * kv.window_bytes_per_token + kv.state_bytes

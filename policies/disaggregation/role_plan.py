@@ -1,26 +1,18 @@
-"""The slow loop: which requests to prefill in another site, and who should prefill and who decode here.
+"""The slow loop: threshold of remote prefill, and roles of the workers at home.
 
-Every so often one replica asks `plan_roles`, which prices the fleet by the throughput model of
-`policies.disaggregation.optimum` on what came lately (`policies.estimates.length_histogram`), the fits of its
-worker classes and what its links carry now. Its answer, `OffloadPlan`, goes into the log:
+From time to time one replica calls `plan_roles`, which prices the fleet (`policies.disaggregation.optimum`)
+on recent requests, the fits of its worker classes and the present capacity of its links. The `OffloadPlan`
+goes into the log: the threshold for the roles as they are, at every look, and a step towards the best split,
+if that is worth a drain and a cold cache. A step turns one worker, or `SHARE_TURNED` of them, only if
 
-    threshold    with the roles as they are: it costs nothing to change, and follows every look
-    roles        a step towards the best split, if it is worth a drain and a cold cache
-
-A step turns one worker, or a twentieth of them if there are many (`SHARE_TURNED`), from prefill to decode or
-back. It is recommended only if
-
-    the best split serves more by `RoleRules.gain_ratio_min`, twice that to undo what changed of late
+    the best split serves more by `RoleRules.gain_ratio_min`, twice that to undo a recent change
     the last change is older than `RoleRules.dwell_s_min`, and none is under way
     at least `RoleRules.requests_min` requests came
-    the fleet looks like it: the stage that is to grow is busy, and not less than the other
+    the stage that is to grow is observed to be busy, and not less than the other
 
-The last is a check of the model by what is seen (PrfaaS, arXiv:2604.15039, section 3.4.3: "prefill-bound" and
-"decode-bound" show in queues and utilisation of the stages). Prefill that is predicted to be the bottleneck
-and idles means that the prices are wrong, or that nothing is the bottleneck since little comes.
-
-No step takes the last worker of a role from those that may work together (`RoleMember.group`). How a worker
-turns is `policies.disaggregation.role_turns`.
+The last checks the model by observation (PrfaaS, arXiv:2604.15039, section 3.4.3): a predicted bottleneck
+that idles means that the prices are wrong, or that little comes. No step takes the last worker of a role from
+workers that may work together (`RoleMember.group`). `policies.disaggregation.role_turns` turns workers.
 """
 
 from collections import Counter
@@ -47,49 +39,46 @@ from policies.disaggregation.optimum import (
 from policies.estimates.costs import Floats
 from policies.estimates.length_histogram import ROW_TOKENS_MAX
 from policies.fleet.fleet import Worker
+from policies.fleet.roles import DECODE, PREFILL
 from policies.state.ops import OffloadPlan
 
-PREFILL, DECODE = "prefill", "decode"
-
 TURNING_LABEL = "turning"
-"""Label of a worker that drains for another role: which (`policies.disaggregation.role_turns`)."""
+"""Label of a worker that drains for another role, which it names (`policies.disaggregation.role_turns`)."""
 
 NEVER_TOKENS = 2**53
 """A threshold that no request exceeds."""
 
 SHARE_TURNED = 0.05
-"""Of the workers at home, how many turn at a time; at least one."""
+"""Share of the workers at home that turn at a time; at least one does."""
 
 STEP_GAIN_MIN = 0.01
-"""A step that serves hardly more than nothing is not taken, whatever lies behind it."""
+"""Least gain of a step, whatever lies behind it."""
 
 BUSY_RATIO_MIN = 0.5
-"""A stage that is less busy is not the bottleneck of anything. [guess] half is far from saturation, where
-waits begin."""
+"""A less busy stage is no bottleneck. [guess] half is far from saturation, where waits begin."""
 
 BUSY_SLACK_RATIO = 0.1
-"""The stage that is to grow may be less busy than the other by so much: it is measured over seconds."""
+"""The stage that is to grow may be less busy than the other by this: it is measured over seconds."""
 
 QUEUE_S = 1.0
-"""A mean backlog of so many seconds counts as a stage that is busy all the time."""
+"""Mean backlog, in seconds, of a stage that counts as busy all the time."""
 
 PARTS = 4
-"""Into how many bins a row of the histogram is divided, as if lengths were even within it: the threshold must
-not jump from row to row."""
+"""Bins per row of the histogram, as if lengths were even within it: the threshold must not jump by rows."""
 
 STALE_S = 3600.0
-"""A threshold is no longer that of what comes if too little came for so long to work out another."""
+"""Seconds after which a threshold is out of date if too little came to compute another."""
 
 GAIN_RATIO_MAX = 1000.0
-"""What is said of a gain over nothing."""
+"""Reported gain over nothing."""
 
 
 @dataclass(frozen=True)
 class RoleRules:
-    """When roles change.
+    """Rules of role changes.
 
     Attributes:
-        drain_s_max: A worker that does not get free in this time stays what it was.
+        drain_s_max: A worker that does not get free in this time keeps its role.
         reversal_s: A change that undoes one of this time must gain twice as much.
         requests_min: Requests in the window below which nothing is judged.
     """
@@ -132,7 +121,7 @@ class RoleRules:
 
     @property
     def apply(self) -> bool:
-        """Whether roles change at all, or are only recommended."""
+        """True if roles change, and are not only recommended."""
         return self.mode == "apply"
 
 
@@ -140,14 +129,8 @@ class RoleRules:
 class RoleMember:
     """A worker that prefills or decodes.
 
-    Attributes:
-        worker: Who, as the log describes it.
-        site: Where it stands, if not at home.
-        group: Those that may work together on a request have the same.
-        well: Whether it can be sent requests.
-        convertible: Whether its role may change.
-        inflight_requests: What all replicas have in flight there.
-        held_tokens: What it is believed to hold.
+    ``site`` is empty at home; members of one ``group`` may work together on a request; a ``well`` one can be
+    sent requests. ``held_tokens`` are believed to be in its cache.
     """
 
     worker: Worker
@@ -160,33 +143,31 @@ class RoleMember:
 
     @property
     def worker_id(self) -> str:
-        """Who."""
+        """Id of the worker."""
         return self.worker.worker_id
 
     @property
     def home(self) -> bool:
-        """Whether it stands where requests are decoded."""
+        """True if it stands where requests are decoded."""
         return not self.site
 
     @property
     def turning(self) -> str:
-        """The role that it drains for; empty if it does not."""
+        """Role that it drains for; empty if it does not."""
         return self.worker.labels.get(TURNING_LABEL, "")
 
     @property
     def serves(self) -> bool:
-        """Whether it takes requests in its role."""
+        """True if it takes requests in its role."""
         return self.well and not self.worker.draining and self.worker.role in (PREFILL, DECODE)
 
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
-    """How busy both stages at home are.
+    """Load of both stages at home.
 
-    Attributes:
-        prefill_ratio: Prefill placed on the prefill workers over the last seconds, of what they could do.
-        prefill_backlog_s: Mean seconds of prefill that wait there.
-        decode_ratio: Requests that decode, of those that may decode together.
+    ``prefill_ratio`` is the prefill placed over the last seconds, over capacity; ``prefill_backlog_s`` the
+    mean backlog; ``decode_ratio`` the requests that decode, over those that may together.
     """
 
     prefill_ratio: float
@@ -194,29 +175,22 @@ class StageLoad:
     decode_ratio: float
 
     def busy_ratio(self, role: str) -> float:
-        """How busy a stage is; 1 and more: it is the bottleneck."""
+        """Load of the stage of a role; 1 and more is a bottleneck."""
         if role == DECODE:
             return self.decode_ratio
         return max(self.prefill_ratio, min(self.prefill_backlog_s / QUEUE_S, 1.0))
 
     def bears_out(self, role: str) -> bool:
-        """Whether the stage of a role looks like it needs more workers."""
+        """True if the stage of a role is observed to need more workers."""
         busy, other = self.busy_ratio(role), self.busy_ratio(_other(role))
         return busy >= BUSY_RATIO_MIN and busy >= other - BUSY_SLACK_RATIO
 
 
 @dataclass(frozen=True, slots=True)
 class RoleDemand:
-    """What came lately, and what it takes.
+    """Demand of late and its prices, of one worker by class; KV bytes by length.
 
-    Attributes:
-        lengths: Uncached lengths.
-        prefill_s: Prefill times by worker class.
-        decode_per_s: Requests that a worker of a class decodes in a second; a class of which nothing is
-            known is missing.
-        link_bytes_per_s: What the link from each other site carries.
-        kv_bytes: What crosses for an uncached length.
-        load: How busy both stages are.
+    A class without any knowledge of decode has no rate; ``link_bytes_per_s`` is by site at the far end.
     """
 
     lengths: UncachedLengths
@@ -229,17 +203,15 @@ class RoleDemand:
 
 @dataclass(frozen=True, slots=True)
 class RoleVerdict:
-    """What was found, whether something changes or not.
+    """Findings, whether anything changes or not.
 
     Attributes:
-        reason: In a sentence.
-        now: What the roles as they are serve with their best threshold; None if nothing is known.
-        best: What the best split would serve; None if nothing is known of decode.
-        roles: Who should turn now, and into which role.
-        gain_ratio: By how much more the best split serves.
-        needed_ratio: By how much more it must.
-        wait_s: How long nothing may change yet.
-        forgets: Whether what was planned before no longer holds, though nothing else is known.
+        now: Best throughput with the roles as they are; None if unknown.
+        best: Best split; None if nothing is known of decode.
+        roles: Workers that should turn now, and their new roles.
+        needed_ratio: Relative gain that the best split needs.
+        wait_s: Seconds until anything may change.
+        forgets: True if the former plan no longer holds, though nothing else is known.
     """
 
     reason: str
@@ -251,10 +223,10 @@ class RoleVerdict:
     wait_s: float = 0.0
     forgets: bool = False
 
-    def plan(self, known: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
-        """The same for the log, with what it remembers of changes; None if there is nothing to say."""
+    def plan(self, current: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
+        """Plan for the log; it continues what the current one remembers of changes. None if there is none."""
         now, best = self.now, self.best
-        base = known if known is not None else OffloadPlan(0, "")
+        base = current if current is not None else OffloadPlan(0, "")
         if now is None and (not self.forgets or base.threshold_tokens < 0):
             return None
         plan = OffloadPlan(
@@ -282,19 +254,10 @@ class RoleVerdict:
 
 
 SWITCHED_OFF = RoleVerdict("roles.mode is off", forgets=True)
-"""What is found by a slow loop that is to find nothing."""
 
 
 def live_lengths(requests: Floats, cached_tokens: Floats) -> tuple[UncachedLengths, Floats]:
-    """Bins of what the histogram counted.
-
-    Args:
-        requests: By row.
-        cached_tokens: Of all requests of each row together.
-
-    Returns:
-        Bins, and the mean of the cached tokens in each.
-    """
+    """Bins of the histogram's rows of requests and cached tokens, and the mean cached tokens in each bin."""
     ends = np.array(ROW_TOKENS_MAX, dtype=np.float64)
     starts = np.concatenate([[0.0], ends[:-1]])
     widths = ((ends - starts) / PARTS)[:, None]
@@ -309,22 +272,14 @@ def live_lengths(requests: Floats, cached_tokens: Floats) -> tuple[UncachedLengt
 def plan_roles(
     demand: RoleDemand,
     members: Sequence[RoleMember],
-    known: OffloadPlan | None,
+    current: OffloadPlan | None,
     now_us: int,
     rules: RoleRules = RoleRules(),
 ) -> RoleVerdict:
-    """Say what should be, and what should change now.
-
-    Args:
-        demand: What came lately.
-        members: The workers that prefill or decode.
-        known: The newest plan.
-        now_us: Log time.
-        rules: When roles change.
-    """
+    """Judge the roles of the members, and choose the changes for now; ``current`` is the newest plan."""
     total = float(demand.lengths.requests.sum())
     if total < rules.requests_min or not total:
-        stale = known is not None and now_us - known.at_us > STALE_S * 1e6
+        stale = current is not None and now_us - current.at_us > STALE_S * 1e6
         return RoleVerdict(f"{total:.0f} requests in the window are too few to judge by", forgets=stale)
     fleet = _Fleet.of(demand, members)
     if fleet.empty:
@@ -337,14 +292,14 @@ def plan_roles(
     found = RoleVerdict("", now, best, gain_ratio=gain_ratio)
     if any(member.turning and member.well for member in members):
         return replace(found, reason="workers are turning")
-    stuck = known.stuck_us if known is not None else {}
+    stuck = current.stuck_us if current is not None else {}
     step = fleet.step(lambda member: member.worker_id not in stuck)
     if step is None:
         return replace(found, reason="the roles are the best that can be")
     roles, serves = step
     role = next(iter(roles.values()))
-    needed = rules.gain_ratio_min * (1 + _undoes(role, known, now_us, rules))
-    changed_us = known.changed_us if known is not None else 0
+    needed = rules.gain_ratio_min * (1 + _undoes(role, current, now_us, rules))
+    changed_us = current.changed_us if current is not None else 0
     wait_s = max(0.0, rules.dwell_s_min - (now_us - changed_us) / 1e6) if changed_us else 0.0
     found = replace(found, needed_ratio=needed, wait_s=wait_s)
     rates = f"{best.throughput.requests_per_s:.3g} requests/s instead of {now.requests_per_s:.3g}"
@@ -364,19 +319,12 @@ def plan_roles(
 
 
 def size_of_step(members: Sequence[RoleMember]) -> int:
-    """How many workers turn at a time at most."""
+    """Most workers that turn at a time."""
     return max(1, round(SHARE_TURNED * sum(member.home for member in members)))
 
 
 class _Fleet:
-    """Who prefills and decodes now, by class, and the model of it.
-
-    Attributes:
-        model: Of what came lately.
-        split: Who does what now.
-        decode_known: Whether decode has a price in every class.
-        empty: Whether nobody is there.
-    """
+    """Prefill and decode workers by class, and the throughput model of their demand."""
 
     def __init__(self, demand: RoleDemand, home: list[RoleMember], away: list[RoleMember]) -> None:
         self._home = home
@@ -407,14 +355,14 @@ class _Fleet:
 
     @classmethod
     def of(cls, demand: RoleDemand, members: Sequence[RoleMember]) -> "_Fleet":
-        """Of those that serve; who is turning counts as what it will be."""
+        """Fleet of the members that serve; a turning one counts as if it had turned."""
         serving = [member if member.serves else _turned(member) for member in members]
         serving = [member for member in serving if member.serves]
         home = [member for member in serving if member.home]
         return cls(demand, home, [one for one in serving if not one.home and one.worker.role == PREFILL])
 
     def step(self, may_turn: Callable[[RoleMember], bool]) -> tuple[dict[str, str], Throughput] | None:
-        """The best step: who turns into what, and what that serves; None if none serves more."""
+        """Best step: new roles by worker, and the throughput then; None if none gains."""
         best: tuple[dict[str, str], Throughput] | None = None
         size = size_of_step(self._home)
         for name in self._classes:
@@ -429,7 +377,7 @@ class _Fleet:
         return best if best is not None and _gain(best[1], now) > 0 else None
 
     def _spare(self, name: str, role: str, may_turn: Callable[[RoleMember], bool]) -> Iterator[RoleMember]:
-        """Workers of a class and role that may turn, those first that lose least."""
+        """Workers of a class and role that may turn, the least loss first."""
         left = Counter(member.group for member in self._home if member.worker.role == role)
         ours = [
             member
@@ -442,7 +390,7 @@ class _Fleet:
                 yield member
 
     def _after(self, name: str, count: int, role: str) -> Throughput:
-        """What is served when so many workers of a class have turned into a role."""
+        """Throughput after so many workers of a class have turned into a role."""
         counts = self._counts.copy()
         counts[name, role] += count
         counts[name, _other(role)] -= count
@@ -456,12 +404,11 @@ class _Fleet:
 
 
 def _loses(member: RoleMember) -> tuple[int, float, str]:
-    """What a worker loses that turns: who is nearly free drains soon, who holds little loses little."""
+    """Sort key by loss: an idle worker drains soon, one with little cache loses little."""
     return member.inflight_requests, member.held_tokens, member.worker_id
 
 
 def _turned(member: RoleMember) -> RoleMember:
-    """A worker that is turning, as if it had."""
     if not member.turning:
         return member
     return replace(member, worker=replace(member.worker, role=member.turning, draining=False))
@@ -472,7 +419,6 @@ def _other(role: str) -> str:
 
 
 def _gain(then: Throughput, now: Throughput) -> float:
-    """By how much more is served."""
     if then.requests_per_s == now.requests_per_s:
         return 0.0
     if not now.requests_per_s:
@@ -480,8 +426,7 @@ def _gain(then: Throughput, now: Throughput) -> float:
     return min(then.requests_per_s / now.requests_per_s - 1.0, GAIN_RATIO_MAX)
 
 
-def _undoes(role: str, known: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
-    """Whether turning workers into a role would undo the latest change."""
-    if known is None or now_us - known.changed_us > rules.reversal_s * 1e6:
+def _undoes(role: str, current: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
+    if current is None or now_us - current.changed_us > rules.reversal_s * 1e6:
         return False
-    return _other(role) in known.turned.values()
+    return _other(role) in current.turned.values()

@@ -1,1 +1,1 @@
-"""Which worker takes a request, whose turn it is, and what its answer teaches."""
+"""Decisions: the worker that takes a request, turns, and lessons from answers."""

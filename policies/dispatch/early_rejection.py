@@ -1,29 +1,27 @@
-"""Whether a request will miss what is promised, and is better rejected before it costs anything.
+"""Early rejection of requests that would miss their promised service level.
 
 A request that waits for a minute and then misses its service level has cost the fleet as much as one that
-meets it. Past saturation more and more are of that kind, and goodput falls although everybody works. So
-who is predicted to miss is told so at once (429, `Miss`), and whoever comes later finds a shorter queue.
+meets it: past saturation goodput falls although all workers are busy. Rejected at once (429, `Miss`), it
+leaves a shorter queue.
 
 **Time to first token**, while others go first:
 
     waited + r · (V + A/n) + s        V   backlog of the chosen worker
                                       A   predicted work of the tickets with a smaller key, in its lane
                                       n   workers that serve the lane
-                                      r   what queues really take of the predicted time (`Admission`)
+                                      r   ratio of real to predicted queueing time (`Admission`)
                                       s   its own prefill
 
-Those who come later and overtake are not counted: how many, nobody knows. So this is what it waits at least.
-Who has been let in is judged again as it waits, by ``waited + r·V + s`` only: what is left of the queue
-ahead is a guess, and nobody is sent away after a wait but for certain.
+This is the least wait: later requests that overtake are not counted. A waiting request is judged again
+without A, which is a guess: a rejection after a wait must be certain. A pair waits for room at a decode
+worker, if that takes longer than the turn, and for its exposed transfer
+(`policies.disaggregation.decode_selection`).
 
-A request that two workers share (`policies.disaggregation.decode_selection`) waits for the room of a decode
-worker if that takes longer than its turn, and what of the transfer the prefill does not overlap comes on top.
+**Time per output token**, by the decode load at the end of the prefill (`policies.estimates.decodes`), as a
+mean over the workers that may decode the request.
 
-**Time per output token**, by the load of the decode at the end of its prefill (`policies.estimates.decodes`),
-as a mean over the workers that it may be decoded on.
-
-A promise that the request could not be given on an idle fleet either is none: its own prefill, or a decode
-all alone, takes longer. It is not rejected for that; to come again later would not help it.
+A promise that an idle fleet would break as well (by the prefill, or a decode alone) rejects nothing: coming
+again later would not help.
 """
 
 from collections.abc import Callable
@@ -38,7 +36,7 @@ from policies.fleet.fleet import FleetState
 from policies.pricing.views import Shed, Slots
 
 RETRY_AFTER_S_MIN = 1.0
-"""Sooner than in a second nothing is different."""
+"""Least Retry-After: the load does not change within a second."""
 
 SLO_UNREACHABLE = "slo_unreachable"
 """Reason of the `Shed` of a request that would miss its service level."""
@@ -46,7 +44,7 @@ SLO_UNREACHABLE = "slo_unreachable"
 
 @dataclass(frozen=True)
 class ServiceLevel:
-    """What is promised; 0 promises nothing."""
+    """Promises; 0 promises nothing."""
 
     ttft_slo_s: float = setting(
         0.0,
@@ -75,23 +73,16 @@ class ServiceLevel:
 
     @property
     def promises(self) -> bool:
-        """Whether it promises anything."""
+        """True if anything is promised."""
         return self.ttft_slo_s > 0 or self.ttft_slo_s_per_1k_tokens > 0 or self.tpot_slo_s > 0
 
     def ttft_s_of(self, prompt_tokens: float) -> float:
-        """Time to first token that a prompt of this length is promised; 0 if none."""
+        """Promised time to first token of a prompt of this length; 0 if none."""
         return self.ttft_slo_s + self.ttft_slo_s_per_1k_tokens * prompt_tokens / 1000.0
 
 
 class Miss(msgspec.Struct, frozen=True, gc=False):
-    """A promise that would be broken.
-
-    Attributes:
-        what: ``ttft`` or ``tpot``.
-        predicted_s: What it would be.
-        promised_s: What is promised.
-        retry_after_s: When it may be kept, seconds from now.
-    """
+    """A promise, ``ttft`` or ``tpot``, that would be broken, and the seconds until it may be kept."""
 
     what: str
     predicted_s: float
@@ -100,26 +91,21 @@ class Miss(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def shed(self) -> Shed:
-        """The rejection of the request."""
+        """Rejection of the request."""
         detail = f"{self.what} of {self.predicted_s:.3g} s predicted, {self.promised_s:.3g} s promised"
         return Shed(SLO_UNREACHABLE, self.retry_after_s, detail)
 
 
 class Outlook(msgspec.Struct, frozen=True, gc=False):
-    """What a request looks forward to.
+    """Prospects of a request.
 
     Attributes:
-        slot: Of its chosen worker.
-        slots: Who may take it.
-        lane: Its lane (`policies.state.waiting`).
-        key_us: Its key; 0 if nobody goes before it.
+        key_us: Its key; 0 if no request goes before it.
         service_s: s: predicted prefill on the chosen worker.
-        prompt_tokens: Of its prompt.
-        waited_s: Since it arrived.
-        let_in: Whether it was judged before, and waits.
-        decoders: Who may decode it; None: who may take it.
-        room_s: Until one of them has room for it.
-        transfer_s: What the transfer to it adds.
+        let_in: True if it was judged before, and waits.
+        decoders: Workers that may decode it; None: ``slots``.
+        room_s: Seconds until one of them has room for it.
+        transfer_s: Seconds that the transfer to it adds.
     """
 
     slot: int
@@ -136,13 +122,7 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
 
 
 class EarlyRejection:
-    """Judges requests.
-
-    Args:
-        level: What is promised.
-        fleet: What is known of the workers, and of who waits.
-        decode_fit: What is learned of the decode of a worker class.
-    """
+    """Judges requests by promises; ``decode_fit`` is what was learned of decode, by worker class."""
 
     def __init__(
         self, level: ServiceLevel, fleet: FleetState, decode_fit: Callable[[str], DecodeFit]
@@ -152,12 +132,7 @@ class EarlyRejection:
         self._decode_fit = decode_fit
 
     def judge(self, outlook: Outlook, now_us: int) -> Miss | None:
-        """Whether a request would miss its service level, and which.
-
-        Args:
-            outlook: What it looks forward to.
-            now_us: Log time.
-        """
+        """Return the promise that a request would miss; None if it misses none."""
         fleet, slot = self._fleet, outlook.slot
         worker_class = fleet.at_slot(slot).worker_class
         ratio = fleet.early_ratio(worker_class)
@@ -166,10 +141,8 @@ class EarlyRejection:
             ahead_s = fleet.tickets.ahead_service_us(outlook.lane, outlook.key_us) / 1e6
         queue_s = ratio * (fleet.loads.backlog_at_s(slot, now_us) + ahead_s / len(outlook.slots))
         queue_s = max(queue_s, outlook.room_s)
-        own_s, promised_s = (
-            outlook.service_s + outlook.transfer_s,
-            self.level.ttft_s_of(outlook.prompt_tokens),
-        )
+        own_s = outlook.service_s + outlook.transfer_s
+        promised_s = self.level.ttft_s_of(outlook.prompt_tokens)
         if 0 < promised_s >= own_s:
             predicted_s = outlook.waited_s + queue_s + own_s
             if predicted_s > promised_s:
@@ -182,7 +155,6 @@ class EarlyRejection:
     def _judge_decode(
         self, outlook: Outlook, ahead_s: float, prefill_s: float, promised_s: float
     ) -> Miss | None:
-        """Whether too many would be decoding when its prefill ends."""
         slots = outlook.slots if outlook.decoders is None else outlook.decoders
         decoder = outlook.slot if outlook.decoders is None else slots.item(0)
         fit = self._decode_fit(self._fleet.at_slot(decoder).worker_class)
@@ -202,6 +174,6 @@ class EarlyRejection:
         predicted_s = fit.tpot_s(requests)
         if predicted_s <= promised_s:
             return None
-        # Nobody let in, of n decodes n·exp(-t/t_d) go on after t seconds.
+        # Without further requests, of n decodes n·exp(-t/t_d) go on after t seconds.
         excess = requests / max(fit.requests_within(promised_s), 1.0)
         return Miss("tpot", predicted_s, promised_s, max(fit.decode_s * log(excess), RETRY_AFTER_S_MIN))

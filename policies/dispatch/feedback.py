@@ -2,21 +2,23 @@
 
 Learned values go into the shared log, so that all replicas price with the same numbers, but not
 with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
+A replica goes on from the newest word of any replica (`_Share`), so a value is learned by all together.
 """
 
+from collections import deque
 from math import inf
+from typing import Generic, TypeVar
 
 import msgspec
 
 from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
-from policies.estimates.costs import ServiceFit
+from policies.estimates.costs import ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
-from policies.state.op_log import OpLog
-from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted
+from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, OpLog
 from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
@@ -29,7 +31,7 @@ DECODE_CHANGE_MIN = 0.05
 """The same of `policies.DecodeFit`, a mean of `decodes.MEMORY` answers that differ in length."""
 
 INTERVAL_US = 1_000_000
-"""Shortest time between two words about the same value."""
+"""Shortest time between two words about the same value; about one that replicas share, of all replicas."""
 
 MEMORY_TOKENS = 200_000
 """Bytes per token is the average over about the last so many prompt tokens. Tokens, not answers: a
@@ -56,6 +58,12 @@ FITTED_MIN = 32
 """Prefills of a worker class before its predictions count as right to a factor of two, which they are for
 machines up to thirty times slower than the profile says (`policies.estimates.costs.PRIOR_START`)."""
 
+TOLD_OBSERVATIONS = 100
+"""What the word of a version weighs that does not say how many observations it stands for."""
+
+UNSAID_MAX = 64
+"""Own observations that are kept until they are said: they are added to what another replica says first."""
+
 FITTED_REACH = 2.0
 """So many times as long as the longest of them a prompt may be: only long ones show how the price of a token
 grows with its context."""
@@ -81,11 +89,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         prompt_tokens: Prompt length.
         cached_tokens: Of these, taken from the KV cache; None if the engine does not say.
         completion_tokens: Tokens generated; None if the engine does not say.
+        possible: Whether the counts can be. Of others nothing is learned.
     """
 
     prompt_tokens: int
     cached_tokens: int | None
     completion_tokens: int | None
+    possible: bool = True
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -143,6 +153,68 @@ class _Answers:
         self.cached_tokens = 0
 
 
+E = TypeVar("E", ServiceFit, EarlyEnds)
+
+
+class _Share(Generic[E]):
+    """What this replica adds to an estimate that all replicas share by a register.
+
+    The estimate goes on from the newest word, whoever said it, and adds what was observed here since. So a
+    replica that starts goes on from what the fleet has learned, and the newest word is an average over all.
+
+    Attributes:
+        estimate: The estimate.
+        unsaid: Observations that no word has yet.
+        word: Log time and replica of the word that the estimate goes on from; None if there was none.
+        silent: Observations until this replica may say its own word, where the fleet had learned before.
+    """
+
+    __slots__ = ("estimate", "silent", "unsaid", "word")
+
+    def __init__(self, estimate: E) -> None:
+        self.estimate: E = estimate
+        self.unsaid: deque[tuple[float, ...]] = deque(maxlen=UNSAID_MAX)
+        self.word: tuple[int, str] | None = None
+        self.silent = 0
+
+    def heard(self, word: Fitted | EarlyRatio | None) -> bool:
+        """Whether a word is another one than the estimate goes on from."""
+        if word is None or self.word == (word.at_us, word.replica):
+            return False
+        if self.word is None and not self.unsaid and (word.observations or TOLD_OBSERVATIONS) >= FITTED_MIN:
+            self.silent = FITTED_MIN
+        self.word = word.at_us, word.replica
+        return True
+
+    def observed(self, *observation: float) -> None:
+        """Note an observation that the estimate has taken."""
+        self.unsaid.append(observation)
+        self.silent = max(self.silent - 1, 0)
+
+    def said(self, word: Fitted | EarlyRatio) -> None:
+        """Note the own word."""
+        self.unsaid.clear()
+        self.word = word.at_us, word.replica
+
+
+class _Seen:
+    """Prompt bytes and tokens of one model, as `_Share` has them of other estimates.
+
+    Attributes:
+        bytes: Of about the last `MEMORY_TOKENS`, of all replicas.
+        tokens: The same prompts' tokens.
+        unsaid_bytes: Of prompts that were answered here and that no word has yet.
+        unsaid_tokens: Their tokens.
+        word: Log time and replica of the word that the mean goes on from; None if there was none.
+    """
+
+    __slots__ = ("bytes", "tokens", "unsaid_bytes", "unsaid_tokens", "word")
+
+    def __init__(self) -> None:
+        self.bytes = self.tokens = self.unsaid_bytes = self.unsaid_tokens = 0.0
+        self.word: tuple[int, str] | None = None
+
+
 class Feedback:
     """Turns answers into operations.
 
@@ -159,9 +231,9 @@ class Feedback:
         self._fleet = fleet
         self._publish, self._replica = log.publish, log.replica
         self.bytes_per_token_default = bytes_per_token
-        self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
-        self._fits: dict[str, ServiceFit] = {}
-        self._early: dict[str, EarlyEnds] = {}
+        self._seen: dict[str, _Seen] = {}  # per model
+        self._fits: dict[str, _Share[ServiceFit]] = {}
+        self._early: dict[str, _Share[EarlyEnds]] = {}
         self._decodes: dict[str, DecodeFit] = {}
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
@@ -183,7 +255,8 @@ class Feedback:
 
     def knows_prefills(self, worker_class: str, tokens: int) -> bool:
         """Whether this replica has seen enough of a worker class to predict a prefill of so many tokens."""
-        fit = self._fits.get(worker_class)
+        share = self._fits.get(worker_class)
+        fit = None if share is None else share.estimate
         return (
             fit is not None and fit.observations >= FITTED_MIN and tokens <= FITTED_REACH * fit.longest_tokens
         )
@@ -194,6 +267,8 @@ class Feedback:
         SGLang leaves it out when nothing was cached, and an engine that was not told to report it leaves it
         out always. A worker that has ever reported it means zero.
         """
+        if not usage.possible:
+            return usage
         if usage.cached_tokens is not None:
             if worker_id not in self._reporting:
                 if len(self._reporting) >= REPORTING_MAX:
@@ -229,7 +304,7 @@ class Feedback:
         Returns:
             True if the answer shows that the worker has lost its whole cache.
         """
-        if len(request.paths) != 1:
+        if len(request.paths) != 1 or not usage.possible:
             return False
         flushed = False
         if prompt_bytes := request.prompt_bytes or request.tokenized_bytes:
@@ -354,7 +429,7 @@ class Feedback:
             return
         at_us, known = self._capacities.get(worker_id, (0, inf))
         learned = fleet.learned_capacity(worker_id)
-        block_tokens = fleet.rules.block_tokens
+        block_tokens = fleet.block_tokens(worker.slot)
         if learned is not None and learned.at_us > at_us:
             known = learned.tokens / block_tokens
         elif not at_us and (believed := fleet.cache_tokens(worker)):
@@ -372,7 +447,7 @@ class Feedback:
             self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
 
     def _says_itself(self, request: RequestFacts, attempt: Attempt) -> bool:
-        """Whether the worker's engine says what it has of a prompt (`state.evidence`): not of text."""
+        """Whether the worker's engine says what it has of a prompt (`state.slot_registers`): not of text."""
         return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:
@@ -412,24 +487,49 @@ class Feedback:
         if not low <= prompt_bytes / prompt_tokens <= high:
             return
         shared = self.bytes_per_token(model)
-        seen_bytes, seen_tokens = self._seen.get(model, (shared * PRIOR_TOKENS, PRIOR_TOKENS))
-        seen_bytes += prompt_bytes
-        seen_tokens += prompt_tokens
-        if len(self._seen) >= MODELS_MAX and model not in self._seen:
-            self._seen.clear()
-        kept = min(1.0, MEMORY_TOKENS / seen_tokens)
-        self._seen[model] = (kept * seen_bytes, kept * seen_tokens)
-        mean = seen_bytes / seen_tokens
+        seen = self._seen.get(model)
+        if seen is None:
+            if len(self._seen) >= MODELS_MAX:
+                self._seen.clear()
+            seen = self._seen[model] = _Seen()
+            seen.bytes, seen.tokens = shared * PRIOR_TOKENS, PRIOR_TOKENS
+        told = self._fleet.registers.newest(BytesPerToken, model)
+        if told is not None and seen.word != (told.at_us, told.replica):
+            seen.word = told.at_us, told.replica
+            tokens = min(max(told.tokens or MEMORY_TOKENS / 4, PRIOR_TOKENS), MEMORY_TOKENS)
+            seen.bytes = tokens * told.bytes_per_token + seen.unsaid_bytes
+            seen.tokens = tokens + seen.unsaid_tokens
+        seen.bytes += prompt_bytes
+        seen.tokens += prompt_tokens
+        mean = seen.bytes / seen.tokens
+        kept = min(1.0, MEMORY_TOKENS / seen.tokens)
+        seen.bytes *= kept
+        seen.tokens *= kept
+        seen.unsaid_bytes = kept * (seen.unsaid_bytes + prompt_bytes)
+        seen.unsaid_tokens = kept * (seen.unsaid_tokens + prompt_tokens)
         if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
-            self._publish(BytesPerToken(model, now_us, self._replica, mean))
+            word = BytesPerToken(model, now_us, self._replica, mean, round(seen.tokens))
+            seen.word, seen.unsaid_bytes, seen.unsaid_tokens = (now_us, self._replica), 0.0, 0.0
+            self._publish(word)
 
     def _learn_service(
         self, worker_class: str, prompt_tokens: int, cached_tokens: int, ttft_s: float, now_us: int
     ) -> None:
-        fit = self._fits.get(worker_class)
-        if fit is None:
-            fit = self._fits[worker_class] = ServiceFit(self._fleet.profile(worker_class))
-        fit.observe(max(prompt_tokens - cached_tokens, 1), cached_tokens, ttft_s)
+        share = self._fits.get(worker_class)
+        if share is None:
+            fit = ServiceFit(self._fleet.profile(worker_class))
+            share = self._fits[worker_class] = _Share(fit)
+        fit, told = share.estimate, self._fleet.registers.newest(Fitted, worker_class)
+        if told is not None and share.heard(told):
+            model = ServiceModel(told.a_s, told.b_s, told.c0_tokens)
+            fit.go_on_from(model, told.observations or TOLD_OBSERVATIONS, told.sums)
+            for observation in share.unsaid:
+                fit.observe(*observation)
+        observation = max(prompt_tokens - cached_tokens, 1), cached_tokens, ttft_s
+        fit.observe(*observation)
+        share.observed(*observation)
+        if share.silent or (told is not None and 0 <= now_us - told.at_us < INTERVAL_US):
+            return
         new, old = fit.model(), self._fleet.service_model(worker_class)
         moved = max(
             abs(new.a_s - old.a_s) / max(old.a_s, 1e-3),
@@ -437,18 +537,32 @@ class Feedback:
             abs(new.c0_tokens - old.c0_tokens) / old.c0_tokens,
         )
         if moved > CHANGE_MIN and self._may_say(f"fit {worker_class}", now_us):
-            self._publish(Fitted(worker_class, now_us, self._replica, new.a_s, new.b_s, new.c0_tokens))
+            word = Fitted(
+                worker_class, now_us, self._replica, new.a_s, new.b_s, new.c0_tokens, fit.weight, fit.sums()
+            )
+            share.said(word)
+            self._publish(word)
 
     def _learn_early(self, worker_class: str, predicted_s: float, ttft_s: float, now_us: int) -> None:
-        early = self._early.get(worker_class)
-        if early is None:
-            early = self._early[worker_class] = EarlyEnds()
+        share = self._early.get(worker_class)
+        if share is None:
+            share = self._early[worker_class] = _Share(EarlyEnds())
+        early, told = share.estimate, self._fleet.registers.newest(EarlyRatio, worker_class)
+        if told is not None and share.heard(told):
+            early.go_on_from(told.ratio, told.observations or TOLD_OBSERVATIONS)
+            for observation in share.unsaid:
+                early.observe(*observation)
         early.observe(predicted_s, ttft_s)
+        share.observed(predicted_s, ttft_s)
+        if share.silent or (told is not None and 0 <= now_us - told.at_us < INTERVAL_US):
+            return
         known = self._fleet.early_ratio(worker_class)
         if abs(early.ratio - known) > EARLY_CHANGE_MIN * known and self._may_say(
             f"early {worker_class}", now_us
         ):
-            self._publish(EarlyRatio(worker_class, now_us, self._replica, early.ratio))
+            word = EarlyRatio(worker_class, now_us, self._replica, early.ratio, early.weight)
+            share.said(word)
+            self._publish(word)
 
     def _learn_decode(self, worker: Worker, decode_s: float, tokens: int, now_us: int) -> None:
         """Learn from an answer that has just ended, and is no longer one of those in flight."""

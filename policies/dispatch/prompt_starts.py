@@ -1,8 +1,7 @@
-"""The starts of waiting prompts: whom another prompt makes cheaper when it is placed.
+"""Starts of waiting prompts: requests that become cheaper when another prompt is placed.
 
-A block's hash stands for all of the prompt up to it (`radix.chain_bytes`), so two prompts that have the hash
-of block n in common share n blocks. A prompt is known by its blocks 1, 2, 4, 8, ...: with a dozen entries one
-of a million tokens is found by anyone who shares its start, to within a factor of two of how much.
+A block's hash stands for all of the prompt up to it (`radix.chain_bytes`). A prompt is indexed by its blocks
+1, 2, 4, 8, ...: a dozen entries find one of a million tokens, to within a factor of two of the shared length.
 """
 
 from collections.abc import Iterator
@@ -11,29 +10,24 @@ HASH_BYTES = 8
 
 
 class PromptStarts:
-    """Finds waiting requests by what their prompts start with."""
+    """Finds waiting requests by the start of their prompts."""
 
     def __init__(self) -> None:
         self._ids: dict[bytes, dict[str, None]] = {}
         self._paths: dict[str, bytes] = {}
 
     def __len__(self) -> int:
-        """Entries; none when nobody waits."""
+        """Entries; none when no request waits."""
         return len(self._ids)
 
     def add(self, request_id: str, path: bytes) -> None:
-        """A request waits.
-
-        Args:
-            request_id: Of the request.
-            path: Packed block hashes of its prompt.
-        """
+        """Index a request by the packed block hashes of its prompt."""
         self._paths[request_id] = path
         for _, block in _marks(path):
             self._ids.setdefault(block, {})[request_id] = None
 
     def discard(self, request_id: str) -> None:
-        """It no longer does, if it did."""
+        """Remove a request, if it is indexed."""
         for _, block in _marks(self._paths.pop(request_id, b"")):
             ids = self._ids[block]
             ids.pop(request_id, None)
@@ -41,9 +35,9 @@ class PromptStarts:
                 del self._ids[block]
 
     def sharing(self, path: bytes) -> Iterator[tuple[str, int]]:
-        """The requests that start like a prompt, with how many blocks they share at least, the most first.
+        """Requests that start like a prompt, with the blocks that they share at least, the most first.
 
-        Not to be changed while this goes on.
+        The index must not change while this is iterated.
         """
         found: set[str] = set()
         for blocks, block in reversed(list(_marks(path))):
@@ -54,7 +48,7 @@ class PromptStarts:
 
 
 def _marks(path: bytes) -> Iterator[tuple[int, bytes]]:
-    """The blocks by which a prompt is known, with their numbers."""
+    """Blocks by which a prompt is indexed, with their numbers."""
     blocks = 1
     while HASH_BYTES * blocks <= len(path):
         yield blocks, path[HASH_BYTES * (blocks - 1) : HASH_BYTES * blocks]

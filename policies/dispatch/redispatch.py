@@ -1,12 +1,10 @@
 """May a failed attempt be sent to another worker?
 
-Only while nothing of the answer has gone to the client; that is the caller's to know. Two bounds keep
-retries from making a bad day worse: attempts per request, and a *budget* for all requests of a replica.
-
-The budget is a token bucket (as in Finagle's retry budgets and gRPC's retry throttling): each
-request deposits ``retry_budget_ratio`` of a token, time deposits ``floor_per_s``, a redispatch takes one. A
-fleet where every attempt fails is thus asked at most ``1 + retry_budget_ratio`` times per request, while a
-single failure at night may always be redispatched.
+Only while nothing of the answer has gone to the client; the caller sees to that. Two bounds keep retries from
+making an overload worse: attempts per request, and a *budget* for all requests of a replica, a token bucket
+(as in Finagle's retry budgets and gRPC's retry throttling). Each request deposits ``retry_budget_ratio`` of a
+token, time deposits `FLOOR_PER_S`, a redispatch takes one. A fleet where every attempt fails is thus asked at
+most ``1 + retry_budget_ratio`` times per request, while a single failure may always be redispatched.
 """
 
 from dataclasses import dataclass
@@ -14,27 +12,25 @@ from dataclasses import dataclass
 from policies.declared import setting
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504))
-"""A worker's answers that another worker may better: the peers' list (`wire.md` 4)."""
+"""Answers of a worker that another worker may better: the peers' list (`wire.md` 4)."""
 
 FLOOR_PER_S = 10.0
 """Redispatches per second that need no deposit (Finagle's ``minRetriesPerSec``)."""
 
-BALANCE_S_MAX = 10.0
-"""The floor saved up at most, in seconds of it."""
+BALANCE_MAX = 10.0 * FLOOR_PER_S
+"""Most redispatches that are saved up: ten seconds of the floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redispatch:
-    """Send it to another worker."""
+    """Send the request to another worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
     """Let the failure stand.
 
-    Attributes:
-        reason: ``disabled``, ``not_retriable``, ``attempts``, ``deadline`` or ``budget``; callers add reasons
-            of their own.
+    Its reason is ``disabled``, ``not_retriable``, ``attempts``, ``deadline``, ``budget``, or one of a caller.
     """
 
     reason: str
@@ -42,7 +38,7 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class RedispatchRules:
-    """How often requests are tried again."""
+    """Bounds of redispatches."""
 
     retry_max_retries: int = setting(
         5,
@@ -73,27 +69,21 @@ class RedispatchRules:
 
 
 class RetryBudget:
-    """The token bucket of one replica.
-
-    Attributes:
-        rules: As given; others take their place when settings change.
-    """
+    """Token bucket of one replica. ``rules`` are replaced when settings change."""
 
     def __init__(self, rules: RedispatchRules) -> None:
         self.rules = rules
-        self._balance_max = FLOOR_PER_S * BALANCE_S_MAX
-        self._balance = self._balance_max
+        self._balance = BALANCE_MAX
         self._filled_s: float | None = None
 
     def deposit(self) -> None:
-        """A request began."""
-        self._balance = min(self._balance + self.rules.retry_budget_ratio, self._balance_max)
+        """Count a request that begins."""
+        self._balance = min(self._balance + self.rules.retry_budget_ratio, BALANCE_MAX)
 
     def withdraw(self, now_s: float) -> bool:
-        """Take a redispatch out, if there is one."""
+        """Take a redispatch out; False if there is none."""
         if self._filled_s is not None:
-            grown = self._balance + (now_s - self._filled_s) * FLOOR_PER_S
-            self._balance = min(grown, self._balance_max)
+            self._balance = min(self._balance + (now_s - self._filled_s) * FLOOR_PER_S, BALANCE_MAX)
         self._filled_s = now_s
         if self._balance < 1:
             return False
@@ -112,13 +102,8 @@ def redispatch(
 ) -> Redispatch | GiveUp:
     """Decide about one failed attempt; a `Redispatch` is paid for from the budget.
 
-    Args:
-        budget: The replica's budget, with its rules.
-        status: What the worker answered; None if it did not.
-        attempts: Attempts so far, this one included.
-        age_s: Seconds since the request was complete.
-        timeout_s: A request older than this is not tried again.
-        now_s: Monotonic seconds.
+    ``status`` is None without an answer; ``attempts`` includes this one; ``age_s`` counts from when the
+    request was complete, and above ``timeout_s`` it is not tried again.
     """
     rules = budget.rules
     if rules.retries_max == 0:

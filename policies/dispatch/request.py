@@ -1,4 +1,4 @@
-"""What a decision needs to know of a request, however it was parsed."""
+"""Facts of a request that decisions need, however it was parsed."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class RequestFacts(Protocol):
-    """A request, as decisions see it: what a gateway parsed has these fields, among others."""
+    """A request, as decisions see it; a gateway's parsed request has these fields, among others."""
 
     @property
     def model(self) -> str | None:
@@ -50,7 +50,7 @@ class RequestFacts(Protocol):
 
 
 class BareRequest(msgspec.Struct, frozen=True, gc=False):
-    """The facts alone, for who simulates requests and parses none (see `RequestFacts`)."""
+    """The facts alone, for simulations, which parse nothing (see `RequestFacts`)."""
 
     model: str | None
     paths: tuple[bytes, ...]

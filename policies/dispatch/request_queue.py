@@ -1,11 +1,11 @@
-"""The waiting room: this replica's requests for which no worker has room, and when each goes on.
+"""The request queue: this replica's requests for which no worker has room, and when each goes on.
 
-All replicas' waiting requests are tickets in the log, and every replica sees the same queue
-(`policies.state.waiting`). Each moves only its own: nobody is asked, and nobody asks.
+Waiting requests of all replicas are tickets in the log, in one order (`policies.state.waiting`). Each replica
+moves only its own.
 
     begin ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
       │                  ^                       └── not yet: Waiting again, if line or key have changed
-      │                  ├── deadline, or an operator's word ──Finished──> `refused`: `Expired`
+      │                  ├── deadline, or an operator's request ──Finished──> `refused`: `Expired`
       │                  ├── another request has a better claim to the place ──Finished──> `Displaced`
       │                  ├── no worker serves it any more ──Finished──> `Unserved`, or a `Shed`
       │                  └── client leaves ──Finished──> (forgotten)
@@ -15,36 +15,29 @@ All replicas' waiting requests are tickets in the log, and every replica sees th
 backlog also drains with time. While a worker has room:
 
 * The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
-* None, and the worker stands idle: the same holds for the best of its lanes, whatever worker it waits for. It
-  goes if starting there is predicted cheaper than waiting; if not, it is offered no idle worker for
-  ``ask_s``.
-* It is another replica's: that one sees the same, and will use the room. If it has not within the grace time
-  it is thought dead or elsewhere, or its request declines, and the best of the other replicas is next, ours
-  or not. Were it the best of ours, each replica would send one.
+* There is none, and the worker is idle: the best ticket of its lanes. It goes if starting there is predicted
+  cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
+* It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
+  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one.
 
-Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
-the next one.
+A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 
-**Decode workers.** Where another worker decodes what one begins, there must be room at both
-(`policies.dispatch.queue_lanes`). A request that lacks only the room to be decoded is *gated*: it waits for
-any worker of its lane, and when decode workers are relieved the best of its lane is asked, whatever worker is
-chosen then. The best one waits for as much room as it needs, and nobody smaller slips past it: with the room
-that each of them takes it would wait for ever. An empty decode worker takes any request, so none stands idle.
+**Decode workers.** A request that lacks only the room to be decoded is *gated*: it waits for any worker of
+its lane, and decides when decode workers are relieved. No smaller one passes the best one, or that would wait
+for ever. An empty decode worker takes any request, so none stands idle.
 
-**Links.** Who waits until a link has room for its KV (`policies.disaggregation.offloading`) waits for one
-worker behind it, which may stand idle meanwhile. So it is asked again after `WAITING_FOR_LINK_US` only,
-and lets others pass.
+**Links.** A request that waits for a link waits for one worker behind it, which may be idle. It is asked
+again after `WAITING_FOR_LINK_US`, and lets others pass.
 
-**Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
-would find cached decide afresh: they follow it cheaply, and their key says so. Beside them a few do each
-look, those first that did longest ago: their worker may have left, or nobody serves them any more.
+**Asking again.** When a prompt is placed, by any replica, requests that share more of its start than they had
+cached decide afresh; so do, in each look, the few that decided longest ago: their worker may have left.
 
-No clock, timer or socket of its own: the gateway runs it on its event loop, the simulator in virtual
-time. A look takes on `MOVED_MAX` requests and leaves the rest to the next turn of the loop.
+The owner brings clock and timers. A look dispatches at most `MOVED_MAX` requests, and leaves the rest to the
+next turn of the loop.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -54,6 +47,7 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.declared import setting
 from policies.dispatch.decision import Decision, Queued
@@ -62,90 +56,85 @@ from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
-from policies.pricing.views import Shed
-from policies.state.op_log import OpLog
-from policies.state.ops import Finished, OpRefused, Waiting
+from policies.pricing.views import Shed, Slots
+from policies.state.ops import Finished, OpLog, OpRefused, Waiting
 from policies.state.waiting_lines import Ticket
 
 LOOK_S = 0.01
-"""Between two looks at all workers. A worker that has room still has most of its target backlog to do, which
-is many times that."""
+"""Seconds between looks at all workers: a worker with room still has many times that of target backlog."""
 
 MOVED_MAX = 32
 """Requests that one look dispatches, some milliseconds of work."""
 
 ASKED_MAX = 2
 ASKED_S = 0.25
-"""So many are asked again in one look, and none sooner than that: 200 a second, two percent of a core."""
+"""Requests asked again in one look, and least seconds until one is again: 200 a second, 2 % of a core."""
 
 FOLLOWERS_MAX = 8
 SHARING_MAX = 32
-"""A look asks about so many; and of those who start like one prompt, this many are considered, those who
-share most with it first."""
+"""Requests that a look asks after placed prompts, and those considered per prompt, the longest shared start
+first."""
 
 CHANGE_MIN = 0.05
-"""Relative change of a request's predicted work worth saying again: fits move by less all the time."""
+"""Relative change of predicted work worth publishing again: fits move by less all the time."""
 
 BEYOND_MAX = 4
 """Requests of another side that an idle worker is offered to in one look."""
 
 DECLINED_MAX = 64
-"""So many may decline in one look, and so many idle workers in ``ask_s``; what room is left then is offered
-again later. Of so many it is remembered."""
+"""Requests that may decline in one look, and idle workers in ``ask_s``; room that is left is offered again
+later."""
 
 WAITING_FOR_DECODE_MAX = 2
 """Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
 
 ROUNDED = 1.0
-"""A request may be so many tokens shorter than its ticket says, which has whole ones."""
+"""Tokens by which a request may be shorter than its ticket, which rounds up."""
 
 UNMOVED_MAX = 16
-"""Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
-them for whom nobody goes, and the next one begins behind them."""
+"""Workers without a taker after which a look ends (the next begins behind them): where decode workers are
+lacking, most others have room all the time."""
+
+LEFT_MAX = 64
+"""Rooms of equal workers that one look leaves to other replicas: twice of what those dispatch in one."""
 
 WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US = 20_000, 2_000
-"""Who waits for a link is asked again after so long, times those who do: 500 a second, a tenth of a core."""
+"""Microseconds until a request that waits for a link is asked again: the greater of the first, and the second
+times those that wait so. 500 a second, a tenth of a core."""
 
 GRACE_S, GRACE_LAGS = 0.05, 4.0
-"""Seconds for which a worker's room is left to another replica whose request is the best for it: at least the
-first, which a busy event loop may hold it up, and so many times the lag of the log. Meanwhile the worker has
-most of its target backlog to do."""
+"""Seconds for which room is left to another replica's best request: at least the first, since its event loop
+may be busy, and this many lags of the log. The worker has most of its target backlog to do meanwhile."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
 
 RETRY_AFTER_S_MAX = 600.0
-"""A client that is sent away is asked to come back within ten minutes: by then nobody knows the load."""
+"""Longest Retry-After: the load in ten minutes cannot be predicted."""
 
 
 class WaitEnd(StrEnum):
-    """How a wait ends: a label of metrics."""
+    """End of a wait: a label of metrics."""
 
     DISPATCHED = "dispatched"
     EXPIRED = "expired"
     DISPLACED = "displaced"
     LEFT = "left"
-    """By its client, or because this replica ended."""
+    """Its client left, or this replica ended."""
     NO_WORKER = "no_worker"
     REJECTED = "rejected"
-    """It was not let in, or would have missed what is promised."""
+    """It was not let in, or would have missed a promise."""
 
 
 class Timer(Protocol):
-    """A call that has not been made yet."""
+    """A call that is due later."""
 
     def cancel(self) -> None:
         """Do not call."""
 
 
 class QueueFull(msgspec.Struct, frozen=True, gc=False):
-    """Too many wait already: a request does not begin to.
-
-    Attributes:
-        requests: How many wait.
-        tokens: Their uncached tokens.
-        retry_after_s: Predicted seconds until those of its lane are gone.
-    """
+    """Too many requests and uncached tokens wait; in ``retry_after_s`` its lane will be empty."""
 
     requests: int
     tokens: int
@@ -153,43 +142,30 @@ class QueueFull(msgspec.Struct, frozen=True, gc=False):
 
 
 class Displaced(msgspec.Struct, frozen=True, gc=False):
-    """A request with a better claim took the place of this one.
-
-    Attributes:
-        retry_after_s: Predicted seconds until those of its lane are gone.
-    """
+    """A request with a better claim took the place; in ``retry_after_s`` its lane will be empty."""
 
     retry_after_s: float
 
 
 class Expired(msgspec.Struct, frozen=True, gc=False):
-    """The deadline of a wait passed, or an operator ended it.
-
-    Attributes:
-        waited_s: Seconds since its arrival.
-        by_operator: True if an operator ended it.
-    """
+    """The deadline of a wait passed after ``waited_s`` since the arrival, or an operator ended it."""
 
     waited_s: float
     by_operator: bool = False
 
 
 class Unserved(msgspec.Struct, frozen=True):
-    """No worker may take a request any more, as it found out itself when it decided afresh.
-
-    Attributes:
-        error: What it found, as it comes back to it; nothing here reads it.
-    """
+    """No worker may take a request any more, as it found itself; ``error`` goes back to it."""
 
     error: Exception
 
 
 class Unpublished(msgspec.Struct, frozen=True, gc=False):
-    """What a request waits for now cannot be published: a mistake of ours (`policies.OpRefused`)."""
+    """The new ticket of a request cannot be published: our mistake (`policies.OpRefused`)."""
 
 
 Refusal = QueueFull | Displaced | Expired | Unserved | Unpublished | Shed
-"""Why nothing comes of a wait."""
+"""Reasons for which a wait comes to nothing."""
 
 
 class Waiter(Protocol):
@@ -199,20 +175,15 @@ class Waiter(Protocol):
         """Decide afresh (`policies.dispatch.turns.QueueEntry`)."""
 
     def dispatched(self, decision: Decision) -> None:
-        """Reserve and go: the wait is over. Publishes the decision before it returns."""
+        """Reserve and go: publish the decision before this returns."""
 
     def refused(self, refusal: Refusal) -> None:
-        """The wait is over, and nothing will come of it."""
+        """Take note that the wait is over and nothing comes of it."""
 
 
 @dataclass(frozen=True)
 class RoomRules:
-    """How much may wait.
-
-    Attributes:
-        look_s: Between two looks at all workers.
-        ask_s: A request decides afresh no sooner than that, unless it is its turn.
-    """
+    """Bounds of the queue; a request decides afresh no sooner than after ``ask_s``, unless it is its turn."""
 
     disable_queue: bool = setting(
         False,  # noqa: FBT003 - a default
@@ -264,21 +235,10 @@ class RoomRules:
 
 
 BestOf = Callable[..., Ticket | None]
-"""Who is next for a room, with the keywords of `policies.Tickets.best`."""
+"""Next ticket for a room, with the keywords of `policies.Tickets.best`."""
 
 
 class _Place(msgspec.Struct, gc=False, eq=False):
-    """One request here.
-
-    Attributes:
-        waiter: The request.
-        op: What was last said of it.
-        safe_blocks: How much of its prompt was cached where it wants to go when it last decided.
-        entered_us: Log time at which it began to wait.
-        asked_us: Log time at which it last decided.
-        deadline_us: When it will be expired.
-    """
-
     waiter: Waiter
     op: Waiting
     safe_blocks: int
@@ -287,22 +247,56 @@ class _Place(msgspec.Struct, gc=False, eq=False):
     deadline_us: int
 
 
+class _Look:
+    """Outcome so far of a look at many workers with room.
+
+    Attributes:
+        declined: Requests not to offer any room.
+        empty: Groups of workers for whose lanes as a whole nothing waits but those.
+        vain: Groups whose idle workers have nothing to take.
+        version: Another number if one of these has changed.
+    """
+
+    def __init__(self, declined: set[str]) -> None:
+        self.declined = declined
+        self.empty: set[int] = set()
+        self.vain: set[int] = set()
+        self.version = 0
+        self._left: dict[int, int] = {}
+
+    def is_empty(self, group: int) -> None:
+        """Note that nothing else waits for any worker of a group."""
+        if group not in self.empty:
+            self.empty.add(group)
+            self.version += 1
+
+    def is_vain(self, group: int) -> None:
+        """Note that an idle worker of a group found nothing."""
+        if group not in self.vain:
+            self.vain.add(group)
+            self.version += 1
+
+    def is_left(self, group: int) -> None:
+        """Note that a room of a group was left to another replica; the first `LEFT_MAX` are enough."""
+        self._left[group] = self._left.get(group, 0) + 1
+        if self._left[group] == LEFT_MAX:
+            self.empty.add(group)
+            self.vain.add(group)
+            self.version += 1
+
+    def asked(self) -> None:
+        """Note that a request has decided afresh, and may wait for other workers now."""
+        full = {group for group, count in self._left.items() if count >= LEFT_MAX}
+        self.empty, self.vain = full, set(full)
+        self.version += 1
+
+
 class RequestQueue:
     """The requests that wait in one replica.
 
-    Args:
-        log: Hears of tickets.
-        fleet: What is known of the fleet, with everybody's tickets.
-        admission: Who has room.
-        lanes: Who serves whom.
-        rules: How much may wait.
-        call_later: Calls after so many seconds.
-        grace_s: How long a room is left to another replica: what the log takes, with something to spare.
-        ended: Told of every wait that ended: what was last said of it, how, and after how many seconds.
-
-    Attributes:
-        rules: As given; others take their place when settings change, for requests that begin to wait.
-        overdue: Rooms that another replica left unused for longer than the grace time.
+    Room is left to another replica for ``grace_s``, the lag of the log with a margin; ``overdue`` counts
+    rooms that it left unused for longer. ``ended`` is called at the end of every wait with last ticket, end
+    and seconds. ``rules`` are replaced when settings change, for requests that begin to wait.
     """
 
     def __init__(
@@ -330,12 +324,12 @@ class RequestQueue:
         self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
         self._left_to: dict[int | str, dict[str, tuple[str, int]]] = {}
-        """Slot with room, or gated lane: of the replicas that it was left to, their best ticket for it, and
-        since when."""
+        """By slot with room, or gated lane: of each replica that it was left to, its best ticket, and since
+        when."""
         self._waiting_for_decode: set[str] = set()
-        """Lanes in which somebody here lacks only the room to be decoded."""
+        """Lanes in which a request here lacks only the room to be decoded."""
         self._waiting_for_link: dict[str, int] = {}
-        """Tickets of those that wait for a link, and until when they are not offered a room."""
+        """Tickets that wait for a link, and until when they are not offered a room."""
         self._resting: dict[str, int] = {}
         """Tickets that declined an idle worker, and until when they are offered none."""
         self._turned = 0
@@ -345,25 +339,21 @@ class RequestQueue:
         self.overdue = 0
 
     def __len__(self) -> int:
-        """How many wait here."""
+        """Requests that wait here."""
         return len(self._places)
 
     def tickets(self) -> list[Waiting]:
-        """What was last said of those that wait here."""
+        """Latest tickets of the requests that wait here."""
         return [place.op for place in self._places.values()]
 
-    # What requests do.
+    # Requests.
 
     def begin(
         self, waiter: Waiter, queued: Queued, deadline_us: int | None = None, *, again: bool = False
     ) -> QueueFull | None:
-        """Begin to wait.
+        """Begin to wait, until ``deadline_us`` of log time if the request has a deadline of its own.
 
-        Args:
-            waiter: The request.
-            queued: What was decided of it.
-            deadline_us: Log time of the request's own deadline, if it has one.
-            again: Whether it was let in before, and a worker failed it: then it is not turned away.
+        A request ``again`` was let in before, and a worker failed it: it is not turned away.
 
         Returns:
             None if it waits now; else too many wait already, and none of them here has a lesser claim.
@@ -396,43 +386,37 @@ class RequestQueue:
         return None
 
     def leave(self, ticket_id: str) -> None:
-        """A request waits no more, for a reason of its own."""
+        """End the wait of a request that leaves for a reason of its own."""
         place = self._places.get(ticket_id)
         if place is not None:
             self._end(place, WaitEnd.LEFT)
 
-    def say_again(self, ticket_id: str, left_us: int, now_us: int) -> None:
-        """This replica was given up although it lives: say of a request again that it waits.
-
-        Args:
-            ticket_id: Of the request.
-            left_us: Log time up to which its tickets were dropped.
-            now_us: Log time, later than that.
-        """
+    def republish(self, ticket_id: str, left_us: int, now_us: int) -> None:
+        """Publish a ticket again that other replicas dropped at ``left_us``, taking this replica for dead."""
         place = self._places.get(ticket_id)
         if place is not None and place.op.at_us <= left_us:
-            self._say(place, msgspec.structs.replace(place.op, at_us=now_us))
+            self._publish_ticket(place, msgspec.structs.replace(place.op, at_us=now_us))
 
-    # What the owner tells.
+    # The owner.
 
     def changed(self) -> None:
-        """Operations were applied: look at the workers whose load fell, in this turn of the loop's next."""
+        """Look, in the loop's next turn, at the workers whose load fell by operations that were applied."""
         if not self._places:
             self._fleet.relieved.clear()
         elif self._fleet.relieved and self._soon is None:
             self._soon = self._call_later(0.0, self._look_at_relieved)
 
     def drain_s(self, lane: str) -> float:
-        """How long what waits in a lane will take those who serve it, predicted seconds."""
+        """Predicted seconds that the requests of a lane will take its workers."""
         total = self._fleet.tickets.lane_totals().get(lane)
         return 0.0 if total is None else total.service_us / 1e6 / max(len(self._lanes.serving(lane)), 1)
 
     def longest_drain_s(self) -> float:
-        """The same of the lane where it is longest; 0 if nothing waits."""
+        """Longest `drain_s` of all lanes; 0 if nothing waits."""
         return max(map(self.drain_s, self._fleet.tickets.lane_totals()), default=0.0)
 
     def is_full(self, lane: str) -> bool:
-        """Whether so much waits that one more of a lane would be rejected, or displace another."""
+        """True if one more request of a lane would be rejected, or displace another."""
         rules, tickets = self.rules, self._fleet.tickets
         return (
             tickets.count >= rules.size
@@ -473,21 +457,20 @@ class RequestQueue:
                 slots = np.roll(self._lanes.open(slots, now_us), -self._turned)
             slots = slots.tolist()
             if self._left_to:
-                keys = (*slots, *self._waiting_for_decode)
-                self._left_to = {key: left for key in keys if (left := self._left_to.get(key))}
+                keys = {*slots, *self._waiting_for_decode}
+                self._left_to = {key: left for key, left in self._left_to.items() if key in keys}
             self._serve(slots, now_us)
             self._ask_followers(now_us)
             self._ask_some(now_us)
 
     def _serve(self, slots: list[int], now_us: int) -> None:
-        """Let those go for whom workers have room."""
         moved, unmoved = 0, 0
         declined = {ticket_id for ticket_id, until_us in self._waiting_for_link.items() if now_us < until_us}
-        admission, lanes = self._admission, self._lanes
-        for slot in slots:
+        admission, lanes, look = self._admission, self._lanes, _Look(declined)
+        for slot in self._with_takers(slots, look):
             before = moved
             while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
-                ticket_id, overdue = self._next(slot, now_us, declined)
+                ticket_id, overdue = self._next(slot, now_us, look)
                 if not ticket_id or not self._fits(slot, ticket_id, now_us):
                     break
                 if self._ask(ticket_id, slot, now_us):
@@ -496,6 +479,7 @@ class RequestQueue:
                 else:
                     declined.add(ticket_id)
                     self._rest(ticket_id, slot, now_us)
+                look.asked()
                 if moved >= MOVED_MAX:
                     self._fleet.relieved.update(slots)
                     self.changed()
@@ -507,26 +491,63 @@ class RequestQueue:
                 self._turned += unmoved
                 return
 
+    def _with_takers(self, slots: list[int], look: _Look) -> Iterator[int]:
+        """Yield those of some workers, in this order, that a request may be offered to.
+
+        Costs no step for the others: most have room all the time. Where workers need partners, a look ends
+        after a few of them anyway.
+        """
+        if self._lanes.pairs:
+            yield from slots
+            return
+        rest = np.array(slots, dtype=np.intp)
+        while len(rest):
+            version = look.version
+            offered = np.flatnonzero(self._may_be_taken(rest, look))
+            after = len(rest)
+            for at in offered.tolist():
+                yield rest.item(at)
+                if look.version != version:
+                    after = at + 1
+                    break
+            rest = rest[after:]
+
+    def _may_be_taken(self, slots: Slots, look: _Look) -> NDArray[np.bool_]:
+        """True for workers that a request waits for, by name or in a lane; for idle ones, if not in vain."""
+        tickets = self._fleet.tickets
+        groups, lanes_of = self._lanes.groups(slots)
+        waits = [
+            group not in look.empty and any(map(tickets.waits_in, lanes))
+            for group, lanes in enumerate(lanes_of)
+        ]
+        helps = [group not in look.vain for group in range(len(lanes_of))]
+        taken: NDArray[np.bool_] = np.array(waits)[groups]
+        prefill_us = self._fleet.loads.prefill_us
+        if any(helps):
+            taken |= np.array(helps)[groups] & (prefill_us[slots] == 0)
+        named = np.zeros(len(prefill_us), dtype=np.bool_)
+        named[[*tickets.slots(), *(room for room in self._left_to if isinstance(room, int))]] = True
+        taken |= named[slots]
+        return taken
+
     def _rest(self, ticket_id: str, slot: int, now_us: int) -> None:
-        """Offer a request no idle worker for a while that prefers to wait for another one."""
+        """Offer a request no idle worker for a while if it prefers to wait for another one."""
         place = self._places.get(ticket_id)
         if place is not None and place.op.worker not in ("", self._fleet.at_slot(slot).worker_id):
             self._resting.pop(ticket_id, None)
             self._resting[ticket_id] = now_us + round(self.rules.ask_s * 1e6)
 
     def _wake(self, now_us: int) -> None:
-        """Let those rest no longer who have rested for long enough; they are in the order of their times."""
+        """Let requests rest no longer that rested long enough; they are in the order of their times."""
         resting = self._resting
         while resting and resting[ticket_id := next(iter(resting))] <= now_us:
             del resting[ticket_id]
 
     def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
-        """Whether what a request would begin on a worker could be decoded, if that takes another one."""
         ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
         return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
 
     def _serve_waiting_for_decode(self, now_us: int) -> None:
-        """Let those go that lacked only the room to be decoded."""
         for lane in sorted(self._waiting_for_decode):
             self._serve_lane(lane, now_us)
 
@@ -558,21 +579,21 @@ class RequestQueue:
                 if lane not in self._waiting_for_decode or len(declined) >= WAITING_FOR_DECODE_MAX:
                     return
 
-    def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
-        """Which request here may take the room of a worker now, and whether others left it unused.
-
-        The request is empty if there is none.
-        """
+    def _next(self, slot: int, now_us: int, look: _Look) -> tuple[str, bool]:
+        """Request here that may take a worker's room, empty if none; True if others left it unused."""
+        declined = look.declined
         if len(declined) > DECLINED_MAX + len(self._waiting_for_link):
             return "", False
-        tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
+        tickets, lanes, group = self._fleet.tickets, self._lanes.of(slot), self._lanes.group(slot)
         best_of: BestOf = partial(tickets.best, slot, lanes)
         best = best_of(now_us, skip=declined)
         if best is None:
+            look.is_empty(group)
             if not self._admission.idle(np.array([slot]), now_us):
                 return "", False
             self._wake(now_us)
             if len(self._resting) > DECLINED_MAX:
+                look.is_vain(group)
                 return "", False
             declined = declined | self._resting.keys()
             best_of = partial(tickets.best_of_lanes, lanes)
@@ -581,12 +602,17 @@ class RequestQueue:
             if best is None and beyond and len(declined) < BEYOND_MAX:
                 best_of = partial(tickets.best_of_lanes, beyond)
                 best = best_of(now_us, skip=declined)
-        return self._ours(slot, best, best_of, now_us, declined)
+            if best is None:
+                look.is_vain(group)
+        found = self._ours(slot, best, best_of, now_us, declined)
+        if not found[0] and best is not None:
+            look.is_left(group)
+        return found
 
     def _ours(
         self, room: int | str, best: Ticket | None, best_of: BestOf, now_us: int, declined: set[str]
     ) -> tuple[str, bool]:
-        """The same of a room, whose best ticket is known."""
+        """The same of a room whose best ticket is known."""
         tickets = self._fleet.tickets
         passed = set[str]()
         while best is not None and best.replica != self._replica:
@@ -604,7 +630,7 @@ class RequestQueue:
         return best.request_id, bool(passed)
 
     def _unused(self, room: int | str, best: Ticket, now_us: int) -> bool:
-        """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
+        """True if another replica, whose ticket is the best for a room, has left it unused for too long."""
         left_to = self._left_to.setdefault(room, {})
         known = left_to.get(best.replica)
         if known is None or known[0] != best.request_id:
@@ -613,7 +639,7 @@ class RequestQueue:
         return now_us - known[1] > self._grace_s() * 1e6
 
     def _ask_followers(self, now_us: int) -> None:
-        """Let those decide afresh who share more with a prompt that was placed than they would have found."""
+        """Let requests decide afresh that share more with a placed prompt than they had cached."""
         placed_paths = self._fleet.placed_paths
         asked = 0
         while placed_paths and asked < FOLLOWERS_MAX:
@@ -625,7 +651,6 @@ class RequestQueue:
                     asked += 1
 
     def _ask_some(self, now_us: int) -> None:
-        """Let those decide afresh who did longest ago."""
         latest_us = now_us - round(self.rules.ask_s * 1e6)
         asked = 0
         while self._round and asked < ASKED_MAX:
@@ -639,7 +664,7 @@ class RequestQueue:
                 asked += 1
 
     def _ask(self, ticket_id: str, turn: int, now_us: int) -> bool:
-        """Let a request decide afresh, and see to what it decides; True if it goes."""
+        """Let a request decide afresh, and apply its decision; True if it goes."""
         place = self._places[ticket_id]
         place.asked_us = now_us
         declined = self._fleet.tickets.declined
@@ -649,21 +674,16 @@ class RequestQueue:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Queued(
-                waiting=op,
-                safe_blocks=safe_blocks,
-                waits_for_decode=waits_for_decode,
-                waits_for_link=waits_for_link,
-            ):
+            case Queued(waiting=op) as queued:
                 self._waiting_for_link.pop(ticket_id, None)
-                if waits_for_link:
+                if queued.waits_for_link:
                     self._pace(ticket_id, now_us)
-                place.safe_blocks = safe_blocks
-                if waits_for_decode:
+                place.safe_blocks = queued.safe_blocks
+                if queued.waits_for_decode:
                     self._waiting_for_decode.add(op.lane)
                 if self._differs(place.op, op):
                     try:
-                        self._say(place, op)
+                        self._publish_ticket(place, op)
                     except OpRefused:
                         self._refuse(place, WaitEnd.NO_WORKER, Unpublished())
                         return False
@@ -678,27 +698,25 @@ class RequestQueue:
         return False
 
     def _pace(self, ticket_id: str, now_us: int) -> None:
-        """A request waits for a link: it is asked again soon, the later the more there are."""
+        """Ask a request that waits for a link again soon, the later the more there are."""
         self._waiting_for_link[ticket_id] = now_us + max(
             WAITING_FOR_LINK_US, WAITING_FOR_LINK_EACH_US * len(self._waiting_for_link)
         )
 
     @staticmethod
-    def _differs(said: Waiting, op: Waiting) -> bool:
-        """Whether it is worth saying what a request waits for now."""
-        changed_us = abs(op.service_us - said.service_us)
-        if op.link != said.link:
+    def _differs(last: Waiting, op: Waiting) -> bool:
+        if (op.link, op.worker, op.lane) != (last.link, last.worker, last.lane):
             return True
-        return op.worker != said.worker or op.lane != said.lane or changed_us > CHANGE_MIN * said.service_us
+        return abs(op.service_us - last.service_us) > CHANGE_MIN * last.service_us
 
-    def _say(self, place: _Place, op: Waiting) -> None:
+    def _publish_ticket(self, place: _Place, op: Waiting) -> None:
         self._publish(op)
         place.op = op
 
     # Bounds.
 
     def _make_room(self, op: Waiting) -> QueueFull | None:
-        """Let in a request, if need be in the place of others (`Tickets.worst`); else say how full it is."""
+        """Let in a request, maybe in the place of others (`Tickets.worst`); else return how full it is."""
         tickets = self._fleet.tickets
         while self.is_full(op.lane):
             worst = tickets.worst(self._replica, op.flow, op.service_us)
@@ -711,31 +729,30 @@ class RequestQueue:
         return None
 
     def _expire(self, now_us: int) -> None:
-        """End the waits whose deadline has passed, and those that an operator wants to end."""
+        """End waits whose deadline has passed, and those that an operator wants to end."""
         expires = self._fleet.expires
         if expires.revision != self._expires_seen:
             self._expires_seen = expires.revision
             for op in expires:
-                place = self._places.get(op.request_id)
-                if place is not None:
-                    waited_s = (now_us - place.op.arrived_us) / 1e6
-                    self._refuse(place, WaitEnd.EXPIRED, Expired(waited_s, by_operator=True))
+                self._expire_one(op.request_id, now_us, by_operator=True)
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_us:
-            place = self._places.get(heappop(deadlines)[1])
-            if place is not None:
-                waited_s = (now_us - place.op.arrived_us) / 1e6
-                self._refuse(place, WaitEnd.EXPIRED, Expired(waited_s))
+            self._expire_one(heappop(deadlines)[1], now_us)
         if len(deadlines) > 2 * len(self._places) + SPARE:
             self._deadlines = [entry for entry in deadlines if entry[1] in self._places]
             heapify(self._deadlines)
+
+    def _expire_one(self, ticket_id: str, now_us: int, *, by_operator: bool = False) -> None:
+        place = self._places.get(ticket_id)
+        if place is not None:
+            waited_s = (now_us - place.op.arrived_us) / 1e6
+            self._refuse(place, WaitEnd.EXPIRED, Expired(waited_s, by_operator))
 
     def _refuse(self, place: _Place, how: WaitEnd, refusal: Refusal) -> None:
         self._end(place, how)
         place.waiter.refused(refusal)
 
     def _end(self, place: _Place, how: WaitEnd) -> None:
-        """End a wait that leads to nothing."""
         self._forget(place, how)
         self._publish(Finished(place.op.request_id, self._now_us()))
 

@@ -1,49 +1,46 @@
-"""Whose turn it is: whether a request goes to its chosen worker now, or waits.
+"""Turns: a request goes to its chosen worker now, or waits.
 
-A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
-asked next, of requests with a `QueueEntry`:
+A policy chooses as if every worker took everything at once. For requests with a `QueueEntry`:
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
-2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
-   than starting on any other worker that stood idle (`policies.dispatch.prospects`) or the request has just
-   declined another's room; else for any worker of its lane.
+2. Else wait here, where order still counts: for the chosen worker, if the request is *affine* (`prospect`) or
+   has just declined another's room; else for any worker of its lane.
 
 The price of each worker includes the tickets that go first there and those that would be overtaken
-(`policies.state.queue_view`), so the choice is between waiting here and starting there, in one unit. An idle
-worker is chosen where it costs least; work that would lose its cache there waits for its own worker
-(decision 0049). A request that is offered the room of another worker than the one it would choose declines.
-
-A request whose worker is just prefilling what it shares with another one waits for its worker, if it would
-compute that again (`policies.dispatch.followers`).
+(`policies.state.queue_view`), so waiting here and starting there are compared in one unit (decision 0049). A
+request declines the room of a worker that it would not choose, and waits for a leader whose prefill it would
+repeat (`policies.dispatch.followers`).
 """
 
 from collections.abc import Callable
+from math import inf
 
 import msgspec
+import numpy as np
 
 from policies.dispatch.early_rejection import EarlyRejection
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
-from policies.dispatch.prospects import prospect
 from policies.dispatch.queue_lanes import Lanes
+from policies.estimates.costs import Number
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
+from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView
-from policies.scoring import Policy
+from policies.scoring import Policy, Price
+from policies.scoring.min_ttft import min_ttft
 from policies.state.ops import Waiting
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
 
 
 class QueueEntry(msgspec.Struct, frozen=True, gc=False):
-    """What a request that may have to wait brings along.
+    """Place of a request in the queue.
 
     Attributes:
         arrived_us: Log time of its arrival, however often it has been dispatched since.
-        lane: Who may take it (`policies.dispatch.queue_lanes`).
-        flow: Who is to be treated fairly (`policies.state.fairness`).
-        ticket_id: Under which it waits already; empty if it does not.
-        turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
-        narrowed: Whether some of its lane's workers may not take it (they failed it, or start slowly).
-        again: Whether it was dispatched before: it is not judged by what is promised then.
+        ticket_id: Ticket under which it waits already; empty if it does not.
+        turn: Slot of the worker whose room is offered; -1 if the request asks on its own.
+        narrowed: True if some workers of its lane may not take it (they failed it, or start slowly).
+        again: True if it was dispatched before: promises are not judged again.
     """
 
     arrived_us: int
@@ -56,16 +53,14 @@ class QueueEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueOrder(msgspec.Struct, frozen=True):
-    """How requests take turns.
+    """Order in which requests take turns.
 
     Attributes:
-        admission: Who has room.
-        lanes: Who serves which of those that wait.
-        k: Key of a request: its arrival plus so many times its predicted work (`policies.state.waiting`).
-            0 is first come, first served; a large one is shortest first.
-        step_tokens: Of the worker in a slot: what one step of its engine prefills at most, if others find
-            what a step computes only when it is over; 0 if they find it before.
-        rejection: Who would miss what is promised; None if nothing is.
+        k: Key of a request: its arrival plus k times its predicted work (`policies.state.waiting`). 0 is
+            first come, first served; a large k is shortest first.
+        step_tokens: By slot: most tokens that one step of the engine prefills, if other requests find the
+            result only when the step is over; 0 if they find it before.
+        rejection: Judge of promises; None if nothing is promised.
     """
 
     admission: Admission
@@ -75,23 +70,53 @@ class QueueOrder(msgspec.Struct, frozen=True):
     rejection: EarlyRejection | None = None
 
 
-class Turns:
-    """Decides whose turn it is, for one replica.
+class Prospect(msgspec.Struct, frozen=True, gc=False):
+    """Work on the chosen worker, seconds >= 0; affine if waiting there is better than starting elsewhere."""
 
-    Args:
-        fleet: The workers, and the tickets of all replicas.
-        replica: Name of this replica.
-        next_attempt_id: Makes ids that are unique in the log.
+    chosen_s: float
+    affine: bool
+
+
+def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Price | None) -> Prospect:
+    """Judge the candidates for a request that may have to wait, by the policy's price.
+
+    The request is affine if its worker, busy, is cheaper than any other would be if it stood idle: room
+    elsewhere does not help it. A policy without seconds (None) is taken to compare times to first token.
+    Without other workers a request is not affine, since some may yet come.
     """
+    price = price or min_ttft
+    chosen_s = chosen_cost = others_cost = inf
+    if candidates.few:
+        for timing in candidates.timings(prompt_tokens, candidates.few):
+            if timing.slot == slot:
+                chosen_s, chosen_cost = timing.work_s, price(timing)
+            else:
+                others_cost = min(others_cost, price(_idle(timing, 0.0)))
+    else:
+        times = candidates.times(prompt_tokens)
+        chosen = candidates.slots == slot
+        chosen_s, chosen_cost = times.work_s[chosen].item(), price(times)[chosen].item()
+        others_cost = price(_idle(times, np.zeros(len(chosen))))[~chosen].min(initial=inf).item()
+    return Prospect(chosen_s, chosen_cost < others_cost < inf)
 
-    def __init__(self, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]) -> None:
+
+def _idle(timing: Timing[Number], nothing: Number) -> Timing[Number]:
+    return msgspec.structs.replace(timing, ready_s=nothing, settled_s=nothing, behind=nothing)
+
+
+class Turns:
+    """Decides whose turn it is, for one replica."""
+
+    def __init__(
+        self, order: QueueOrder, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]
+    ) -> None:
+        self.order = order
         self._fleet = fleet
         self._replica = replica
         self._next_attempt_id = next_attempt_id
 
     def turn(
         self,
-        order: QueueOrder,
         entry: QueueEntry,
         paths: tuple[bytes, ...],
         view: RequestView,
@@ -104,28 +129,20 @@ class Turns:
     ) -> Chosen | Waiting:
         """Return the chosen worker if it is the request's turn there, else the ticket under which it waits.
 
-        Args:
-            order: How requests take turns.
-            entry: What the request brings along.
-            paths: Packed block hashes of each prompt.
-            view: The request.
-            candidates: Who may take it.
-            chosen: The worker that the policy chose.
-            policy: How workers are priced.
-            decodable: False if no decode worker has room for what the chosen worker would prefill.
-            full_link: The link that has no room for its KV; empty if none is in the way.
+        ``decodable`` is False if no decode worker has room for what the chosen worker would prefill;
+        ``full_link`` names the link that has no room for its KV.
         """
-        now_us, slot, tickets = candidates.now_us, chosen.slot, self._fleet.tickets
+        order, now_us, slot, tickets = self.order, candidates.now_us, chosen.slot, self._fleet.tickets
         follows = bool(
             chosen.safe_tokens and self._fleet.loads.prefill_requests.item(slot) and len(paths) == 1
-        ) and self._follows(order, paths[0], chosen, candidates)
+        ) and self._follows(paths[0], chosen, candidates)
         has_room = not follows and order.admission.has_room(slot, now_us) and decodable
         if has_room and not tickets.count:
             return chosen
         ahead = prospect(candidates, view.prompt_tokens, slot, policy.price)
         service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
         key_us = min(entry.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
-        if has_room and (entry.turn == slot or not self._overtakes(order, entry, slot, key_us, now_us)):
+        if has_room and (entry.turn == slot or not self._overtakes(entry, slot, key_us, now_us)):
             return chosen
         offered = entry.turn >= 0 and entry.turn != slot
         ticket = tickets.get(entry.ticket_id) if entry.ticket_id else None
@@ -147,10 +164,10 @@ class Turns:
             full_link,
         )
 
-    def _follows(self, order: QueueOrder, path: bytes, chosen: Chosen, candidates: Candidates) -> bool:
+    def _follows(self, path: bytes, chosen: Chosen, candidates: Candidates) -> bool:
         """True if the request had better wait for the first token of another one on its worker."""
         slot, tokens_per_block = chosen.slot, candidates.tokens_per_block
-        step_tokens = order.step_tokens(slot)
+        step_tokens = self.order.step_tokens(slot)
         if not step_tokens:
             return False
         blocks = repeated_blocks(
@@ -166,9 +183,9 @@ class Turns:
             blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
         )
 
-    def _overtakes(self, order: QueueOrder, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
+    def _overtakes(self, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
         """True if a request with a lesser key waits for the room that a worker has."""
-        tickets, lanes = self._fleet.tickets, order.lanes.of(slot)
+        tickets, lanes = self._fleet.tickets, self.order.lanes.of(slot)
         if not entry.ticket_id:
             return tickets.ahead_of(slot, lanes, key_us, now_us, flow=entry.flow)
         best = tickets.best(slot, lanes, now_us)

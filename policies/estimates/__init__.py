@@ -1,1 +1,1 @@
-"""What is measured of engines and traffic: times of prefill and decode, KV bytes, capacity, lengths."""
+"""Measurements of engines and traffic: times of prefill and decode, KV bytes, capacity, lengths."""

@@ -1,45 +1,41 @@
-"""How much of what a worker was given it really keeps: its capacity, learned from answers.
+"""Capacity of a worker's cache for reuse, learned from answers.
 
-An engine that says nothing of its size is believed to hold everything, and one that does keeps less for reuse
-than it says: running requests and the unused rest of sessions take room. Too great a belief keeps sessions at
-workers that have lost them; too small a one drives them from workers that hold them.
+Engines may not report their size, and keep less for reuse than it: running requests and the unused rest of
+sessions take room. Too large a belief keeps sessions at workers that have lost them; too small a one drives
+them from workers that hold them.
 
 Engines evict what was not used for longest. So the *distance* of a prompt is known before it is sent: the
-blocks that the worker has used since it last used this prompt's own. (The stack distance of Mattson et al.,
-IBM Systems Journal 9(2), 1970: an LRU cache of C blocks has it if the distance is at most C.)
+blocks that the worker has used since it last used this prompt's own (stack distance, Mattson et al., IBM
+Systems Journal 9(2), 1970: an LRU cache of C blocks has it if the distance is at most C).
 
     less cached than predicted   C < distance: come down half of the way, by `FALL_MAX` at most
-    much more than predicted     what the tree had evicted is there: go up by `RISE`
-    as predicted                 stays
+    much more than predicted     a block that the tree had evicted is there: go up by `RISE`
+    as predicted                 unchanged
 
 One answer proves little (the block may have gone for another reason), hence the steps. Where both happen
-equally often the two steps balance, a little below what the engine can hold.
+equally often they balance, a little below the real capacity.
 """
 
 from typing import NamedTuple
 
 FALL_MAX = 0.15
-"""Share by which one answer can lower what is known."""
+"""Largest share by which one answer lowers the capacity."""
 
 RISE = 0.03
 """Share by which one answer raises it."""
 
 SHORTFALL_MIN = 2
-"""Blocks; fewer are the rounding of text to tokens."""
+"""Blocks; a smaller shortfall is the rounding of text to tokens."""
 
 SURPLUS_MIN, SURPLUS_RATIO = 4, 0.25
-"""Blocks, and share of the prompt, beyond which more was cached than predicted: the answers of earlier turns,
+"""Blocks, and share of the prompt, beyond which more was cached than predicted: answers of earlier turns,
 which the tree does not know, are less."""
 
 
 class Reuse(NamedTuple):
-    """What an answer shows of a cache, in blocks.
+    """Blocks of a prompt that were predicted to be cached, and were cached.
 
-    Attributes:
-        prompt: Length of the prompt.
-        predicted: Of these, predicted to be cached.
-        cached: Of these, cached.
-        distance: Blocks of the worker used since it last used the predicted ones, those included.
+    ``distance`` counts the blocks of the worker used since it last used the predicted ones, those included.
     """
 
     prompt: int
@@ -58,20 +54,17 @@ class Reuse(NamedTuple):
         return self.cached > self.predicted + SURPLUS_MIN + SURPLUS_RATIO * self.prompt
 
 
-def learned_blocks(known: float, reuse: Reuse) -> float:
-    """Capacity after an answer, in blocks; as known if the answer shows nothing new.
-
-    Args:
-        known: Before it; +inf if nothing is known.
-        reuse: What it shows.
-    """
+def learned_blocks(capacity_blocks: float, reuse: Reuse) -> float:
+    """Capacity in blocks after an answer, as before (+inf if unknown) if the answer shows nothing new."""
     if reuse.is_more:
-        return known * (1.0 + RISE)
+        return capacity_blocks * (1.0 + RISE)
     if not reuse.is_short:
-        return known
+        return capacity_blocks
     lost = reuse.predicted - reuse.cached
     # An engine that has lost the head of a prompt has lost its use of the rest, however much of it is left.
     limit = float(reuse.distance - (lost if reuse.cached else lost // 2))
-    if limit < reuse.prompt or limit >= known:
-        return known
-    return limit if known == float("inf") else max((known + limit) / 2.0, known * (1.0 - FALL_MAX))
+    if limit < reuse.prompt or limit >= capacity_blocks:
+        return capacity_blocks
+    if capacity_blocks == float("inf"):
+        return limit
+    return max((capacity_blocks + limit) / 2.0, capacity_blocks * (1.0 - FALL_MAX))

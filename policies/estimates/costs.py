@@ -1,14 +1,14 @@
-"""What a prefill costs: the service-time model, its defaults and its online fit.
+"""Cost of a prefill: the service-time model, its defaults and its online fit.
 
     s(u, c) = a + b·u·(1 + (c + u/2)/c0)
 
-u uncached tokens are prefilled behind c cached ones. ``a`` is what every prefill pays, ``b`` a
-token's price at an empty context, and a token at position p costs 1 + p/c0 times as much, since
-it attends to everything before it: the u tokens sit at c + u/2 on average (theory B1, E1).
+u uncached tokens are prefilled behind c cached ones. ``a`` is the fixed part, ``b`` a token's price at an
+empty context, and a token at position p costs 1 + p/c0 times as much, since it attends to everything before
+it: the u tokens sit at c + u/2 on average (theory B1, E1).
 
-Prices are seconds and belong to a *worker class* (same hardware, same model). They start from
-a profile and are learned from observed prefills (`ServiceFit`). kappa, the price of making
-others wait, is measured too (`congestion_per_s`, theory E2).
+Prices are seconds and belong to a *worker class* (same hardware, same model). They start from a profile and
+are learned from observed prefills (`ServiceFit`). kappa, the price of making others wait, is measured too
+(`congestion_per_s`, theory E2).
 """
 
 from collections.abc import Mapping
@@ -28,27 +28,28 @@ UTILISATION_MAX = 0.8
 """Utilisation is clipped here: of a measurement over 16 s, 1/(1 - rho) beyond 5 is noise."""
 
 FIT_MEMORY = 500
-"""Observations that a fit remembers: each one weighs 1/500 less than the next. A guess between
-following a change of load within minutes and averaging over many lengths of prompt."""
+"""Observations that a fit remembers: each one weighs 1/500 less than the next. A guess between following a
+change of load within minutes and averaging over many lengths of prompt."""
 
 FIT_RANGE = 256.0
-"""A learned parameter stays within this factor of its profile, whatever is observed. Published engines differ
-from ``default`` by up to 22 (the fixed seconds of a prefill), and hardware by as much again."""
+"""Greatest factor between a learned parameter and its profile. Published engines differ from ``default`` by
+up to 22 (the fixed seconds of a prefill), and hardware by as much again."""
 
 FIT_SURPRISE = 4.0
 """An observation further than this factor from the prediction counts as just this far."""
 
 PRIOR_SCALE, PRIOR_SHAPE = 0.02, 0.08
-"""What the profile weighs against observations for good, in observations: less where all parameters
-move together (another machine is faster or slower at everything), more where one moves alone."""
+"""Lasting weight of the profile, in observations: less where all parameters move together (another machine is
+faster or slower at everything), more where one moves alone."""
 
 PRIOR_START = 50.0
-"""How much more the profile weighs at first, so that one observation cannot overturn it."""
+"""Factor of the profile's weight at first, so that one observation cannot overturn it."""
 
 REBASE_FACTOR, REBASE_AFTER = 2.0, 16
-"""A parameter that moved by this factor, after at least so many observations, is where the fit starts anew:
-what a profile weighs is in units of itself, so one that is far off would never be left (a machine whose fixed
-seconds are 270 times the profile's was still priced at a fifth of its time after 2,000 prefills)."""
+"""A fit starts anew from its present parameters when one has moved by this factor, after at least so many
+observations. The weight of a profile is in units of itself, so one that is far off would never be left: a
+machine with 270 times the profile's fixed seconds was still priced at a fifth of its time after 2,000
+prefills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,48 +77,43 @@ PROFILES: Mapping[str, ServiceModel] = MappingProxyType(
         "8xh200-1t-hybrid": ServiceModel(a_s=0.396, b_s=4.01e-5, c0_tokens=195_000.0),
     }
 )
-"""Where a class starts before anything was observed; unknown classes start from ``default``.
+"""Start of a class before anything was observed; unknown classes start from ``default``.
 
-* ``default``: a chunk's launch, tokenising and scheduling, 20 ms; 15,000 tokens/s, the middle of
-  10,000 to 20,000 for an 8-GPU engine; c0 = 140K from the fall of MiMo-V2.5's throughput to 0.12 at
-  a prefix of 1M (theory B1). A guess that the fit replaces within a few dozen requests.
-* ``8xh200-1t-hybrid``: a 1T model (KDA:MLA 3:1) on 8 H200, least squares of the relative error on the
-  four points of PrfaaS's Table 5 (0.44 s at 1K, 0.72 s at 8K, 1.84 s at 32K, 7.40 s at 128K tokens;
-  theory A5), each met within 2 %.
+* ``default``: 20 ms for a chunk's launch, tokenising and scheduling; 15,000 tokens/s, the middle of 10,000 to
+  20,000 for an 8-GPU engine; c0 = 140K from the fall of MiMo-V2.5's throughput to 0.12 at a prefix of 1M
+  (theory B1). A guess that the fit replaces within a few dozen requests.
+* ``8xh200-1t-hybrid``: a 1T model (KDA:MLA 3:1) on 8 H200, least squares of the relative error on the four
+  points of PrfaaS's Table 5 (0.44 s at 1K, 0.72 s at 8K, 1.84 s at 32K, 7.40 s at 128K tokens; theory A5),
+  each met within 2 %.
 """
 
 
 def service_s(
     a_s: Number, b_s: Number, c0_tokens: Number, uncached_tokens: Number, cached_tokens: Number
 ) -> Number:
-    """Seconds to prefill ``uncached_tokens`` behind ``cached_tokens``: ``a + b·u·(1 + (c + u/2)/c0)``.
-
-    All arguments are numbers, or all are columns of the same length.
-    """
+    """Seconds to prefill uncached tokens behind cached ones, of numbers or of columns of one length."""
     middle = cached_tokens + uncached_tokens * 0.5
     return a_s + b_s * uncached_tokens * (1.0 + middle / c0_tokens)
 
 
 def congestion_per_s(arrivals_per_s: Number, utilisation: Number, kappa_max: float) -> Number:
-    """Price of work for those who come later: ``kappa = min(kappa_max, lambda / (1 - rho))``.
+    """Price of work for later requests: ``kappa = min(kappa_max, lambda / (1 - rho))``, per second.
 
-    A prefill of x seconds behind V seconds of backlog delays later arrivals by
-    ``kappa·x·(V + x/2)`` seconds in all (M/G/1 first come first served, theory E2).
+    A prefill of x seconds behind V seconds of backlog delays later arrivals by ``kappa·x·(V + x/2)`` seconds
+    in all (M/G/1 first come first served, theory E2).
 
-    Decisions compare workers by the mean of their candidates' kappas. With one of its own, a worker that
-    was idle lately takes work at no price at all: prompts leave the busy workers that hold them, and
-    the work done twice makes everybody busy (decision 0013). Workers of one length bucket share one, since
-    what comes later differs between buckets: a long prefill delays more requests where short ones come.
-
-    Args:
-        arrivals_per_s: lambda of each worker, >= 0.
-        utilisation: rho, its busy fraction, 0 to 1; clipped to `UTILISATION_MAX`.
-        kappa_max: Upper bound, per second.
+    Decisions compare workers by the mean of their candidates' kappas. With one of its own, a worker that was
+    idle lately takes work for nothing: prompts leave the busy workers that hold them, and the work done twice
+    makes all busy (decision 0013). Workers of one length bucket share one, since a long prefill delays more
+    requests where short ones come.
     """
     free = 1.0 - np.clip(utilisation, 0.0, UTILISATION_MAX)
     kappa: Number = np.minimum(kappa_max, arrivals_per_s / free)
     return kappa
 
+
+SUMS = 12
+"""Numbers that another fit needs to go on from one (`ServiceFit.sums`)."""
 
 _FADE = 1.0 / FIT_MEMORY
 _TOGETHER = (PRIOR_SCALE - PRIOR_SHAPE) / 3
@@ -130,25 +126,18 @@ _PRIOR = (_ALONE, _TOGETHER, _TOGETHER, _ALONE, _TOGETHER, _ALONE)
 class ServiceFit:
     """Learns the service model of one worker class from observed prefills.
 
-    Least squares of the relative error on the features [1, u, u·(c + u/2)], whose coefficients are
-    a, b and b/c0, with exponential forgetting; what is forgotten is replaced by the *base*
-    (stabilised forgetting: Kulhavy and Zarrop, Int. J. Control 58, 1993): the profile, or
-    where the fit was when it had left the one before (`REBASE_FACTOR`). So the normal equations
-    never become singular: prompts of one length only move the model along what they show. Space
-    and time are constant: nine sums and a 3x3 system.
+    Least squares of the relative error on the features [1, u, u·(c + u/2)], whose coefficients are a, b and
+    b/c0, with stabilised forgetting (Kulhavy and Zarrop, Int. J. Control 58, 1993): the *base* replaces what
+    is forgotten, first the profile, later the fit itself (`REBASE_FACTOR`). So the normal equations never
+    become singular. Space and time are constant: nine sums and a 3x3 system.
 
-    Guards: impossible observations are ignored and counted; surprising ones are pulled in to
-    `FIT_SURPRISE` and counted; parameters stay within `FIT_RANGE` of the profile.
-
-    Attributes:
-        observations: Observations taken.
-        clipped: How many of them were pulled in.
-        ignored: Observations not taken: not positive or not finite.
-        longest_tokens: The longest prompt taken.
+    It counts observations, those of them ``clipped`` to `FIT_SURPRISE`, and those ``ignored`` as not positive
+    or not finite.
     """
 
     __slots__ = (
         *("_base", "_model", "_moments", "_products", "_profile", "_since_base"),
+        *("_since_told", "_told"),
         *("clipped", "ignored", "longest_tokens", "observations"),
     )
 
@@ -157,9 +146,60 @@ class ServiceFit:
         assert profile.b_s > 0
         assert 0 < profile.c0_tokens < inf
         self._profile = profile
+        self._told = self._since_told = 0
+        self._products: tuple[float, ...]
+        self._moments: tuple[float, ...]
         self._start_from(profile)
         self.observations = self.clipped = self.ignored = 0
         self.longest_tokens = 0.0
+
+    def go_on_from(self, told: ServiceModel, observations: int, sums: tuple[float, ...] = ()) -> None:
+        """Go on from what others have learned; what was learned here so far is in it, or is observed again.
+
+        Args:
+            told: Their model.
+            observations: How many it was learned from, at least 1.
+            sums: What `sums` gave of their fit. Without them, or if they make no sense, as much is known of
+                each parameter alone as of all together.
+        """
+        self._told = min(observations, FIT_MEMORY)
+        self._since_told = 0
+        if len(sums) == SUMS and self._restored(sums):
+            return
+        self._start_from(told)
+        # An observation weighs 1 along (x1, x2, x3), which add up to 1: about 1/3 in each direction.
+        weight = self._told / 3
+        self._products = (weight, 0.0, 0.0, weight, 0.0, weight)
+        self._moments = (weight, weight, weight)
+
+    def sums(self) -> tuple[float, ...]:
+        """What another fit needs to go on from this one: the base, the products, the moments."""
+        base = self._base
+        return base.a_s, base.b_s, base.c0_tokens, *self._products, *self._moments
+
+    def _restored(self, sums: tuple[float, ...]) -> bool:
+        """Take over the sums of another fit, unless no fit has such ones."""
+        a_s, b_s, c0_tokens, p11, p12, p13, p22, p23, p33 = sums[:9]
+        profile = self._profile
+        sound = all(
+            value / FIT_RANGE <= told <= value * FIT_RANGE
+            for value, told in zip((profile.a_s, profile.b_s, profile.c0_tokens), sums[:3], strict=True)
+        )
+        # Positive definite, with a margin for rounding (Sylvester's criterion).
+        minor = p11 * p22 - p12 * p12
+        whole = p11 * (p22 * p33 - p23 * p23) - p12 * (p12 * p33 - p23 * p13) + p13 * (p12 * p23 - p22 * p13)
+        if not (sound and p11 > 0 and minor > 1e-9 * p11 * p22 and whole > 1e-9 * minor * p33):
+            return False
+        self._start_from(ServiceModel(a_s, b_s, c0_tokens))
+        self._products, self._moments = sums[3:9], sums[9:]
+        self._since_base = REBASE_AFTER
+        self._model = self._solve()
+        return True
+
+    @property
+    def weight(self) -> int:
+        """How many observations the model stands for, of all who learned it; at most `FIT_MEMORY`."""
+        return min(self._told + self._since_told, FIT_MEMORY)
 
     def _start_from(self, base: ServiceModel) -> None:
         self._base = self._model = base
@@ -167,25 +207,20 @@ class ServiceFit:
         # Unknowns are ratios to the base: (a/a0, b/b0, (b/c0)/(b0/c00)), all 1 at first.
         # Weighted sums of x·x' (upper triangle by rows) and of x·y.
         self._products = tuple(PRIOR_START * weight for weight in _PRIOR)
-        self._moments: tuple[float, ...] = (PRIOR_START * PRIOR_SCALE,) * 3
+        self._moments = (PRIOR_START * PRIOR_SCALE,) * 3
 
     def model(self) -> ServiceModel:
-        """The model as learned so far; the profile before the first observation."""
+        """Model as learned so far; the profile before the first observation."""
         return self._model
 
     def observe(self, uncached_tokens: float, cached_tokens: float, seconds: float) -> None:
-        """Learn from one prefill that waited for nothing.
-
-        Args:
-            uncached_tokens: Tokens prefilled, > 0.
-            cached_tokens: Tokens before them, >= 0.
-            seconds: How long it took, > 0.
-        """
+        """Learn from one prefill that waited for nothing."""
         expected_s = self._model.service_s(uncached_tokens, cached_tokens)
         if not (uncached_tokens > 0 and cached_tokens >= 0 and 0 < expected_s < inf and 0 < seconds < inf):
             self.ignored += 1
             return
         self.observations += 1
+        self._since_told += 1
         if cached_tokens + uncached_tokens > self.longest_tokens:
             self.longest_tokens = cached_tokens + uncached_tokens
         y = seconds / expected_s
@@ -198,12 +233,12 @@ class ServiceFit:
         x3 = x2 * (cached_tokens + uncached_tokens * 0.5) / base.c0_tokens
         seen = (x1 * x1, x1 * x2, x1 * x3, x2 * x2, x2 * x3, x3 * x3)
         self._products = tuple(
-            kept + _FADE * (prior - kept) + new
-            for kept, prior, new in zip(self._products, _PRIOR, seen, strict=True)
+            old + _FADE * (prior - old) + new
+            for old, prior, new in zip(self._products, _PRIOR, seen, strict=True)
         )
         self._moments = tuple(
-            kept + _FADE * (PRIOR_SCALE - kept) + x * y
-            for kept, x in zip(self._moments, (x1, x2, x3), strict=True)
+            old + _FADE * (PRIOR_SCALE - old) + x * y
+            for old, x in zip(self._moments, (x1, x2, x3), strict=True)
         )
         self._model = model = self._solve()
         self._since_base += 1

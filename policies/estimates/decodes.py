@@ -1,20 +1,16 @@
-"""How many requests a worker will be decoding, and what that costs each of them.
+"""Number of requests that a worker will be decoding, and their time per output token.
 
     TPOT(n) = base + slope · n          seconds per output token while n requests decode together
 
-A decode step reads the weights once for all of its requests and the KV of each, so its time is about a
-line in the size of the batch (`loadtest.engine.timing` has the same form). The line is learned from answers,
-by least squares that forget (`DecodeFit`), and so is how long a decode lasts.
+A decode step reads the weights once for all of its requests and the KV of each, so its time is about a line
+in the size of the batch, learned by least squares that forget (`DecodeFit`).
 
-**Predicted at the end of the prefill.** A request that is judged now decodes only when it has been prefilled,
-seconds later. Judging it by who decodes now lets in too many while the batch is small, all of whom
-arrive in it together, and then nobody, until it is empty again: prefill and decode load oscillate against
-each other (Mooncake, arXiv:2407.00079, section 7, "early rejection"; theory C). So who ends a prefill by
-then is added, and who ends a decode by then is taken away (`decoding_after`).
-
-Mooncake lets every decode last the same time t_d. Here they end at random, after t_d on average: output
-lengths scatter about as much as their mean, and who decodes now is known only by number, not by age. In a
-steady state it is the same, and nothing is remembered of each request.
+**Predicted at the end of the prefill.** A request that is judged now decodes only after its prefill. Judged
+by the present batch, too many are let in while it is small, arrive together, and then none until it is empty:
+the loads oscillate (Mooncake, arXiv:2407.00079, section 7, "early rejection"; theory C). So requests that end
+a prefill by then are added, and those that end a decode are taken away (`decoding_after`). Decodes end at
+random, after t_d on average (Mooncake: all after t_d): output lengths scatter about as much as their mean,
+and the age of a decode is not known.
 """
 
 from math import exp
@@ -23,17 +19,16 @@ MEMORY = 256
 """Answers that the fit remembers: a minute of one busy worker."""
 
 OBSERVATIONS_MIN = 32
-"""Before so many answers nothing is predicted."""
+"""Answers before anything is predicted."""
 
 SPREAD = 4.0
 """Variance of the batch size below which a slope is not believed: two requests more or less."""
 
 
 class DecodeFit:
-    """Learns what decoding costs on one worker class.
+    """Learns the cost of decoding on one worker class.
 
-    Attributes:
-        decode_s: Mean time from first to last token, seconds; 0 before the first answer.
+    ``decode_s`` is the mean time from first to last token, in seconds; 0 before the first answer.
     """
 
     __slots__ = ("_base_s", "_nn", "_observations", "_slope_s", "_sum_n", "_sum_t", "_tn", "decode_s")
@@ -45,13 +40,7 @@ class DecodeFit:
         self.decode_s = 0.0
 
     def observe(self, requests: float, decode_s: float, tokens: int) -> None:
-        """Learn from one answer.
-
-        Args:
-            requests: Decoding on its worker, this one included.
-            decode_s: From its first token to its last.
-            tokens: That it has; of one alone nothing can be learned.
-        """
+        """Learn from an answer of several tokens, decoded in a batch of ``requests``, this one included."""
         if tokens < 2 or not 0 < decode_s < 1e6:
             return
         self._observations += 1
@@ -68,19 +57,19 @@ class DecodeFit:
 
     @classmethod
     def told(cls, base_s: float, slope_s: float, requests: float, decode_s: float) -> "DecodeFit":
-        """What another has learned: its line, the mean size of its batches, and its ``decode_s``."""
+        """Fit from another replica's line, mean batch size and ``decode_s``."""
         fit = cls()
         fit._observations = OBSERVATIONS_MIN
         fit._base_s, fit._slope_s, fit._sum_n, fit.decode_s = base_s, slope_s, requests, decode_s
         return fit
 
     def line(self) -> tuple[float, float, float, float]:
-        """What `told` takes."""
+        """Arguments of `told`."""
         return self._base_s, self._slope_s, self._sum_n, self.decode_s
 
     @property
     def known(self) -> bool:
-        """Whether enough was observed to predict anything."""
+        """True if enough was observed to predict anything."""
         return self._observations >= OBSERVATIONS_MIN
 
     @property
@@ -93,25 +82,22 @@ class DecodeFit:
         return self._base_s + self._slope_s * requests
 
     def lasts_s(self, requests: float) -> float:
-        """How long a decode lasts while so many decode together; 0 before the first answer."""
+        """Seconds that a decode lasts while so many decode together; 0 before the first answer."""
         usual_s = self.tpot_s(self._sum_n)
         return self.decode_s * self.tpot_s(requests) / usual_s if usual_s > 0 else self.decode_s
 
     def requests_within(self, tpot_s: float) -> float:
-        """How many may decode together so that each has a token in this time; 0 if not even one may."""
+        """Requests that may decode together with this time per token; 0 if not even one may."""
         if self._slope_s > 0:
             return max((tpot_s - self._base_s) / self._slope_s, 0.0)
         return float("inf") if self._base_s <= tpot_s else 0.0
 
 
 def decoding_after(horizon_s: float, decoding: float, prefilling: float, decode_s: float) -> float:
-    """How many will be decoding.
+    """Requests that will be decoding in ``horizon_s``.
 
-    Args:
-        horizon_s: From now on, >= 0.
-        decoding: Who decodes now. Each is still at it then with the probability ``exp(-horizon/t_d)``.
-        prefilling: Who ends a prefill until then, one after the other, and begins to decode.
-        decode_s: t_d: how long a decode lasts on average, > 0.
+    Each of those that decode now is still at it then with the probability ``exp(-horizon/t_d)``, where
+    ``decode_s`` is t_d > 0; those that prefill end one after the other, and begin to decode.
     """
     times = horizon_s / decode_s
     if times < 1e-9:

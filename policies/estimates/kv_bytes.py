@@ -1,57 +1,47 @@
-"""How many bytes of KV a prefill worker hands over for a request.
+"""Bytes of KV that a prefill worker hands over for a request.
 
-What a layer keeps decides what crosses (PrfaaS, arXiv:2604.15039, 3.2):
+The kind of layer decides what crosses (PrfaaS, arXiv:2604.15039, 3.2):
 
     full attention     block-level    tokens that the decode side lacks x bytes per token
     sliding window     request-level  min(tokens, W) x bytes per token, whole
     linear state       request-level  one state, whole
 
-Full-attention KV of a prefix that the decode side holds already stays where it is. Windows and states are
-valid at one position only, so they cross whole, however much is cached.
+Windows and states are valid at one position only, so they cross whole, however much is cached.
 """
 
 from dataclasses import dataclass
 
+from policies.declared import setting
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class KvBytes:
-    """What the KV of one model weighs.
+    """KV sizes of one model, in bytes: a part of each entry of placement.models."""
 
-    Attributes:
-        token_bytes: Of one token in all layers of full attention.
-        window_token_bytes: Of one token in all layers with a sliding window.
-        window_tokens: W of those layers.
-        state_bytes: Of one sequence in all layers with a linear state.
-    """
-
-    token_bytes: float = 0.0
-    window_token_bytes: float = 0.0
-    window_tokens: int = 0
-    state_bytes: float = 0.0
+    kv_bytes_per_token: float = setting(
+        0.0, "KV of one token in all layers of full attention, in bytes.", ge=0
+    )
+    window_bytes_per_token: float = setting(
+        0.0, "KV of one token in all layers with a sliding window, in bytes.", ge=0
+    )
+    window_tokens: int = setting(0, "Sliding window W, in tokens.", ge=0)
+    state_bytes: float = setting(0.0, "State of one sequence in all linear layers, in bytes.", ge=0)
 
     @property
     def known(self) -> bool:
-        """Whether anybody has said what the KV weighs; if not, `of` is 0 and transfers have no price."""
-        return self.token_bytes > 0 or self.window_token_bytes > 0 or self.state_bytes > 0
+        """True if the size is known; if not, `of` is 0 and transfers have no price."""
+        return self.kv_bytes_per_token > 0 or self.window_bytes_per_token > 0 or self.state_bytes > 0
 
     def request_bytes(self, tokens: float) -> float:
-        """The request-level part, which crosses whole, for a prompt of ``tokens`` > 0."""
-        return min(tokens, self.window_tokens) * self.window_token_bytes + self.state_bytes
+        """Request-level part, which crosses whole, for a prompt of ``tokens`` > 0."""
+        return min(tokens, self.window_tokens) * self.window_bytes_per_token + self.state_bytes
 
     def of(self, tokens: float, cached_tokens: float = 0.0) -> float:
-        """Bytes that cross for a prompt.
-
-        Args:
-            tokens: Its length.
-            cached_tokens: How much of it the decode side holds, ``0 <= cached_tokens <= tokens``.
-
-        Returns:
-            Bytes, >= 0; 0 for no tokens.
-        """
+        """Bytes that cross for a prompt of which the decode side holds ``cached_tokens``; 0 for no tokens."""
         assert 0 <= cached_tokens <= tokens
         if not tokens:
             return 0.0
-        return (tokens - cached_tokens) * self.token_bytes + self.request_bytes(tokens)
+        return (tokens - cached_tokens) * self.kv_bytes_per_token + self.request_bytes(tokens)
 
 
 UNKNOWN_KV = KvBytes()

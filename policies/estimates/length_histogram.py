@@ -1,13 +1,11 @@
-"""What came lately, by length: how many requests, and how much of something they bring, of all replicas.
+"""Recent requests by length, and an amount that each brings, of all replicas.
 
     length buckets      prompt plus expected output of one prompt       microseconds of predicted prefill
     remote prefill      tokens left to prefill in the home site         cached tokens before them
 
-Rows are lengths, four to the octave, so that the powers of two are bounds of rows. Columns are minutes of
-log time, of which the last `WINDOW_MINUTES` are kept.
-
-A part of the fold: sums of whole numbers, which do not depend on the order of addition. Whoever adds counts
-each request once (`policies.state.loads`).
+Rows are lengths, four to the octave, so that the powers of two are bounds of rows. Columns are minutes of log
+time, of which the last `WINDOW_MINUTES` are kept. A part of the fold: sums of whole numbers do not depend on
+their order. The caller counts each request once (`policies.state.loads`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +20,7 @@ WINDOW_MINUTES = 16
 """Long enough that a bound is not moved for one burst, short enough to follow the hours of a day."""
 
 _FIRST_BITS, _LAST_BITS = 10, 23
-"""The first row ends at 1K tokens, the last bounded one at 8M; what is longer counts as 8M."""
+"""The first row ends at 1K tokens, the last bounded one at 8M; longer requests count as 8M."""
 
 ROWS = 1 + 4 * (_LAST_BITS - _FIRST_BITS)
 
@@ -40,7 +38,7 @@ MINUTE_US = 60_000_000
 
 
 def row_of(tokens: int) -> int:
-    """The row of a length."""
+    """Row of a length."""
     last = tokens - 1  # bounds are inclusive
     bits = last.bit_length() - 1
     if bits < _FIRST_BITS:
@@ -50,13 +48,7 @@ def row_of(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LengthDemand:
-    """What came lately, by length.
-
-    Attributes:
-        requests: Per row.
-        service_s: Their predicted prefill, per row.
-        window_s: Over how long, > 0.
-    """
+    """Requests and their predicted prefill seconds, per row, over a window of seconds > 0."""
 
     requests: Floats
     service_s: Floats
@@ -68,14 +60,14 @@ class LengthDemand:
         return float(self.service_s.sum()) / self.window_s
 
     def rows(self) -> Iterator[tuple[int, int, float]]:
-        """Rows in which anything came: upper bound, requests, predicted seconds."""
+        """Rows with requests: upper bound, requests, predicted seconds."""
         table = zip(ROW_TOKENS_MAX, self.requests.tolist(), self.service_s.tolist(), strict=True)
         for tokens_max, requests, service_s in table:
             if requests:
                 yield tokens_max, int(requests), service_s
 
     def within(self, tokens_max: Sequence[int]) -> list[tuple[int, float]]:
-        """Requests and load of each of the buckets with these bounds; the last has what is longer, too."""
+        """Requests and load of each of the buckets with these bounds; the last includes longer ones."""
         ends = np.searchsorted(ROW_TOKENS_MAX, tokens_max, side="right").tolist()
         return [
             (int(self.requests[low:high].sum()), float(self.service_s[low:high].sum()) / self.window_s)
@@ -93,13 +85,7 @@ class LengthHistogram:
         self._amounts = [0] * (ROWS * WINDOW_MINUTES)
 
     def add(self, at_us: int, tokens: int, amount: int) -> None:
-        """Count a request.
-
-        Args:
-            at_us: Log time at which it was placed.
-            tokens: Its length.
-            amount: What it brings, a whole number >= 0.
-        """
+        """Count a request, placed at a log time, with its whole amount >= 0."""
         minute = at_us // MINUTE_US
         if minute > self._minute:
             self._advance(minute)
@@ -109,27 +95,26 @@ class LengthHistogram:
             self._amounts[cell] += amount
 
     def sums(self, now_us: int) -> tuple[Floats, Floats, float]:
-        """What came in the window that ends now.
+        """Sums over the window that ends now.
 
         Returns:
-            Requests and amounts by row, and the seconds since the first minute of the window in which
-            anything came; 1 at least.
+            Requests and amounts by row, and the seconds, at least 1, since the first minute with any request.
         """
-        self._advance(now_us // MINUTE_US)
+        oldest = max(now_us // MINUTE_US, self._minute) - WINDOW_MINUTES + 1
+        minutes = range(oldest, self._minute + 1)
         busy = [
-            minute
-            for minute in range(self._minute - WINDOW_MINUTES + 1, self._minute + 1)
-            if any(self._requests[minute % WINDOW_MINUTES :: WINDOW_MINUTES])
+            minute for minute in minutes if any(self._requests[minute % WINDOW_MINUTES :: WINDOW_MINUTES])
         ]
         window_s = (now_us - busy[0] * MINUTE_US) / 1e6 if busy else 0.0
+        columns = [minute % WINDOW_MINUTES for minute in busy]
         requests, amounts = (
-            np.array(table, dtype=np.float64).reshape(ROWS, WINDOW_MINUTES).sum(axis=1)
+            np.array(table, dtype=np.float64).reshape(ROWS, WINDOW_MINUTES)[:, columns].sum(axis=1)
             for table in (self._requests, self._amounts)
         )
         return requests, amounts, max(window_s, 1.0)
 
     def demand(self, now_us: int) -> LengthDemand:
-        """The same where amounts are microseconds of prefill."""
+        """Sums of a histogram of microseconds of prefill."""
         requests, amounts_us, window_s = self.sums(now_us)
         return LengthDemand(requests, amounts_us / 1e6, window_s)
 
@@ -138,10 +123,10 @@ class LengthHistogram:
         return self._minute, list(self._requests), list(self._amounts)
 
     def merge(self, minute: int, requests: Sequence[int], amounts: Sequence[int]) -> None:
-        """Merge what `dump` gave; the greater count of each minute wins."""
+        """Merge a `dump`; the greater count of each minute wins."""
         self._advance(minute)
-        for told in range(self._minute - WINDOW_MINUTES + 1, minute + 1):
-            column = slice(told % WINDOW_MINUTES, None, WINDOW_MINUTES)
+        for each in range(self._minute - WINDOW_MINUTES + 1, minute + 1):
+            column = slice(each % WINDOW_MINUTES, None, WINDOW_MINUTES)
             for table, dumped in ((self._requests, requests), (self._amounts, amounts)):
                 table[column] = map(max, table[column], dumped[column])
 

@@ -1,39 +1,39 @@
-"""Whether a worker may be given more now, or the request waits here, where order still counts.
+"""Room of a worker: it may be given more now, or the request waits here, where order still counts.
 
-What an engine has in its own queue is served in its own order, and can go nowhere else. So it gets as little
-as possible, but never so little that it stands still. A worker *has room* while
+An engine serves its own queue in its own order, and its requests can go nowhere else. So it gets as little as
+possible, but never so little that it stands still. A worker *has room* while
 
     V < target                            prefill reserved there, in seconds, of all replicas
     requests < running_max                so many run at a time; the next one would wait in the engine
     tokens held < kv_ratio_max * capacity    likewise
 
-**The target.** An engine stands still if it has finished what it has before the next request arrives. Of a
-target of T predicted seconds it really has r*T, if it needs r of the predicted time: it prefills several
-prompts in one step, or on several data-parallel ranks at once, or the prediction was too careful. The time
-from its first token to the next request there (the log's lag, two ways through the network, the
-engine's own tokeniser) does not shrink with r. So
+**The target.** An engine stands still if it is done before the next request arrives. A target of T predicted
+seconds really takes r*T, if it needs r of the predicted time: it prefills several prompts in one step, or on
+several data-parallel ranks at once, or the prediction was too careful. The time from its first token to the
+next request there (the log's lag, two ways through the network, the engine's tokeniser) does not shrink with
+r. So
 
     target = min(target_s / r, target_s_max)    r = mean of min(1, observed / predicted time to first token)
 
-over requests that found a backlog: one on an idle worker says nothing of queues, and what is wrong with its
-prediction the service model learns (`policies.estimates.costs`). Late ones count as 1: a mean in which late
-ones make up for early ones would be 1 for an engine that is unpredictable, and such a one needs the longer
-queue, since it stands still when it is early and gains nothing when it is late. r is a ratio, so a prompt of
-100 s counts like one of 0.1 s. It is shared by all replicas (`policies.EarlyRatio`): one that saw room where
-the others see none would send past the best of the queue.
+over requests that found a backlog: one on an idle worker tells nothing about queues, and the service model
+learns its error (`policies.estimates.costs`). Late ones count as 1: a mean in which late ones make up for
+early ones would be 1 for an unpredictable engine, and that needs the longer queue, since it stands still when
+it is early and gains nothing when it is late. r is a ratio, so a prompt of 100 s counts like one of 0.1 s.
+All replicas share it (`policies.EarlyRatio`): one that saw room where the others see none would send past the
+best of the queue.
 
-**The caps.** What is in flight by our own count always counts. What an engine reports adds what we cannot
-know (`policies.state.reports`), as long as it is fresh: a stale report is ignored, and never stops dispatch
-(wire.md 5). Neither does a report that cannot be true: while nothing of ours is in flight on a worker, it
-may always be given something, whatever it says.
+**The caps.** Our own count of requests in flight always counts. An engine's report adds unknown load
+(`policies.state.slot_registers`), as long as it is fresh: a stale report is ignored, and never stops dispatch
+(wire.md 5). Neither does an impossible report: a worker without requests of ours in flight may always be
+given one.
 
-The tokens held are limited only where the engine reports them: our own count knows nothing of prefixes
-that running requests share, and would leave an agentic fleet half empty.
+The tokens held are limited only where the engine reports them: our own count knows nothing of prefixes that
+running requests share, and would leave an agentic fleet half empty.
 
 **Decode workers** are given a request that is prefilled elsewhere, and hold its KV for it alone as soon as it
-comes. What they have in flight by our count will need that room, whether it has arrived or not, so the count
-always limits, and a report can only add to it. There must be room for all of a request at once: an engine
-that has none lets it wait, while the prefill worker keeps its KV (`Admission.lacking`).
+comes. Their requests in flight by our count will need that room, whether arrived or not, so the count always
+limits, and a report can only add to it. There must be room for all of a request at once: a full engine lets
+it wait, while the prefill worker keeps its KV (`Admission.lacking`).
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ from policies.state.ops import EarlyRatio
 from radix import COUNT_MAX, parsed_whole
 
 RUNNING_MAX_LABEL = "max_running_requests"
-"""Label of a worker that says how many requests it runs at a time; preferred to what the engine says."""
+"""Label with the number of requests that a worker runs at a time; preferred to the engine's report."""
 
 RATIO_MIN = 1 / 16
 """Least r: an engine of 16 data-parallel ranks, each with a queue of its own."""
@@ -58,7 +58,7 @@ MEMORY = 64
 """Requests over which r is averaged, a guess: one worker's load of a minute, a large fleet's of a second."""
 
 PRIOR = 8
-"""Requests that were in time which r begins with: one early one proves little."""
+"""Requests in time that r begins with: one early one proves little."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,11 @@ class AdmissionRules:
 
 
 class Admission:
-    """Who has room.
-
-    Args:
-        rules: How much is too much.
-        fleet: What is known of the workers.
+    """Room of the workers.
 
     Attributes:
-        rules: As given; others take their place when settings change.
-        closed: Whether this replica may have no more requests at workers: then nobody has room for it.
+        rules: Replaced when settings change.
+        closed: This replica may have no more requests at workers: none has room for it.
     """
 
     def __init__(self, rules: AdmissionRules, fleet: FleetState) -> None:
@@ -138,20 +134,25 @@ class Admission:
         self._fleet = fleet
         self._early = fleet.registers.of(EarlyRatio)
         self._stale_us = 0
-        self._known: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
+        self._followed: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
+        self._classes: dict[str, int] = {}
+        self._class = np.zeros(0, dtype=np.intp)
+        """By slot, the number of its worker's class; 0 if there is no worker."""
+        self._labelled = self._capacity = np.zeros(0)
+        """By slot, what its worker says of itself; 0 if nothing."""
 
     # One worker.
 
     def has_room(self, slot: int, now_us: int) -> bool:
-        """Whether a worker may be given more, so that it is neither idle nor has a long queue."""
+        """True if a worker may be given more, so that it is neither idle nor has a long queue."""
         self._follow()
         return self._fleet.loads.backlog_at_s(slot, now_us) < self._target_s.item(slot) and self._below(
             slot, now_us
         )
 
     def below_caps(self, slot: int, now_us: int) -> bool:
-        """Whether a worker would take one more request into its batch."""
+        """True if a worker would take one more request into its batch."""
         self._follow()
         return self._below(slot, now_us)
 
@@ -161,50 +162,44 @@ class Admission:
         return self._target_s.item(slot)
 
     def running_max(self, slot: int) -> float:
-        """Most requests that a worker may have in flight; +inf if nobody says."""
+        """Most requests that a worker may have in flight; +inf if unknown."""
         self._follow()
         return self._running_max.item(slot)
 
     def kv_tokens_max(self, slot: int) -> float:
-        """Most tokens that its running requests may hold; +inf if nobody says."""
+        """Most tokens that its running requests may hold; +inf if unknown."""
         self._follow()
         return self._kv_max.item(slot)
 
     # Many workers.
 
     def idle(self, slots: Slots, now_us: int) -> bool:
-        """Whether one of these workers has nothing to prefill, and would take it."""
+        """True if one of these workers has nothing to prefill, and would take a request."""
         return len(self.idling(slots, now_us)) > 0
 
     def idling(self, slots: Slots, now_us: int) -> Slots:
-        """Those of these workers that have nothing to prefill, and would take it."""
+        """Workers among these that have nothing to prefill, and would take a request."""
         free = slots[self._fleet.loads.prefill_us[slots] == 0]
         return self.capped(free, now_us) if len(free) else free
 
     def with_room(self, slots: Slots, now_us: int) -> Slots:
-        """Those of these workers that have room; the same array if all have."""
+        """Workers among these that have room; the same array if all have."""
         self._follow()
         room = self._fleet.loads.backlog_s(slots, now_us) < self._target_s[slots]
         room &= self._below_all(slots, now_us)
         return slots if room.all() else slots[room]
 
     def capped(self, slots: Slots, now_us: int) -> Slots:
-        """Those of these workers that are below their caps; the same array if all are."""
+        """Workers among these that are below their caps; the same array if all are."""
         below = self._below_all(slots, now_us)
         return slots if below.all() else slots[below]
 
     # Decode workers.
 
     def lacking(self, slots: Slots, tokens: float, now_us: int) -> NDArray[np.float64]:
-        """What part of what it has must end before each of some decode workers can take a request, 0 to 1.
+        """Share of its load that must end before each decode worker can take a request of so many tokens.
 
-        Args:
-            slots: Not empty.
-            tokens: Prompt and expected output of the request.
-            now_us: Log time.
-
-        Returns:
-            0 where there is room; never that where there is none.
+        0 where there is room, and only there; at most 1.
         """
         self._follow()
         loads, reports = self._fleet.loads, self._fleet.reports
@@ -252,56 +247,73 @@ class Admission:
         return below
 
     def _follow(self) -> None:
-        """Follow what changed of the rules, of the workers, of their reports and of r."""
+        """Follow changes of the rules, the workers, their reports and r."""
         fleet = self._fleet
-        known = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
-        if known == self._known:
+        state = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
+        if state == self._followed:
             return
-        self._known = known
         rules, rows = self.rules, len(fleet.loads.prefill_us)
+        self._note_workers(self._followed[1], rows)
+        self._followed = state
         self._stale_us = round(rules.report_age_s_max * 1e6)
-        self._target_s = np.full(rows, rules.backlog_target_s)
-        self._running_max = np.full(rows, float(rules.worker_running_max) or inf)
-        self._kv_max = np.full(rows, inf)
-        reported = fleet.reports.running_max
-        for worker in fleet.workers():
-            slot = worker.slot
-            ratio = max(fleet.early_ratio(worker.worker_class), RATIO_MIN)
-            self._target_s[slot] = min(rules.backlog_target_s / ratio, rules.backlog_target_s_max)
-            running_max = _labelled_max(worker) or reported.item(slot)
-            if running_max < inf:
-                self._running_max[slot] = running_max
-            capacity_tokens = worker.capacity_tokens or fleet.rules.capacity_tokens
-            if capacity_tokens:
-                self._kv_max[slot] = rules.kv_ratio_max * capacity_tokens
+        # No step for each worker: r changes several times a second.
+        targets_s = [rules.backlog_target_s]
+        for worker_class in self._classes:
+            ratio = max(fleet.early_ratio(worker_class), RATIO_MIN)
+            targets_s.append(min(rules.backlog_target_s / ratio, rules.backlog_target_s_max))
+        self._target_s = np.array(targets_s)[self._class]
+        exists = self._class > 0
+        known = min(len(fleet.reports.running_max), rows)
+        running_max = np.full(rows, inf)
+        running_max[:known] = fleet.reports.running_max[:known]
+        running_max = np.where(self._labelled > 0.0, self._labelled, running_max)
+        default = float(rules.worker_running_max) or inf
+        self._running_max = np.where(exists & (running_max < inf), running_max, default)
+        capacity = np.where(self._capacity > 0.0, self._capacity, float(fleet.rules.capacity_tokens))
+        self._kv_max = np.where(exists & (capacity > 0.0), rules.kv_ratio_max * capacity, inf)
+
+    def _note_workers(self, revision: int, rows: int) -> None:
+        """Note what workers say of themselves that changed since a revision."""
+        added = rows - len(self._class)
+        if added:
+            self._class = np.append(self._class, np.zeros(added, dtype=np.intp))
+            self._labelled = np.append(self._labelled, np.zeros(added))
+            self._capacity = np.append(self._capacity, np.zeros(added))
+        for slot in self._fleet.revised(revision):
+            worker = self._fleet.in_slot(slot)
+            if worker is None:
+                self._class[slot] = 0
+                continue
+            self._class[slot] = self._classes.setdefault(worker.worker_class, len(self._classes) + 1)
+            self._labelled[slot] = _labelled_max(worker)
+            self._capacity[slot] = worker.capacity_tokens
 
 
 def _labelled_max(worker: Worker) -> float:
-    """What the label of a worker says of the requests it runs at a time; 0 if nothing, or nothing usable."""
+    """Number of requests a worker runs at a time by its label; 0 if it has no usable one."""
     label = worker.labels.get(RUNNING_MAX_LABEL, "")
     return float(parsed_whole(label, COUNT_MAX) or 0)
 
 
 class EarlyEnds:
-    """Learns r of one worker class: how much of the predicted time its queues really take.
+    """Learns r of one worker class: the share of the predicted time its queues really take; 1 at first.
 
-    Attributes:
-        ratio: Mean so far, `RATIO_MIN` to 1; 1 before the first observation.
+    ``weight`` is the number of requests behind it, the prior included; at most `MEMORY`.
     """
 
-    __slots__ = ("_weight", "ratio")
+    __slots__ = ("ratio", "weight")
 
     def __init__(self) -> None:
         self.ratio = 1.0
-        self._weight = PRIOR
+        self.weight = PRIOR
+
+    def go_on_from(self, ratio: float, observations: int) -> None:
+        """Continue from the ratio that replicas learned from ``observations`` >= 1 requests."""
+        self.ratio = ratio
+        self.weight = min(PRIOR + observations, MEMORY)
 
     def observe(self, predicted_s: float, observed_s: float) -> None:
-        """Learn from a request that found a backlog.
-
-        Args:
-            predicted_s: Time to first token, from its dispatch on, > 0.
-            observed_s: The same as observed, >= 0.
-        """
+        """Learn from the predicted (> 0) and observed time to first token behind a backlog."""
         early = min(max(observed_s / predicted_s, RATIO_MIN), 1.0)
-        self._weight = min(self._weight + 1, MEMORY)
-        self.ratio += (early - self.ratio) / self._weight
+        self.weight = min(self.weight + 1, MEMORY)
+        self.ratio += (early - self.ratio) / self.weight

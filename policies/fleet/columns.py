@@ -1,12 +1,12 @@
-"""What policies see of workers that does not change with every request, one row per slot.
+"""Columns of the workers that do not change with every request, one row per slot.
 
-    hash, prices             when the worker, or what is known of its class, changes
+    hash, prices             when the worker, or the fit of its class, changes
     congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
 
 The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
-changes. So a request costs a look into a dictionary, and not a gathering per column.
+changes. So a request costs a dictionary look-up, and not a gathering per column.
 
-This is no part of the fold: all of it follows from what is, and no snapshot contains it.
+This is no part of the fold: it is derived, and no snapshot contains it.
 """
 
 from math import fsum
@@ -28,18 +28,19 @@ GATHERED_MAX = 100
 """Lists of slots (one per model and bucket) whose rows are kept at a time."""
 
 REFRESH_US = 100_000
-"""How stale the averages may be."""
+"""Greatest age of the averages."""
 
 OWN_RATIO = 0.5
-"""Share of a worker's own kappa in the one it is compared by, if all requests return to what they left
-(`Columns._congestion_per_s`)."""
+"""Share of a worker's own kappa, if all requests return to their cache (`Columns._congestion_per_s`)."""
 
 RETURN_S = 60.0
-"""A block that was used just now is certainly wanted again, one of this age by half [guess]: agents'
-sessions pause for up to a minute, and a session that has ended never comes back."""
+"""Age of a block at which half of such are wanted again [guess].
+
+Agents' sessions pause for up to a minute, and a session that has ended never comes back.
+"""
 
 TAILS_MAX = 128
-"""Ends of caches that are looked at in one refresh, at 1.5 us each."""
+"""Ends of caches inspected in one refresh, at 1.5 us each."""
 
 _NAMES = (
     "a_s",
@@ -56,16 +57,9 @@ _NAMES = (
 class Columns:
     """The columns of all workers of a fleet.
 
-    Args:
-        loads: What each has been given.
-        tree: What each holds.
-        buckets: Which length bucket each belongs to.
-        pools: Which pool each shares.
-        congestion_max_per_s: Upper bound of kappa.
-        block_tokens: Tokens per block.
-
     Attributes:
-        congestion_max_per_s: As given; counts when the averages are computed next.
+        congestion_max_per_s: Upper bound of kappa; counts when the averages are computed next.
+        classes: Numbers of the worker classes.
     """
 
     def __init__(
@@ -87,66 +81,67 @@ class Columns:
         self._count = 0
         self._columns = {name: np.zeros(8) for name in _NAMES}
         self._worker_hash = np.zeros(8, dtype=np.uint64)
+        self.classes: dict[str, int] = {}
+        self._class = np.full(8, -1)
         self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
         self._refreshed_us = -REFRESH_US
         self._looked = 0
 
-    def put(self, slot: int, worker_id: str, model: ServiceModel) -> None:
-        """A worker is in a slot, which may be the next one."""
+    def put(self, slot: int, worker_id: str, worker_class: str, model: ServiceModel) -> None:
+        """Note the worker of a slot, which may be the next one."""
         self._count = max(self._count, slot + 1)
         if self._count > len(self._worker_hash):
             self._grow(2 * len(self._worker_hash))
         self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker_id.encode())
-        self.price(slot, model)
+        self._class[slot] = self.classes.setdefault(worker_class, len(self.classes))
+        self._price(slot, model)
 
-    def price(self, slot: int, model: ServiceModel) -> None:
-        """What prefills cost the worker in a slot."""
+    def price(self, worker_class: str, model: ServiceModel) -> None:
+        """Set the prices of all workers of a class."""
+        if worker_class in self.classes:
+            self._price(self._class == self.classes[worker_class], model)
+
+    def _price(self, rows: int | NDArray[np.bool_], model: ServiceModel) -> None:
         self.forget()
-        self._columns["a_s"][slot] = model.a_s
-        self._columns["b_s"][slot] = model.b_s
-        self._columns["c0_tokens"][slot] = model.c0_tokens
+        self._columns["a_s"][rows] = model.a_s
+        self._columns["b_s"][rows] = model.b_s
+        self._columns["c0_tokens"][rows] = model.c0_tokens
 
     def forget(self) -> None:
-        """Something changed that rows depend on, a bucket or a pool: gather them anew."""
+        """Gather all rows anew, since a bucket, a pool or a price changed."""
         self._gathered.clear()
 
     def refresh_soon(self) -> None:
-        """Much changed at once: compute the averages anew for the next request."""
+        """Compute the averages anew for the next request."""
         self._refreshed_us = -REFRESH_US
 
     def hashes(self, slots: Slots) -> NDArray[np.uint64]:
-        """The 64-bit hashes of the workers in these slots, for rendezvous hashing."""
+        """64-bit hashes of the workers in these slots, for rendezvous hashing."""
         return self._worker_hash[slots]
 
     def gathered(self, slots: Slots, bucket: int, now_us: int) -> tuple[SlowColumns, list[Prices[float]]]:
-        """The rows of some workers for a request.
+        """Return the rows of some workers for a request, and their prices if they are few (`FEW_MAX`).
 
-        Args:
-            slots: Their slots, not empty. The same array again finds what was gathered.
-            bucket: Length bucket of the request.
-            now_us: Log time.
-
-        Returns:
-            Columns, and the prices of each worker if they are few (`policies.pricing.views.FEW_MAX`).
+        The same array of slots, not empty, finds its rows again.
         """
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)
         # By identity, here and wherever slots are a key: 0.09 us whatever their number, and by their bytes
         # 0.14 us for 4, 0.35 us for 100 and 2.4 us for 1,000 workers. What is kept holds the array, so no
         # other one can have its identity.
-        kept = self._gathered.get((id(slots), bucket))
-        if kept is None or kept[0].slots is not slots:
-            kept = self._gather(slots, bucket)
-        return kept
+        rows = self._gathered.get((id(slots), bucket))
+        if rows is None or rows[0].slots is not slots:
+            rows = self._gather(slots, bucket)
+        return rows
 
     def _grow(self, rows: int) -> None:
         for name, column in self._columns.items():
             self._columns[name] = np.concatenate([column, np.zeros(rows - len(column))])
         hashes = self._worker_hash
         self._worker_hash = np.concatenate([hashes, np.zeros(rows - len(hashes), dtype=np.uint64)])
+        self._class = np.concatenate([self._class, np.full(rows - len(self._class), -1)])
 
     def _refresh(self, now_us: int) -> None:
-        """Compute the averages of all workers."""
         self.forget()
         self._refreshed_us = now_us
         count = self._count
@@ -163,11 +158,10 @@ class Columns:
             self._look_at_tail(slot, now_us)
 
     def _look_at_tail(self, slot: int, now_us: int) -> None:
-        """See how much fits into a worker's cache, and how likely the next block to go is wanted again.
+        """Find the free space of a worker's cache, and the chance that its next block to go is wanted again.
 
-        The longer a block has not been used, the less likely it will be: ``r/(r + age)`` with r =
-        `RETURN_S`, the chance of a return whose hazard falls as 1/age (heavy-tailed pauses, as between the
-        turns of a session).
+        The chance is ``r/(r + age)`` with r = `RETURN_S`: that of a return whose hazard falls as 1/age
+        (heavy-tailed pauses, as between the turns of a session).
         """
         room = self._tree.room(slot)
         ratio = free_tokens = 0.0
@@ -179,10 +173,9 @@ class Columns:
         self._columns["free_tokens"][slot] = free_tokens
 
     def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices[float]]]:
-        """Gather the rows of these slots, and keep them until something in them changes."""
         if len(self._gathered) >= GATHERED_MAX:
             self.forget()
-        columns, count = self._columns, len(slots)
+        columns, count, returning = self._columns, len(slots), self._loads.return_ratio(slots)
         spills = self._spills(slots, bucket)
         first = slots.item(0) if count else 0
         together = bool((slots == np.arange(first, first + count)).all())
@@ -194,50 +187,46 @@ class Columns:
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
-            self._congestion_per_s(slots, spills),
+            self._congestion_per_s(slots, spills, returning),
             np.zeros(count),
             self._pools.columns(slots.tolist()),
             spills,
             self._evictions(slots),
-            self._delayed_ratio(slots),
+            self._delayed_ratio(slots, returning),
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
-        kept = self._gathered[id(slots), bucket] = slow, few
-        return kept
+        rows = self._gathered[id(slots), bucket] = slow, few
+        return rows
 
-    def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
+    def _congestion_per_s(self, slots: Slots, spills: Spills | None, returning: float) -> NDArray[np.float64]:
         """Kappa of each: up to half its own, the rest the mean of its length bucket (decisions 0013, 0048).
 
-        A request that returns to its cache comes to the worker that has it, whoever else is idle; all others
-        go where there is room. So a worker's own arrivals tell of those to come as far as requests return,
-        and only in part, since 16 s of one worker are few requests. Each is drawn to the mean of those to
-        which like requests come.
+        A request that returns to its cache goes to the worker that has it, all others go where there is room.
+        So a worker's own arrivals predict later ones as far as requests return, and only in part, since 16 s
+        of one worker are few requests. The mean is that of workers with like requests.
         """
         measured = self._columns["congestion_per_s"][slots]
-        steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
+        if spills is None:
+            return _shared_per_s(measured, returning)
         kappa = np.zeros(len(slots))
-        for step in set(steps.tolist()):
-            alike = steps == step
-            own = OWN_RATIO * self._loads.return_ratio(slots[alike])
-            # Summed exactly, since replicas know the same workers in another order.
-            mean_per_s = fsum(measured[alike]) / np.count_nonzero(alike)
-            kappa[alike] = own * measured[alike] + (1.0 - own) * mean_per_s
+        for step in np.unique(spills.steps).tolist():
+            alike = spills.steps == step
+            kappa[alike] = _shared_per_s(measured[alike], self._loads.return_ratio(slots[alike]))
         return kappa
 
-    def _delayed_ratio(self, slots: Slots) -> float:
-        """Chance that a later request is delayed by work on one of these while nobody waits.
+    def _delayed_ratio(self, slots: Slots, returning: float) -> float:
+        """Chance that a later request is delayed by work on one of these while none waits.
 
-        One that returns to its cache waits for its worker. One that has its prefix nowhere takes another
-        worker, and is delayed only if the n - 1 others are busy, too: by chance ρ^(n-1).
+        A returning request waits for its worker. One without a cached prefix takes another worker, and is
+        delayed only if the n - 1 others are busy, too: by chance ρ^(n-1).
         """
         if not len(slots):
             return 1.0
         busy = min(float(self._columns["utilisation"][slots].mean()), 1.0) ** (len(slots) - 1)
-        returning = self._loads.return_ratio(slots)
         return returning + (1.0 - returning) * busy
 
     def _evictions(self, slots: Slots) -> Evictions | None:
-        """What these workers lose with what is pushed out; None if nothing is known of any cache."""
+        """Loss of these workers by evictions; None if no cache is known."""
         columns = self._columns
         ratio = columns["evict_ratio"][slots]
         if not ratio.any():
@@ -245,9 +234,9 @@ class Columns:
         return Evictions(ratio * columns["b_s"][slots], columns["free_tokens"][slots])
 
     def _spills(self, slots: Slots, bucket: int) -> Spills | None:
-        """How far these workers are from the bucket of a request; None if all are at home."""
+        """Distance of these workers from the bucket of a request; None if all are at home."""
         lengths = self._buckets.lengths
-        if bucket <= ANY_BUCKET or lengths is None:
+        if bucket == ANY_BUCKET or lengths is None:
             return None
         members = self._buckets.column(slots)
         steps = np.where(members == ANY_BUCKET, 0, members - bucket)
@@ -258,3 +247,11 @@ class Columns:
         token_s = busy_ratio * columns["b_s"][slots] / columns["c0_tokens"][slots]
         middle_tokens = np.array(lengths.middle_tokens)[members]
         return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)
+
+
+def _shared_per_s(measured: NDArray[np.float64], returning: float) -> NDArray[np.float64]:
+    """Kappa of workers with like requests, of which each has measured its own."""
+    own = OWN_RATIO * returning
+    # Summed exactly, since replicas know the same workers in another order.
+    mean_per_s = fsum(measured.tolist()) / max(len(measured), 1)
+    return own * measured + (1.0 - own) * mean_per_s

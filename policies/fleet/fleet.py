@@ -1,8 +1,8 @@
 """The fleet's state: a fold over the shared log (design law 2).
 
-Owns who the workers are, what each holds (`radix.PrefixTree`), what each has been given
-(`policies.state.loads`) and what was learned about them. Every replica applies everybody's operations;
-operations commute and repeat harmlessly, so replicas that saw the same ones decide the same.
+Owns the workers, their cache contents (`radix.PrefixTree`), their load (`policies.state.loads`) and learned
+facts about them. Every replica applies all operations; they commute and repeat harmlessly, so replicas that
+saw the same ones decide the same.
 
     WorkerPut, WorkerGone   newest (time, replica) wins; a removal also forgets the worker's cache
     Placed                  reserves load, and inserts the prompt: a burst of requests with one
@@ -10,21 +10,21 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     FirstToken, Finished, Left   release
     Waiting                 newest counts, unless the request was placed or ended (`policies.state.waiting`)
     Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.state.links`)
-    Insert, Trim, Forget, EndGone   correct what the worker holds
+    Insert, Trim, Forget, EndGone   correct the worker's cache contents
     Register                newest (time, replica) wins; of some, unless the worker was removed since
     Started                 the same; one of a new process forgets the worker's cache
-    Audited, Expire         the newest are kept, of all that were said
+    Audited, Expire         the newest are kept
     SettingsChanged         of each key the newest counts (`policies.state.overrides`)
 
-A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
-snapshot name workers by id. What follows from all this and policies ask for is kept in
-`policies.fleet.columns`. Nothing here reads a clock: log time (microseconds) is an argument.
+A worker is a row (*slot*) in every column. Slots are local to the process; the log and the snapshot name
+workers by id. `policies.fleet.columns` derives the columns of policies. Nothing here reads a clock: log time
+(microseconds) is an argument.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -36,10 +36,10 @@ from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, 
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
 from policies.pricing.views import Candidates, Ships, Slots
+from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
-from policies.state.circuits import Circuits
-from policies.state.evidence import Evidence
+from policies.state.digests import Digest, Word, digest_of
 from policies.state.fairness import Fairness, equal_weights
 from policies.state.links import LinkRules, Links
 from policies.state.loads import Loads
@@ -69,24 +69,26 @@ from policies.state.ops import (
     Waiting,
     WorkerGone,
     WorkerPut,
+    tag_of,
 )
-from policies.state.overrides import Overrides
+from policies.state.overrides import Overrides, version_of
 from policies.state.queue_view import QueueView
 from policies.state.registers import AllRegisters
-from policies.state.reports import Reports
+from policies.state.slot_registers import Circuits, Evidence, Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
+from policies.state.worker_fields import changed, generation_of
+from policies.state.worker_fields import merged as merged_entry
 from radix import (
+    HASH_BYTES,
     WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
-    EndGone,
-    Forget,
-    Insert,
     Match,
     PrefixTree,
-    Trim,
+    TreeOp,
+    apply,
     check_path,
     finished,
     is_base_url,
@@ -99,31 +101,23 @@ ROLE_CHANGES_KEPT = 20
 
 AUDIT_KEPT = 1000
 EXPIRES_KEPT = 1000
-"""What people did is kept so far back, for the audit; and which tickets they ended, until that is done."""
+"""Actions of operators that are kept, for the audit; orders to end a wait, until they are obeyed."""
 
 PLACED_PATHS_MAX = 256
-"""Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
+"""Placed prompts remembered until they are read: some tenths of a second in overload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker as the log describes it.
+    """A worker as the log describes it (`WorkerPut`).
 
     Attributes:
-        worker_id: ``host:port`` of the URL, with a path if it has one.
         slot: Its row in the columns of this process.
-        url: Base URL without a trailing slash.
-        role: ``plain``, ``prefill`` or ``decode``.
-        draining: True while it takes no new requests.
-        capacity_tokens: KV capacity in tokens; 0 if unknown.
-        labels: Free labels; ``worker_class`` selects the cost profile.
-        version: ``(log time, replica)`` of the newest change.
+        version: ``(log time, replica, removed)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
-        site: Where it stands: its label ``site``, without one `FleetRules.site`.
-        drain_us: Log time since which it drains, if somebody said so; else 0.
-        leaving: Whether it is to be removed when it has drained.
-        knows: Which changes by whom are in this, as `WorkerPut.knows` has it; never empty.
+        site: Its label ``site``, else `FleetRules.site`.
+        entry: Its entry in the log; None if only operations on it were seen so far, or it is gone.
     """
 
     worker_id: str
@@ -139,34 +133,46 @@ class Worker:
     site: str = ""
     drain_us: int = 0
     leaving: bool = False
-    knows: dict[str, int] = field(default_factory=dict)
+    entry: WorkerPut | None = None
 
     @property
     def worker_class(self) -> str:
-        """Which cost profile applies."""
+        """Name of its cost profile."""
         return self.labels.get("worker_class", "default")
+
+    def changed(
+        self, at_us: int, replica: str, labels: Mapping[str, str] | None = None, **fields: Any
+    ) -> WorkerPut:
+        """Return what to publish to change this worker; others may change other fields at the same time.
+
+        Args:
+            at_us: Log time; a later one is taken if the worker was changed since.
+            replica: Id of this replica.
+            labels: All labels that it is to have; None leaves them.
+            fields: New values of some of `policies.state.worker_fields.FIELDS`, and of ``drain_us``.
+        """
+        assert self.entry is not None
+        return changed(self.entry, max(at_us, self.version[0] + 1), replica, fields, labels)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRules:
-    """What the fold needs to know from the settings.
+    """Settings of the fold.
 
     Attributes:
-        block_tokens: Tokens per block.
         capacity_tokens: KV capacity assumed for a worker that does not report one; 0 means unbounded.
         blocks_max: Bound on distinct blocks in the tree.
         congestion_max_per_s: Upper bound of kappa.
         lifetime_s_max: A request in flight or waiting for longer is released.
-        memory_s: How long ended requests and removed workers are remembered, seconds.
+        memory_s: Memory of ended requests and removed workers.
         default_model: Service model of a worker class without a fit or a profile.
         pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
-        buckets: Length buckets; None: any worker takes any length.
+        buckets: None: any worker takes any length.
         weight_of: Weight of a class or flow (`policies.state.fairness.Fairness`).
-        quantum_s: How far a flow that waits may be served ahead of another.
-        fairness_window_s: Service that is older is forgotten.
-        site: Where workers stand that have no label ``site``.
-        links: Links between sites, by name (`policies.state.links`); without rules a link may not be used.
-        kv_bytes: What the KV of each model weighs; ``*`` for all others.
+        quantum_s: Allowed lead of a waiting flow over another.
+        site: Site of workers without a label ``site``.
+        links: By name (`policies.state.links`); without rules a link may not be used.
+        kv_bytes: KV size of each model; ``*`` for all others.
     """
 
     block_tokens: int = 256
@@ -186,13 +192,13 @@ class FleetRules:
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
 
     def kv_of(self, model: str | None) -> KvBytes:
-        """What the KV of a model weighs, as far as anybody says."""
+        """KV size of a model, as far as configured."""
         default = self.kv_bytes.get("*", UNKNOWN_KV)
         return default if model is None else self.kv_bytes.get(model, default)
 
 
 class FleetState:
-    """What this replica knows of the fleet."""
+    """This replica's state of the fleet."""
 
     snapshot_version = SNAPSHOT_VERSION
 
@@ -212,9 +218,9 @@ class FleetState:
         self.circuits = Circuits()
         self.buckets = BucketMembers(rules.buckets)
         self.lengths = LengthHistogram()
-        """What came lately, while somebody belongs to a length bucket, or may come to."""
+        """Lengths of late, while a worker belongs to a length bucket."""
         self.uncached_lengths = LengthHistogram()
-        """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
+        """Lengths of late for disaggregated prefill, by uncached tokens in the home site."""
         self.offload_plan: OffloadPlan | None = None
         """The newest answer of the slow loop (`policies.disaggregation.role_plan`)."""
         self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
@@ -236,16 +242,58 @@ class FleetState:
         )
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
+        self._revised_at = np.zeros(8, dtype=np.int64)
         self.last_return_us = 0
         """The newest of them."""
         self.left_out_ops = 0
         """Operations that snapshots left out, since they could not be encoded."""
+        self._block_sizes: dict[int, BlockSize] = {}
+        """By slot, of workers that were given text whose blocks have other sizes than those of token ids."""
+        self._digest = Digest()
+        """Of the workers that exist."""
+        self._seldom: dict[int, tuple[int, int]] = {}
+        """Revision and digest of what changes seldom, by tag."""
         self._workers: dict[str, Worker] = {}
-        self._by_slot: list[Worker | None] = []
+        self._absent: dict[str, None] = {}
+        """Those that do not exist: named only so far, removed, or pools."""
+        self._by_slot: dict[int, Worker] = {}
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
         self._pool_writes = PoolWrites(self.loads, self._hold)
-        self._apply: dict[type, Callable[[Any], object]] = {
+        self._apply = self._handlers()
+
+    def use(self, rules: FleetRules) -> None:
+        """Apply changed rules as far as this state can follow.
+
+        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
+        ``quantum_s``. All others shaped the state so far, and stay.
+        """
+        self.rules = replace(
+            self.rules,
+            congestion_max_per_s=rules.congestion_max_per_s,
+            lifetime_s_max=rules.lifetime_s_max,
+            default_model=rules.default_model,
+            weight_of=rules.weight_of,
+            quantum_s=rules.quantum_s,
+        )
+        self.fairness.use(rules.weight_of, rules.quantum_s)
+        self.columns.congestion_max_per_s = rules.congestion_max_per_s
+        self.columns.refresh_soon()
+        for worker_class in self.columns.classes:
+            self.columns.price(worker_class, self.service_model(worker_class))
+
+    # The fold.
+
+    def apply(self, op: Op) -> None:
+        """Apply one operation. Repeating it, or applying it late, changes nothing more."""
+        self._apply[type(op)](op)
+
+    def _handlers(self) -> dict[type, Callable[[Any], object]]:
+        """Return the fold as a table: the handler of each type of operation.
+
+        A register without a row of its own is put, or, if it is about a worker, passes `_of_worker`.
+        """
+        return {
             Placed: self._placed,
             FirstToken: self._first_token,
             Finished: self._finished,
@@ -268,43 +316,13 @@ class FleetState:
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
-            Insert: self._insert,
-            Trim: self._trim,
-            Forget: self._forget,
-            EndGone: self._end_gone,
+            **dict.fromkeys(get_args(TreeOp), self._tree_op),
         }
-
-    def use(self, rules: FleetRules) -> None:
-        """Go by other rules from now on, where they differ in what this state can follow.
-
-        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
-        ``quantum_s``. All else says what was counted and remembered so far, and stays.
-        """
-        self.rules = replace(
-            self.rules,
-            congestion_max_per_s=rules.congestion_max_per_s,
-            lifetime_s_max=rules.lifetime_s_max,
-            default_model=rules.default_model,
-            weight_of=rules.weight_of,
-            quantum_s=rules.quantum_s,
-        )
-        self.fairness.use(rules.weight_of, rules.quantum_s)
-        self.columns.congestion_max_per_s = rules.congestion_max_per_s
-        self.columns.refresh_soon()
-        for worker in self._workers.values():
-            self.columns.price(worker.slot, self.service_model(worker.worker_class))
-
-    # The fold.
-
-    def apply(self, op: Op) -> None:
-        """Apply one operation. Repeating it, or applying it late, changes nothing more."""
-        self._apply[type(op)](op)
 
     def collect(self, now_us: int) -> int:
         """Forget what is too old to matter; call every few seconds.
 
-        Returns:
-            Requests released only because they were in flight or waiting for longer than ``lifetime_s_max``.
+        Returns the requests released because they were in flight or waiting for more than ``lifetime_s_max``.
         """
         lifetime_us_max = round(self.rules.lifetime_s_max * 1e6)
         expired = self.loads.collect(now_us, lifetime_us_max) + self.tickets.collect(now_us, lifetime_us_max)
@@ -313,39 +331,35 @@ class FleetState:
         expired += self.links.collect(now_us, lifetime_us_max)
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
-        for worker in [w for w in self._workers.values() if not w.url or w.gone]:
+        removals = []
+        for worker in [self._workers[worker_id] for worker_id in self._absent]:
             if worker.worker_id.startswith(HOLDER):
                 continue
             idle = not self.loads.inflight_requests[worker.slot] and not self.tickets.waits_for(worker.slot)
             if idle and worker.version[0] < horizon_us:
                 if worker.gone:
-                    self._remember_gone(WorkerGone(worker.worker_id, *worker.version[:2]))
+                    removals.append(WorkerGone(worker.worker_id, *worker.version[:2]))
                 self.tree.drop(worker.slot)
+                self._block_sizes.pop(worker.slot, None)
                 self.loads.drop(worker.slot)
-                del self._workers[worker.worker_id]
+                del self._workers[worker.worker_id], self._absent[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
                 # Whatever the time of what was said: the slot becomes another worker's.
                 self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
-                self._by_slot[worker.slot] = None
+                del self._by_slot[worker.slot]
                 self._free.append(worker.slot)
-                self.revision += 1
+                self._revised(worker.slot)
+        self._remember_gone(removals)
         return expired
 
     def cut_off(self, own: str, now_us: int) -> list[Left]:
-        """Nobody else is heard any more: give up what the others have in flight and waiting.
+        """Return `Left` of all other replicas, for a replica that hears none any more.
 
-        It ends unheard, and what is never released would leave no worker any room. The log is to hear of it
-        as well, when it can: the others live, and say again what they still have.
-
-        Args:
-            own: Id of this replica.
-            now_us: Log time.
-
-        Returns:
-            What to publish.
+        Their requests end unheard, and unreleased ones would leave no worker any room. The log gets these
+        operations too, when it can: the living replicas then repeat their requests in flight.
         """
         return [
             Left(each, now_us) for each in sorted((self.loads.replicas() | self.tickets.replicas()) - {own})
@@ -358,7 +372,7 @@ class FleetState:
         return [self._workers[key] for key in sorted(self._workers) if self._exists(self._workers[key])]
 
     def leaving(self) -> list[Worker]:
-        """The workers that are to be removed when they have drained, in order of their ids."""
+        """The workers to be removed when they have drained, in order of their ids."""
         return sorted(
             (worker for worker in self._workers.values() if worker.leaving and self._exists(worker)),
             key=lambda worker: worker.worker_id,
@@ -370,44 +384,56 @@ class FleetState:
         return sorted((*self.workers(), *pools), key=lambda worker: worker.worker_id)
 
     def worker(self, worker_id: str) -> Worker | None:
-        """One worker by id, or None if there is none of that name."""
+        """A worker by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
+        return worker if worker is not None and self._exists(worker) else None
+
+    def revised(self, revision: int) -> list[int]:
+        """Slots whose worker has changed since a ``revision``, free ones among them."""
+        return np.flatnonzero(self._revised_at > revision).tolist()
+
+    def in_slot(self, slot: int) -> Worker | None:
+        """The worker that exists in a slot; None if there is none."""
+        worker = self._by_slot.get(slot)
         return worker if worker is not None and self._exists(worker) else None
 
     def at_slot(self, slot: int) -> Worker:
         """The worker in a slot that `candidates` returned."""
-        worker = self._by_slot[slot]
-        assert worker is not None
-        return worker
+        return self._by_slot[slot]
 
     def pool_of(self, worker_id: str) -> str | None:
-        """What the pool that a worker shares is called in operations; None if it shares none."""
+        """Name in operations of the pool that a worker shares; None if it shares none."""
         worker = self._workers.get(worker_id)
         slot = None if worker is None else self._pools.slots.get(worker.slot)
         return None if slot is None else self.at_slot(slot).worker_id
 
     def tracks(self, worker_id: str) -> bool:
-        """Whether a worker's cache is known by its engine's events (`policies.state.evidence`)."""
+        """True if a worker's cache is known by its engine's events (`policies.state.slot_registers`)."""
         worker = self._workers.get(worker_id)
         return worker is not None and worker.slot in self.evidence.exact
 
     def cache_tokens(self, worker: Worker) -> int:
         """Tokens that a worker is believed to keep; 0 for no bound.
 
-        What was learned counts, but never more than what the worker says. Of one that says nothing an
-        assumption counts until something was learned.
+        The learned capacity counts, but never more than the reported one. Without either an assumption
+        counts.
         """
-        told, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
+        reported, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
-            return told or self.rules.capacity_tokens
-        return min(told, learned.tokens) if told else learned.tokens
+            return reported or self.rules.capacity_tokens
+        return min(reported, learned.tokens) if reported else learned.tokens
+
+    def block_tokens(self, slot: int) -> float:
+        """Tokens in a block of what a worker was given lately; text is cut by bytes."""
+        size = self._block_sizes.get(slot)
+        return self.rules.block_tokens if size is None else size.tokens_per_block
 
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
-        """Newest word about the capacity of a worker, as learned from its answers."""
+        """Newest capacity of a worker learned from its answers."""
         return self.registers.newest(CapacityLearned, worker_id)
 
     def started(self, worker_id: str) -> Started | None:
-        """When a worker's process started, if its engine says so."""
+        """Start of a worker's process, if its engine reports it."""
         return self.registers.newest(Started, worker_id)
 
     def forgot_us(self, slot: int) -> int:
@@ -415,7 +441,7 @@ class FleetState:
         return self.tree.holdings_of(slot).forgot_us
 
     def returns(self, slot: int, at_us: int) -> None:
-        """Note that the worker in a slot is back in service, as the log says or as only this replica saw."""
+        """Note that the worker in a slot is back in service, by the log or as only this replica saw."""
         self.returned_us[slot] = max(self.returned_us[slot], at_us)
         self.last_return_us = max(self.last_return_us, at_us)
         self._relieve(slot)
@@ -426,12 +452,12 @@ class FleetState:
         return learned.bytes_per_token if learned is not None else default
 
     def early_ratio(self, worker_class: str) -> float:
-        """How much of the predicted time the queues of a worker class really take, 0 to 1."""
+        """Share of the predicted time that the queues of a worker class really take, 0 to 1."""
         learned = self.registers.newest(EarlyRatio, worker_class)
         return learned.ratio if learned is not None else 1.0
 
     def decode_fit(self, worker_class: str) -> DecodeFit:
-        """What any replica has learned of decode on a worker class; one that knows nothing if none has."""
+        """Fit of decode on a worker class by any replica; an empty one if there is none."""
         told = self.registers.newest(DecodeFitted, worker_class)
         if told is None:
             return DecodeFit()
@@ -466,12 +492,12 @@ class FleetState:
         Args:
             slots: Their slots, not empty. Callers that pass the same array again save the gathering.
             paths: Packed block hashes of the prompt; several for a batch, whose matches add up.
-            profile: Attention profile of the model: what of a match is reusable.
+            profile: Attention profile of the model.
             prompt_tokens: Estimated tokens of the prompt (of all prompts of a batch).
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
-            bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
-            queue: What waits for them; None if requests do not wait in the gateway.
+            bucket: Length bucket of the request (`BucketMembers.of_length`).
+            queue: Tickets for these workers; None if requests do not wait in the gateway.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -486,14 +512,7 @@ class FleetState:
     def among(
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
     ) -> Candidates:
-        """The same view of some of the candidates.
-
-        Args:
-            candidates: All of them.
-            slots: Those, not empty. Callers that pass the same array again save the gathering.
-            bucket: As given for all of them.
-            ships: What it costs to split the request; None: as is known of all of them.
-        """
+        """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
         slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
         return Candidates(
             slow,
@@ -514,42 +533,19 @@ class FleetState:
         return [piece for piece in self.snapshot_steps() if piece is not None]
 
     def snapshot_steps(self) -> Generator[bytes | None, None, None]:
-        """The same in steps of a few microseconds, between which operations may be applied.
+        """The same in steps of a few microseconds; yields a piece, each well under a megabyte, or None.
 
-        The pieces include every operation that was applied before the first step; one that comes
-        later may be included or not. So whoever restores them applies what came later again.
-
-        Yields:
-            A piece when one is finished, each well under a megabyte, else None.
+        The pieces include every operation that was applied before the first step; a later one may be included
+        or not. So the reader applies later ones again.
         """
         slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
         yield from written(self, slots, lambda slot: self.at_slot(slot).worker_id, self._register_ops())
 
     def _register_ops(self) -> Iterator[Op]:
         """Workers and all other registers as operations; they may change while this goes on."""
-        for worker_id in sorted(self._workers):
-            worker = self._workers.get(worker_id)
-            if worker is None:
-                continue
-            at_us, replica, gone = worker.version
-            if worker.gone_us and not gone:
-                yield WorkerGone(worker.worker_id, worker.gone_us, "")
-            if gone:
-                yield WorkerGone(worker.worker_id, at_us, replica)
-            elif worker.url:
-                yield WorkerPut(
-                    worker.worker_id,
-                    at_us,
-                    replica,
-                    worker.url,
-                    worker.role,
-                    worker.draining,
-                    worker.capacity_tokens,
-                    worker.labels,
-                    worker.drain_us,
-                    worker.leaving,
-                    worker.knows,
-                )
+        yield from self._worker_ops()
+        # The requests themselves are listed without their prompts (`Loads.dump_steps`).
+        yield from self._pool_writes.unwritten()
         for words in self.registers.apart:
             yield from words
         yield from self.audit
@@ -559,33 +555,95 @@ class FleetState:
             yield from words
         yield from self.overrides.dump()
 
+    def _worker_ops(self) -> Iterator[Op]:
+        """Workers, and removals whose row is still there, as operations."""
+        for worker_id in sorted(self._workers):
+            worker = self._workers.get(worker_id)
+            if worker is None:
+                continue
+            at_us, replica, gone = worker.version
+            if worker.gone_us and not gone:
+                yield WorkerGone(worker.worker_id, worker.gone_us, "")
+            if gone:
+                yield WorkerGone(worker.worker_id, at_us, replica)
+            elif worker.entry is not None:
+                yield worker.entry
+
+    # What replicas compare (`router.shared.agreement`).
+
+    def digests(self) -> dict[int, list[int]]:
+        """Return a digest of each kind of register, by tag: its values since this was last asked.
+
+        The present value comes last. Replicas that know the same words have the same values.
+        """
+        found = {tag_of(each.kind): each.digest.passed() for each in self.registers if each.kind.compared}
+        found[tag_of(WorkerPut)] = self._digest.passed()
+        changes = self.overrides
+        found[tag_of(SettingsChanged)] = [
+            self._digest_of(
+                SettingsChanged,
+                changes.revision,
+                ((change.change_id, *version_of(change)[:2]) for change in changes.dump()),
+            )
+        ]
+        found[tag_of(Audited)] = [
+            self._digest_of(
+                Audited, self.audit.revision, ((op.request_id, op.at_us, op.replica) for op in self.audit)
+            )
+        ]
+        return found
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        """Return all that this replica knows of some kinds of register, as operations.
+
+        Args:
+            tags: Of those that `digests` names; the removals of workers come with the workers.
+        """
+        if tag_of(WorkerPut) in tags:
+            yield from self._worker_ops()
+            yield from [self._gone[key] for key in sorted(self._gone)]
+        for words in self.registers:
+            if tag_of(words.kind) in tags:
+                yield from words
+        if tag_of(SettingsChanged) in tags:
+            yield from self.overrides.dump()
+        if tag_of(Audited) in tags:
+            yield from self.audit
+
+    def _digest_of(self, kind: type[Op], revision: int, words: Iterable[Word]) -> int:
+        """Return the digest of words that change seldom, and count what is known of them by a revision."""
+        tag = tag_of(kind)
+        known = self._seldom.get(tag)
+        if known is None or known[0] != revision:
+            known = self._seldom[tag] = revision, digest_of(words)
+        return known[1]
+
+    def _word(self, worker: Worker | None) -> Word | None:
+        """Return what identifies the newest change of a worker; None if there is no such worker."""
+        if worker is None or worker.entry is None:
+            return None
+        stamps = sorted(worker.entry.stamps.items()), sorted(worker.entry.label_stamps.items())
+        return (f"{worker.worker_id} {stamps}", *generation_of(worker.entry))
+
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
 
         Args:
-            pieces: What `snapshot` gave.
-            own: Id of this replica. What the snapshot says of its requests is passed over: who remembers
-                ended requests for a while only may be told of one that ended long ago, and a replica
-                knows best what it has in flight itself.
-            missed: Part of the log was not read, and reading goes on where the snapshot ends. So what the
-                others had in flight and the snapshot does not list is released: it ended meanwhile.
+            pieces: From `snapshot`.
+            own: Id of this replica, whose own requests are passed over: another replica may report one that
+                ended long ago, and the owner knows best.
+            missed: Part of the log was not read, and reading goes on where the snapshot ends. Other replicas'
+                requests that the snapshot does not list ended meanwhile, and are released.
 
         Raises:
-            ValueError: If it is not a snapshot that this version can read; nothing was changed.
+            ValueError: This version cannot read it; nothing was changed.
         """
         finished(self.restore_steps(pieces, own, missed=missed))
 
     def restore_steps(
         self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False
     ) -> Generator[float, None, int]:
-        """The same in steps, between which operations may be applied. All is checked before anything changes.
-
-        Yields:
-            Progress, 0 to 1.
-
-        Returns:
-            How many of its operations were skipped.
-        """
+        """The same in steps; all is checked before changes. Yields progress, returns operations skipped."""
         skipped = yield from merged(self, pieces, own, self._slot, missed=missed)
         self.columns.refresh_soon()
         self._relieve_all()
@@ -598,7 +656,7 @@ class FleetState:
         return bool(worker.url) and not worker.gone
 
     def _slot(self, worker_id: str) -> int:
-        """The worker's slot; a worker that only operations have named so far gets one too.
+        """Slot of a worker; a new one for a worker that only operations have named so far.
 
         Raises:
             ValueError: There are `WORKERS_MAX` workers, and this is another one.
@@ -609,17 +667,15 @@ class FleetState:
         if len(self._workers) >= WORKERS_MAX:
             raise ValueError(f"there are {WORKERS_MAX} workers already")
         slot = self._free.pop() if self._free else len(self._by_slot)
-        if slot == len(self._by_slot):
-            self._by_slot.append(None)
         if slot >= len(self.returned_us):
             self.returned_us = np.concatenate([self.returned_us, np.zeros(len(self.returned_us))])
+            self._revised_at = np.concatenate([self._revised_at, np.zeros_like(self._revised_at)])
         self.loads.ensure(slot)
         self.reports.ensure(slot)
         self._set_worker(Worker(worker_id, slot))
         return slot
 
     def _join_pool(self, worker: Worker) -> None:
-        """Note which pool a worker shares, if any."""
         name = worker.labels.get(POOL_LABEL, ANY_POOL)
         pool = self.rules.pools.get(name)
         if pool is None or not self._exists(worker):
@@ -632,9 +688,14 @@ class FleetState:
 
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
+        self._digest.replace(self._word(self._workers.get(worker.worker_id)), self._word(worker))
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
-        self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))
+        if self._exists(worker):
+            self._absent.pop(worker.worker_id, None)
+        else:
+            self._absent[worker.worker_id] = None
+        self.columns.put(slot, worker.worker_id, worker.worker_class, self.service_model(worker.worker_class))
         if self._exists(worker):
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
@@ -642,16 +703,30 @@ class FleetState:
         self._bound(worker)
         self._join_pool(worker)
         self._relieve(slot)
+        self._revised(slot)
+
+    def _revised(self, slot: int) -> None:
         self.revision += 1
+        self._revised_at[slot] = self.revision
 
     def _bound(self, worker: Worker) -> None:
-        """Bound what a worker is believed to hold, unless its engine says what it holds."""
+        """Bound a worker's believed cache, unless its engine reports it."""
         capacity_tokens = self.cache_tokens(worker)
         if not capacity_tokens or worker.slot in self.evidence.exact:
             blocks = None
         else:
-            blocks = max(1, capacity_tokens // self.rules.block_tokens)
+            blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot)))
         self.tree.set_capacity(worker.slot, blocks)
+
+    def _measure_blocks(self, op: Placed, slot: int) -> None:
+        """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
+        ids = self.rules.block_tokens
+        size = self._block_sizes.get(slot)
+        if size is None:
+            held = self.tree.held_blocks(slot)
+            size = self._block_sizes[slot] = BlockSize(held * ids, held, ids)
+        if size.add(op.block_tokens or ids, sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks):
+            self._bound(self.at_slot(slot))
 
     def _placed(self, op: Placed) -> None:
         for path in op.paths:
@@ -661,6 +736,8 @@ class FleetState:
             self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot):
+            if op.block_tokens or slot in self._block_sizes:
+                self._measure_blocks(op, slot)
             if op.flow:
                 self.fairness.charge(op.flow, op.at_us, op.service_us)
             if self.buckets.lengths is not None:
@@ -712,7 +789,7 @@ class FleetState:
         self.tickets.put(op, self._slot(op.worker) if op.worker else -1)
 
     def _waits_no_longer(self, ticket: Ticket | None, slot: int) -> None:
-        """Somebody may be next on the worker that a request leaves or takes, and on the one it waited for."""
+        """Note the room on the worker that a request leaves or takes, and on the one it waited for."""
         self._relieve(slot)
         if ticket is not None:
             self._relieve(ticket.slot)
@@ -722,47 +799,43 @@ class FleetState:
             self._relieve(worker.slot)
 
     def _relieve(self, slot: int) -> None:
-        """Note that a worker may have room, if this is one (not -1) and anybody waits."""
+        """Note that a worker may have room, if this is one (not -1) and tickets wait."""
         if slot >= 0 and self.tickets.count:
             self.relieved.add(slot)
 
     def _hold(self, op: Placed, slot: int, junction: int = 0) -> None:
-        """A holder has the prompts of a request."""
+        """Insert the prompts of a request for a holder."""
         for path in op.paths:
             self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
 
-    def _insert(self, op: Insert) -> None:
-        self.tree.insert(self._slot(op.worker), op.path, op.at_us, end=op.end, ends=op.ends)
+    def _tree_op(self, op: TreeOp) -> None:
+        apply(self.tree, op, self._slot(op.worker))
 
-    def _trim(self, op: Trim) -> None:
-        self.tree.trim(self._slot(op.worker), op.path, op.before_us)
-
-    def _forget(self, op: Forget) -> None:
-        self.tree.forget(self._slot(op.worker), op.before_us)
-
-    def _end_gone(self, op: EndGone) -> None:
-        self.tree.end_gone(self._slot(op.worker), op.path, op.before_us, ends=op.ends)
-
-    def _remember_gone(self, op: WorkerGone) -> None:
-        """Keep a removal when the worker's row is used for another: settings may still name it."""
-        known = self._gone.get(op.worker, op)
-        self._gone[op.worker] = max(op, known, key=lambda gone: (gone.at_us, gone.replica))
+    def _remember_gone(self, removals: list[WorkerGone]) -> None:
+        """Keep removals whose workers' rows are used for others: settings may still name them."""
+        for op in removals:
+            known = self._gone.get(op.worker, op)
+            self._gone[op.worker] = max(op, known, key=lambda gone: (gone.at_us, gone.replica))
         if len(self._gone) > GONE_MAX:
-            oldest = min(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
-            del self._gone[oldest.worker]
+            by_age = sorted(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
+            self._gone = {gone.worker: gone for gone in by_age[-GONE_MAX:]}
 
     def _worker_put(self, op: WorkerPut) -> None:
         if not is_base_url(op.url):
             raise ValueError(f"{op.url[:200]!r} is no URL of a worker")
-        version = (op.at_us, op.replica, False)
+        generation = (*generation_of(op), False)
         gone = self._gone.get(op.worker)
         if gone is not None:
-            if version <= (gone.at_us, gone.replica, True):
+            if generation <= (gone.at_us, gone.replica, True):
                 return
             del self._gone[op.worker]
         slot = self._slot(op.worker)
         known = self._workers[op.worker]
-        if version <= known.version:
+        if known.entry is not None:
+            op = merged_entry(known.entry, op)
+            if op == known.entry:
+                return
+        elif generation <= known.version:
             return
         gone_us = max(known.gone_us, gone.at_us if gone is not None else 0)
         self._set_worker(
@@ -774,12 +847,12 @@ class FleetState:
                 op.draining,
                 op.capacity_tokens,
                 dict(op.labels),
-                version,
+                (op.at_us, op.replica, False),
                 gone_us=gone_us,
                 site=op.labels.get(SITE_LABEL) or self.rules.site,
                 drain_us=op.drain_us,
                 leaving=op.leaving,
-                knows=op.knows or {"": op.at_us},
+                entry=op,
             )
         )
 
@@ -789,7 +862,8 @@ class FleetState:
         known = self._workers[op.worker]
         gone_us = max(known.gone_us, op.at_us)
         version = (op.at_us, op.replica, True)
-        if version > known.version:
+        since = known.version if known.entry is None else (*generation_of(known.entry), False)
+        if version > since:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
@@ -797,12 +871,12 @@ class FleetState:
         self._bound(self._workers[op.worker])
 
     def _said_before_removal(self, op: Register) -> bool:
-        """Whether the row of the worker that this is about was freed after it was said."""
+        """True if the row of this worker was freed after the operation."""
         gone = self._gone.get(op.key)
         return gone is not None and op.at_us <= gone.at_us
 
     def _of_worker(self, op: Register) -> bool:
-        """Take in a word about a worker, unless that was removed since; False if it does not count."""
+        """Apply an operation on a worker, unless it was removed since; False if it does not count."""
         if self._said_before_removal(op):
             return False
         slot = self._slot(op.key)
@@ -828,9 +902,7 @@ class FleetState:
 
     def _fitted(self, op: Fitted) -> None:
         if self.registers.of(Fitted).put(op):
-            for worker in self._workers.values():
-                if worker.worker_class == op.worker_class:
-                    self.columns.price(worker.slot, self.service_model(op.worker_class))
+            self.columns.price(op.worker_class, self.service_model(op.worker_class))
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan

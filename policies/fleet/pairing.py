@@ -1,10 +1,10 @@
-"""Who can share a request: prefill workers, and the decode workers that take over from them.
+"""Prefill workers, and the decode workers that take over from them.
 
 A request that a *prefill* worker begins is ended by a *decode* worker of the same hand-over protocol, which
-needs room for its KV from the start. A plain worker needs no partner; neither does a decode worker of a
-protocol whose engines can prefill themselves, when it takes a request whole. What those may be, the fleet's
-labels say; who of them is well and serves a model, the registry does, once for each list of workers
-(`Pairing`). So a fleet of plain workers has none, and pays nothing.
+needs room for its KV from the start. A plain worker needs no partner; neither does a decode worker whose
+engine can prefill, when it takes a request whole. Labels say what a worker may be; the registry finds the
+healthy ones that serve a model, once for each list of workers (`Pairing`). A fleet of plain workers has no
+pairing, and pays nothing.
 """
 
 from collections.abc import Mapping
@@ -18,24 +18,25 @@ from numpy.typing import NDArray
 from policies.pricing.views import Slots
 
 SITE_LABEL = "site"
-"""Label of a worker that names where it stands; `Worker.site` also knows those without one."""
+"""Label of a worker's site; `Worker.site` also knows those without one."""
 
 HANDOVER_LABEL = "handover"
-"""Label that names its hand-over protocol, a key of `HAND_OVERS`."""
+"""Label of its hand-over protocol, a key of `HAND_OVERS`."""
 
 BOOTSTRAP_PORT_LABEL = "bootstrap_port"
 BOOTSTRAP_HOST_LABEL = "bootstrap_host"
-"""Labels of a prefill worker that say where decode workers come to."""
+"""Labels of a prefill worker: the address that decode workers connect to."""
 
 CONVERTIBLE_LABEL = "convertible"
 """Label of a worker whose role the slow loop may change: ``true``."""
 
 DP_SIZE_LABEL = "dp_size"
-"""Label that says how many data-parallel ranks its engine has."""
+"""Label of the number of its engine's data-parallel ranks."""
 
 KEEPS_PREFIXES_LABEL = "keeps_prefixes"
-"""Label of a decode worker: ``true`` if it keeps the prefixes that it was handed, and is sent only what it
-lacks, although its protocol does not say so (SGLang's ``--disaggregation-decode-enable-radix-cache``)."""
+"""Label ``true`` of a decode worker that keeps the prefixes it was handed, and is sent only the rest,
+although its protocol does not (SGLang's ``--disaggregation-decode-enable-radix-cache``).
+"""
 
 ALONE = -1
 """Group of a worker that needs no partner."""
@@ -77,42 +78,42 @@ HAND_OVERS: Mapping[str, HandOver] = MappingProxyType(
     }
 )
 """SGLang sends each chunk when it is computed, and its decode workers begin with an empty cache
-(srt/disaggregation/prefill.py, ``send_kv_chunk``), unless they are told to keep one: see the label. vLLM's
-ask for the blocks that they lack, and get them when the prefill is over: NIXL's read them, Mooncake's are
-written to by a sender that waits for ``send_meta.ready``
-(vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py)."""
+(srt/disaggregation/prefill.py, ``send_kv_chunk``), unless the label says otherwise. vLLM's ask for the
+blocks that they lack, and get them when the prefill is over: NIXL's read them, Mooncake's are written to
+by a sender that waits for ``send_meta.ready``
+(vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py).
+"""
 
 UNKNOWN = HandOver("")
-"""Of a protocol that is none of these: nothing is taken for granted."""
+"""Any other protocol: nothing is assumed."""
 
 
 class Partners(msgspec.Struct, frozen=True, eq=False):
-    """The decode workers that speak one hand-over protocol, and may be sent requests now.
-
-    Attributes:
-        protocol: Its name.
-        slots: Not empty, in rising order.
-    """
+    """Decode workers of one hand-over protocol that may be sent requests now; not empty, in rising order."""
 
     protocol: str
     slots: Slots
 
     @property
     def hand_over(self) -> HandOver:
-        """What it does."""
+        """Properties of the protocol."""
         return HAND_OVERS.get(self.protocol, UNKNOWN)
 
 
 class Pairing(msgspec.Struct, frozen=True, eq=False):
-    """Which workers of a list need a partner, and who may be it.
+    """Workers of a list that need a partner, and their partners.
 
     Attributes:
         slots: The list: all that may begin a request, in rising order. A decision may be about any of them.
-        groups: Of each the number of its partners; `ALONE` if it needs none: a plain worker, or a decode
-            worker that takes requests whole.
+        groups: Index of the partners of each; `ALONE` if it needs none: a plain worker, or a decode worker
+            that takes requests whole.
         partners: At least one.
     """
 
     slots: Slots
     groups: NDArray[np.intp]
     partners: tuple[Partners, ...]
+
+    def groups_of(self, slots: Slots) -> NDArray[np.intp]:
+        """Index of the partners of some workers of the list."""
+        return self.groups[np.searchsorted(self.slots, slots)]

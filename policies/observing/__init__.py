@@ -1,1 +1,9 @@
-"""Beside decisions: what a second policy would have chosen."""
+"""Observation beside decisions: the choices of a second policy."""
+
+from policies.observing.shadow import Comparison, Judged, Shadow
+
+__all__ = [
+    "Comparison",
+    "Judged",
+    "Shadow",
+]

@@ -1,38 +1,32 @@
-"""A second policy that is asked what it would choose, and never obeyed.
+"""A second policy that is asked for its choice and never obeyed.
 
-    decide ── weighed ──> Witness          of each request once, when it comes, whether it then waits or not
+    decide ── weighed ──> ShadowObserver   each request once, when it comes, whether it then waits or not
                              ├─ Shadow     asks another policy about a sample of them, and compares
                              └─ (an explanation, `router.explaining.explanation`)
 
-Both choices are judged by the same service-time model, on the fleet as it is: the predicted time to first
-token and the cached tokens of the one against those of the other. What is *not* in it: had the second policy
-decided before, other workers would hold other prompts and other queues. So a difference here says what the
-next request would gain or lose, not what the fleet would; for that, `cacheway simulate` replays a trace.
+Both choices are judged by one service-time model, on the fleet as it is: so a difference is the gain or loss
+of the next request, not of the fleet, whose caches would differ. `cacheway simulate` replays a trace for
+that.
 
-Who is sampled follows from the prompt alone, so all replicas ask about the same prompts and nothing is drawn.
-Where prefill and decode are apart the prefill worker is compared, on the side of a link that was chosen.
-
-Policies are functions of what they see: one that takes turns counts the turns of the active one
-(`policies.pricing.views.RequestView.sequence`), so that asking it moves nobody's turn.
+The sample follows from the prompt, so all replicas ask about the same prompts. For pairs, the prefill workers
+on the chosen side of a link are compared. Asking a policy that takes turns counts none.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
-from policies.disaggregation.candidate_sites import CandidatesBySite
-from policies.disaggregation.decode_selection import DecodeView
-from policies.disaggregation.offload import OffloadVerdict
+from policies.disaggregation.pair_decision import ScoredPair
+from policies.dispatch.ports import ScoredRequest
 from policies.fleet.fleet import FleetState
-from policies.pricing.views import Candidates, Chosen, RequestView, Shed
+from policies.pricing.views import Shed
 from policies.scoring import Policy
 from policies.scoring.placement import place
 from policies.state.rendezvous import weights
 
 MODELS_MAX = 100
-"""Models that are told apart; the rest is counted under `OTHERS`: names come from clients."""
+"""Models that are told apart; further ones count under `OTHERS`, since names come from clients."""
 
 OTHERS = "*"
 
@@ -40,52 +34,11 @@ NEWEST = 1000
 """Differences kept of each model, for their quantiles."""
 
 _SAMPLE = 0x9C5F_3D1B_6E2A_8477
-"""What a prompt is hashed against to see whether it is sampled: no worker's hash but by accident."""
-
-
-class ScoredRequest(msgspec.Struct, frozen=True, eq=False):
-    """A request as it was weighed when it came.
-
-    Attributes:
-        model: What it asks for, empty if it does not say.
-        view: The request.
-        everyone: Who may take it, on both sides of a link.
-        candidates: Those of the side that was chosen; all, if there is one side only.
-        policy: By which it was weighed.
-        first: What that policy chose, before anybody asked whose turn it is.
-        bucket: Length bucket of the request.
-        decode_view: At those who would decode it; None if one worker does all.
-        by_site: The candidates by what their KV crosses; None if nothing crosses a link.
-        verdict: Why that side; None if there was no choice.
-    """
-
-    model: str
-    view: RequestView
-    everyone: Candidates
-    candidates: Candidates
-    policy: Policy
-    first: Chosen | Shed
-    bucket: int
-    decode_view: DecodeView | None = None
-    by_site: CandidatesBySite | None = None
-    verdict: OffloadVerdict | None = None
-
-
-class ShadowObserver(Protocol):
-    """Who is told how requests are weighed."""
-
-    def weighed(self, weighed: ScoredRequest) -> None:
-        """A request came and was weighed; called before anything changes. Must not raise."""
+"""Hashed with a prompt to decide its sampling: equal to a worker's hash only by accident."""
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
-    """Two choices for one request.
-
-    Attributes:
-        agreed: Whether they are the same worker.
-        ttft_s: Predicted seconds to the first token of the second less those of the first.
-        cached_tokens: Predicted cached tokens of the second less those of the first.
-    """
+    """Two choices for one request: second less first, in seconds to the first token and cached tokens."""
 
     agreed: bool
     ttft_s: float
@@ -93,15 +46,9 @@ class Judged(msgspec.Struct, frozen=True, gc=False):
 
 
 class Comparison:
-    """All choices for the requests of one model.
+    """All choices for the requests of one model: sums, and the `NEWEST` differences.
 
-    Attributes:
-        judged: Requests of which both policies chose a worker.
-        agreed: Of these, those with the same.
-        unplaced: Requests for which the second policy considered nobody.
-        ttft_s: Sum of the differences (`Judged`).
-        cached_tokens: Likewise.
-        newest: The latest of them.
+    ``unplaced`` counts requests for which the second policy considered no worker, ``judged`` the others.
     """
 
     __slots__ = ("agreed", "cached_tokens", "judged", "newest", "ttft_s", "unplaced")
@@ -120,7 +67,7 @@ class Comparison:
         self.newest.append(judged)
 
     def quantiles(self, shares: tuple[float, ...]) -> tuple[list[float], list[float]]:
-        """Of the newest differences, in seconds and in tokens, those at these shares; 0 without any."""
+        """Quantiles of the newest differences, in seconds and in tokens; 0 without any."""
         newest = self.newest
         if not newest:
             return [0.0] * len(shares), [0.0] * len(shares)
@@ -130,22 +77,10 @@ class Comparison:
         return [seconds[row] for row in rows], [tokens[row] for row in rows]
 
 
-def _nobody(_: Judged | None) -> None:
-    """Nobody wants to know."""
-
-
 class Shadow:
-    """Asks another policy.
+    """Asks another policy about a share of the prompts.
 
-    Args:
-        policy: Which.
-        fleet: What is known of the workers.
-        ratio: Share of the prompts it is asked about, 0 to 1.
-        told: Hears of each; None stands for a request for which it considered nobody.
-
-    Attributes:
-        policy: As given.
-        ratio: As given.
+    ``report`` receives each result; None stands for a request for which it considered no worker.
     """
 
     def __init__(
@@ -153,39 +88,34 @@ class Shadow:
         policy: Policy,
         fleet: FleetState,
         ratio: float,
-        told: Callable[[Judged | None], None] = _nobody,
+        report: Callable[[Judged | None], None] = lambda _: None,
     ) -> None:
         assert 0.0 <= ratio <= 1.0
         self.policy = policy
         self.ratio = ratio
         self._fleet = fleet
         self._below = round(ratio * 2**64)
-        self._told = told
-        self._models: dict[str, Comparison] = {}
-
-    @property
-    def models(self) -> Mapping[str, Comparison]:
-        """What was found, by model."""
-        return self._models
+        self._report = report
+        self.models: dict[str, Comparison] = {}
 
     def samples(self, key: int) -> bool:
-        """Whether it is asked about a prompt."""
+        """True if it is asked about a prompt."""
         return weights(key, _SAMPLE) < self._below
 
     def weighed(self, weighed: ScoredRequest) -> None:
-        """Compare, if the request is sampled and the active policy chose anybody."""
+        """Compare, if the request is sampled and the active policy chose a worker."""
         first, policy, view = weighed.first, self.policy, weighed.view
         if isinstance(first, Shed) or not self.samples(view.key):
             return
         candidates = weighed.candidates
-        if weighed.decode_view is not None and policy.price is None:
+        if isinstance(weighed, ScoredPair) and policy.price is None:
             slots = weighed.decode_view.without_decode(candidates.slots)
             candidates = self._fleet.among(candidates, slots, weighed.bucket)
         second = place(view, candidates, policy)
         comparison = self._of(weighed.model)
         if isinstance(second, Shed):
             comparison.unplaced += 1
-            self._told(None)
+            self._report(None)
             return
         judged = Judged(
             second.slot == first.slot,
@@ -193,12 +123,12 @@ class Shadow:
             float(second.safe_tokens - first.safe_tokens),
         )
         comparison.add(judged)
-        self._told(judged)
+        self._report(judged)
 
     def _of(self, model: str) -> Comparison:
-        known = self._models.get(model)
-        if known is None:
-            if len(self._models) >= MODELS_MAX:
+        comparison = self.models.get(model)
+        if comparison is None:
+            if len(self.models) >= MODELS_MAX:
                 model = OTHERS
-            known = self._models.setdefault(model, Comparison())
-        return known
+            comparison = self.models.setdefault(model, Comparison())
+        return comparison

@@ -1,1 +1,1 @@
-"""What a decision sees of workers, as columns, and the time that a request would need on each of them."""
+"""Views of requests and workers, as columns, and the time that a request needs on each worker."""

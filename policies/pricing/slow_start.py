@@ -1,8 +1,5 @@
 """Slow start: a worker that returns takes a growing share of the requests.
 
-Whether a request may go to a worker that returned ``elapsed`` ago is drawn by rendezvous hashing, so that all
-replicas let the same requests through and no state is kept:
-
     share
       1 ┤            ______
         │         .'
@@ -10,8 +7,9 @@ replicas let the same requests through and no state is kept:
         └──────┬────┬───────> elapsed
          0.1 ramp   ramp
 
-The draw is independent of the one that breaks ties in `policies.scoring.placement`, which would send every
-request that is let through there.
+Rendezvous hashing draws, so that all replicas let the same requests through and no state is kept. The draw is
+independent of the tie break in `policies.scoring.placement`, which would send every request let through
+there.
 """
 
 import numpy as np
@@ -24,16 +22,11 @@ SHARE_MIN = 0.1
 """Share of a worker that has just returned: enough to see whether it is well."""
 
 _DRAW = 0x51
-"""Which of a key's turns decides: any but those that policies count from 0."""
+"""Turn of a key that decides: any but those that policies count from 0."""
 
 
 def shares(elapsed_us: Floats, ramp_us: float) -> Floats:
-    """Share of the requests that workers take which returned so long ago, in [0.1, 1].
-
-    Args:
-        elapsed_us: Since they returned.
-        ramp_us: How long it takes to the full share, > 0.
-    """
+    """Share of the requests, in [0.1, 1], of workers that returned so long ago; 1 after ``ramp_us`` > 0."""
     grown: Floats = np.clip(elapsed_us / ramp_us, SHARE_MIN, 1.0)
     return grown
 
@@ -41,13 +34,6 @@ def shares(elapsed_us: Floats, ramp_us: float) -> Floats:
 def admitted(
     key: int, worker_hash: NDArray[np.uint64], elapsed_us: Floats, ramp_us: float
 ) -> NDArray[np.bool_]:
-    """Which workers a request may go to.
-
-    Args:
-        key: Of the request, 64-bit.
-        worker_hash: 64-bit hashes of the worker ids.
-        elapsed_us: Since each returned.
-        ramp_us: How long it takes to the full share, > 0.
-    """
+    """Mask of the workers, by the hashes of their ids, that a request with a 64-bit key may go to."""
     mask: NDArray[np.bool_] = rank_costs(turn_key(key, _DRAW), worker_hash) < shares(elapsed_us, ramp_us)
     return mask

@@ -1,15 +1,14 @@
-"""What a worker would need for a request: one assembly, for one worker and for columns of many.
+"""Time that a request needs on a worker: one assembly, for one worker and for columns of many.
 
     V' = max(V + A, F, W)       A   work of the waiting requests that go first (`policies.state.queue_view`)
     x  = s(u, c) + X + P + D    F   the fetch from the cache that it shares, if that is sooner
                                 W   until a decode worker has room
                                 X   exposed transfer
                                 P   price of leaving the length bucket (`policies.state.buckets`)
-                                D   what requests lose that are decoded there (`policies.pricing.views.Ships`)
+                                D   loss of the requests decoding there (`policies.pricing.views.Ships`)
 
-A few workers cost less one by one, as plain numbers; a vector operation on four rows takes 0.3 to 1 us, and a
-decision a dozen of them. So the formulas are written once, for `Number`, and take their minimum, maximum and
-choice from an `Arithmetic`.
+A few workers cost less one by one, as plain numbers: a vector operation on four rows takes 0.3 to 1 us, and a
+decision a dozen of them. So the formulas are written once, for `Number`, over an `Arithmetic`.
 """
 
 from collections.abc import Callable
@@ -24,13 +23,7 @@ from policies.state.queue_view import QueueView
 
 
 class Arithmetic(NamedTuple, Generic[Number]):
-    """Operations that numbers and columns do not share.
-
-    Attributes:
-        least: The lesser of two.
-        greatest: The greater of two.
-        pick: The second where the first is true, else the third.
-    """
+    """Operations that differ for numbers and columns; ``pick(condition, one, other)`` chooses."""
 
     least: Callable[[Any, Any], Number]
     greatest: Callable[[Any, Any], Number]
@@ -46,19 +39,16 @@ COLUMNS: Arithmetic[Floats] = Arithmetic(np.minimum, np.maximum, np.where)
 
 
 class Prices(NamedTuple, Generic[Number]):
-    """What the prefill on a worker costs, or on each of many.
+    """Prices of the prefill on a worker, or on each of many.
 
     Attributes:
-        slot: Its row in the fleet state; of many, an array or a slice.
-        a_s: Service model: fixed seconds per prefill.
-        b_s: Service model: seconds per uncached token at an empty context.
-        c0_tokens: Service model: context that doubles the cost of a token.
-        congestion_per_s: kappa (`policies.fleet.columns`).
+        slot: Row in the fleet state; of many, an array or a slice.
+        a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
         transfer_s: X without a hand-over.
-        fetching: From its pool: slot of the pool, base_s, token_s, tokens_min; None without a pool.
-        visiting: Of a request of another length bucket: token_s, middle_tokens; None at home.
-        evicting: Of a cache that may be full: seconds that are lost with each token that is pushed out, and
-            tokens that still fit (`policies.fleet.columns`); None while there is room.
+        fetching: Slot of its pool, base_s, token_s, tokens_min; None without a pool.
+        visiting: For a request of another length bucket: token_s, middle_tokens; None at home.
+        evicting: For a cache that may be full: seconds lost with each token that is pushed out, and tokens
+            that still fit (`policies.fleet.columns`); None while there is room.
     """
 
     slot: Any
@@ -73,19 +63,17 @@ class Prices(NamedTuple, Generic[Number]):
 
 
 class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
-    """What one worker would need for a request, or each of many; all in seconds but tokens.
+    """Time of a request on one worker, or on each of many (``slot``); all in seconds but tokens.
 
     Attributes:
-        slot: Its row in the fleet state; of many, an array or a slice.
-        safe_tokens: Its window-safe match, with what it fetches.
-        fetched_tokens: Of these, what comes from its pool.
-        service_s: s: the prefill of the rest.
-        ready_s: V': when it could begin, with the match at hand.
-        work_s: x: prefill, exposed transfer, and the price of a spill and of a stall.
-        congestion_per_s: kappa.
+        safe_tokens: Window-safe match, with the tokens it fetches.
+        fetched_tokens: The part of them that comes from its pool.
+        service_s: s: prefill of the rest.
+        ready_s: V'.
+        work_s: x.
         transfer_s: X.
-        stall_s: What is in x of what others lose.
-        settled_s: The part of V' during which those who come later stay behind this request.
+        stall_s: D.
+        settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
         evict_s: Expected price of computing again what it pushes out of the cache.
     """
@@ -112,29 +100,21 @@ def assemble(
     math: Arithmetic[Number],
     prices: Prices[Number],
     prompt_tokens: float,
-    cached: Number,
-    pooled: Number | None,
+    match: tuple[Number, Number | None],
     backlog_s: Number,
     *,
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
 ) -> Timing[Number]:
-    """Put together what a worker would need.
+    """Assemble the time of a request on a worker.
 
-    Args:
-        math: Of `Number`.
-        prices: Of the worker.
-        prompt_tokens: Of the request.
-        cached: Its window-safe match.
-        pooled: The same with what its pool holds; None if nothing is to be had there.
-        backlog_s: V: prefill reserved there and not done.
-        queue: The waiting queue; None if requests do not wait in the gateway.
-        waiting: Its answers; None if nobody waits.
-        shipped: W, X and D of the worker in a slot, of a prefill of so many seconds; None if no request is
-            split.
+    ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
+    is V; ``queue`` is None if requests do not wait in the gateway, ``waiting`` if no request waits;
+    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
+    cached, pooled = match
     uncached = prompt_tokens - cached
     # `service_s`, written out: four workers would be four calls more for each request.
     prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)

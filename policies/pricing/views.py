@@ -1,17 +1,16 @@
-"""What a decision may see: frozen views of one request and of the workers that may take it.
+"""Views for a decision: frozen, of one request and of the workers that may take it.
 
-Workers come as *columns*: one numpy array per property, one row per candidate, so that
-scoring 1,000 workers costs a dozen vector operations and no Python loop. A formula
-written for columns reads like the formula on paper. A column is gathered when it is asked for.
+Workers come as *columns*, one numpy array per property with one row per candidate, so that scoring 1,000
+workers costs a dozen vector operations and no Python loop. Columns are gathered on demand. A few workers cost
+less one by one (`policies.pricing.timing`).
 
-A few workers cost less one by one, as plain numbers (`policies.pricing.timing`).
-
-They are msgspec structs, not dataclasses: one of each is made per request, and a frozen dataclass sets
-its fields one by one in Python (0.15 us each, a third of a small placement).
+Views are msgspec structs: a frozen dataclass, made for each request, sets its fields one by one in Python
+(0.15 us each, a third of a small placement).
 """
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -24,8 +23,8 @@ from policies.state.queue_view import QueueView
 from radix import Match
 
 FEW_MAX = 16
-"""So many candidates are priced one by one; with more, columns are cheaper
-(``python -m loadtest.bench.decision --workers 12 16 24``)."""
+"""Most candidates that are priced one by one; with more, columns are cheaper (``python -m
+loadtest.bench.decision --workers 12 16 24``)."""
 
 Slots = NDArray[np.intp]
 
@@ -33,12 +32,9 @@ Slots = NDArray[np.intp]
 class RequestView(msgspec.Struct, frozen=True, gc=False):
     """One request, as policies see it.
 
-    Attributes:
-        key: 64-bit hash of the whole prompt (or session): breaks ties by rendezvous hashing.
-        prefix_key: 64-bit hash of the start of the prompt, for the hashing policies.
-        prompt_tokens: Estimated prompt length, > 0.
-        output_tokens: Expected output length, >= 0.
-        sequence: How many requests this replica has placed before: what turn-taking policies count.
+    ``key`` is the 64-bit hash of the whole prompt (or session), which breaks ties by rendezvous hashing,
+    ``prefix_key`` that of the prompt's start. ``sequence`` counts the requests that this replica placed
+    before.
     """
 
     key: int
@@ -48,14 +44,16 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
-class Pools(msgspec.Struct, frozen=True, gc=False):
-    """The caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
+class _Rows(msgspec.Struct, frozen=True, gc=False):
+    def only(self, rows: NDArray[np.intp]) -> Self:
+        return type(self)(*[column[rows] for column in msgspec.structs.astuple(self)])
 
-    Attributes:
-        slots: Row number of the pool in the fleet state; of the worker itself if it has none.
-        base_s: Seconds before a fetch brings anything.
-        token_s: Seconds per token of it.
-        tokens_min: Fewer are not fetched; +inf if there is no pool.
+
+class Pools(_Rows, frozen=True, gc=False):
+    """Caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
+
+    ``slots`` are rows of the fleet state, the worker's own without a pool; ``base_s`` passes before a fetch
+    brings anything, and fewer than ``tokens_min`` are not fetched: +inf without a pool.
     """
 
     slots: Slots
@@ -63,62 +61,41 @@ class Pools(msgspec.Struct, frozen=True, gc=False):
     token_s: Floats
     tokens_min: Floats
 
-    def only(self, rows: NDArray[np.intp]) -> "Pools":
-        """The same of some candidates."""
-        return Pools(self.slots[rows], self.base_s[rows], self.token_s[rows], self.tokens_min[rows])
 
+class Spills(_Rows, frozen=True, gc=False):
+    """Distance of candidates from the length bucket of the requests, one row each (`policies.state.buckets`).
 
-class Spills(msgspec.Struct, frozen=True, gc=False):
-    """How far candidates are from the length bucket of the requests, one row each (`policies.state.buckets`).
-
-    Attributes:
-        steps: Number of the worker's bucket less the requests'; 0 at home, and where any length is taken.
-        token_s: What `policies.state.buckets.spill_s` calls so; 0 at home.
-        middle_tokens: Middle of the worker's bucket.
+    ``steps`` is the worker's bucket less the requests', 0 at home and where any length is taken; ``token_s``
+    is that of `policies.state.buckets.spill_s`, 0 at home.
     """
 
     steps: NDArray[np.intp]
     token_s: Floats
     middle_tokens: Floats
 
-    def only(self, rows: NDArray[np.intp]) -> "Spills":
-        """The same of some candidates."""
-        return Spills(self.steps[rows], self.token_s[rows], self.middle_tokens[rows])
 
-
-class Evictions(msgspec.Struct, frozen=True, gc=False):
+class Evictions(_Rows, frozen=True, gc=False):
     """Price of pushing tokens out of the candidates' caches, one row per candidate (`fleet.columns`).
 
-    Attributes:
-        token_s: Expected seconds to compute a pushed out token again; 0 where nothing is known of the cache.
-        free_tokens: Tokens that fit before anything is pushed out.
+    ``token_s`` is what computing a pushed out token again is expected to take, 0 for an unknown cache; before
+    that ``free_tokens`` fit.
     """
 
     token_s: Floats
     free_tokens: Floats
 
-    def only(self, rows: NDArray[np.intp]) -> "Evictions":
-        """The same of some candidates."""
-        return Evictions(self.token_s[rows], self.free_tokens[rows])
-
 
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
-    """What of the candidates does not change with every request; all arrays have the same length n >= 1.
+    """Columns of the candidates that do not change with every request; all have the same length n >= 1.
 
     Attributes:
-        slots: Row number of the worker in `policies.fleet.fleet.FleetState` (intp).
-        index: The same, as a slice if they follow each other: what selects them from a column of all slots.
+        slots: Row of the worker in `policies.fleet.fleet.FleetState` (intp).
+        index: ``slots``, as a slice if they are contiguous: selects them from a column of all slots.
         worker_hash: 64-bit hash of the worker id (uint64), for rendezvous and consistent hashing.
-        held_tokens: Tokens the tree believes this worker holds.
-        a_s: Service model: fixed seconds per prefill.
-        b_s: Service model: seconds per uncached token at an empty context.
-        c0_tokens: Service model: context that doubles the cost of a token.
+        a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
         congestion_per_s: kappa, per second (`policies.fleet.columns`).
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
-        pools: What they can fetch from; None if nobody has a pool.
-        spills: How far they are from the requests' length bucket; None if all are at home.
-        evictions: What they lose with what is pushed out; None if no cache is full.
-        delayed_ratio: Chance that a later request is delayed by work on one of them while nobody waits.
+        delayed_ratio: Chance that work on one of them delays a later request while no request waits.
     """
 
     slots: Slots
@@ -136,7 +113,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     delayed_ratio: float = 1.0
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
-        """The same of some candidates."""
+        """Rows of some candidates."""
         slots, pools, spills, evictions = self.slots[rows], self.pools, self.spills, self.evictions
         return SlowColumns(
             slots,
@@ -156,7 +133,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def prices(self) -> Prices[Floats]:
-        """What the prefill on each of them depends on."""
+        """Prices of the prefill on each of them."""
         pools, spills, evictions = self.pools, self.spills, self.evictions
         return Prices(
             self.index,
@@ -171,7 +148,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         )
 
     def prices_at(self, row: int) -> Prices[float]:
-        """What the prefill on one of them depends on."""
+        """Prices of the prefill on one of them."""
         pools, spills, evictions = self.pools, self.spills, self.evictions
         return Prices(
             self.slots.item(row),
@@ -198,26 +175,18 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ships(msgspec.Struct, frozen=True, gc=False):
-    """What it costs to split a request between two workers, or not to (`disaggregation.decode_selection`).
+    """Cost of splitting a request between two workers, or of not splitting it.
 
     Candidates that would hand the request over alike, to the same decode workers over the same link, share a
-    *route*, and so a price:
+    *route* (by slot; 0 for a worker that does all alone), and so a price
+    (`policies.disaggregation.decode_selection`):
 
-        V' = max(V', W)                      W: until a decode worker has room
+        V' = max(V', W)                      W: room_s, until a decode worker has room
         X = base + max(0, send - overlap·s)  s: the prefill, during which a share of the KV is sent already
 
-    A candidate that decodes, plain or not, stalls what it is decoding while it prefills: an engine either
-    prefills first and decodes then, or does both in one step, which takes as much longer. So its n requests
-    lose up to s each, and ``n·s`` is added to the price, as what others lose (theory E2: kappa's term is what
-    those lose who wait; these are already served). A prefill worker stalls nobody.
-
-    Attributes:
-        routes: By slot: number of the route, 0 for a worker that does all alone.
-        room_s: W of each route.
-        base_s: Of each route: round trips, and the wait for the link.
-        send_s: Of each route: KV bytes over the rate.
-        overlap_ratio: Of each route.
-        splits: By slot: 1 for prefill workers, which decode nothing, else 0.
+    A candidate that decodes, plain or not (``splits`` is 0 in its slot), stalls its n decoding requests while
+    it prefills, by up to s each: an engine prefills first, or does both in one longer step. So ``n·s`` is
+    added to the price, as a loss of others (theory E2: kappa's term covers those that wait).
     """
 
     routes: NDArray[np.intp]
@@ -228,7 +197,7 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
     splits: Floats
 
     def columns(self, loads: Loads, index: slice | Slots, prefill_s: Floats) -> tuple[Floats, Floats, Floats]:
-        """W, X and what others lose, of the candidates of an index."""
+        """W, X and the loss of others, of the candidates of an index."""
         routes = self.routes[index]
         exposed_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
         exposed_s += self.base_s[routes]
@@ -237,7 +206,7 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
         return self.room_s[routes], exposed_s, decoding * prefill_s
 
     def at(self, loads: Loads, slot: int, prefill_s: float) -> tuple[float, float, float]:
-        """The same of one candidate."""
+        """W, X and the loss of others, of one candidate."""
         route = self.routes.item(slot)
         if self.splits.item(slot):
             late_s = self.send_s.item(route) - self.overlap_ratio.item(route) * prefill_s
@@ -247,18 +216,15 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
-    """The workers that may take a request, n >= 1, seen as they are: to be read before the next operation.
+    """Workers that may take a request, n >= 1: a live view, to be read before the next operation.
 
     Attributes:
-        slow: What does not change with every request.
-        few: The same row by row, if they are so few that this is cheaper than columns; else empty.
-        matches: How much of each prompt they hold, without prompts of which nobody holds anything.
-        loads: What they have been given.
+        few: ``slow`` row by row, if that is cheaper than columns; else empty.
+        matches: Match of each prompt; prompts of which no worker holds anything are left out.
         prompt_tokens: No match is longer.
         tokens_per_block: Estimated tokens in a block of these prompts.
-        now_us: Log time.
-        ships: What it costs to split the request; None if nobody would.
-        queue: What waits for them; None if requests do not wait in the gateway.
+        ships: None if no request would be split.
+        queue: None if requests do not wait in the gateway.
     """
 
     slow: SlowColumns
@@ -277,7 +243,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def slots(self) -> Slots:
-        """Row number of each in the fleet state."""
+        """Row of each in the fleet state."""
         return self.slow.slots
 
     @property
@@ -292,7 +258,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def safe_tokens(self) -> Floats:
-        """Window-safe prefix match, 0 <= safe <= matched. What a score uses."""
+        """Window-safe prefix match, 0 <= safe <= matched, for scores."""
         return self._tokens([match.safe for match in self.matches], self.slow.index)
 
     @property
@@ -317,11 +283,11 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def held_tokens(self) -> Floats:
-        """Tokens the tree believes each holds."""
+        """Tokens that the tree believes each holds."""
         return self.slow.held_tokens
 
     def times(self, prompt_tokens: float) -> Timing[Floats]:
-        """What each would need for a request (`policies.pricing.timing`)."""
+        """Time of a request on each (`policies.pricing.timing`)."""
         slow, own, queue, ships = self.slow, self.safe_tokens, self.queue, self.ships
         pools, pooled = slow.pools, None
         if pools is not None and self.matches:
@@ -330,8 +296,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             COLUMNS,
             slow.prices,
             prompt_tokens,
-            own,
-            pooled,
+            (own, pooled),
             self.backlog_s,
             queue=queue,
             waiting=None
@@ -341,7 +306,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         )
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
-        """The same of a few workers, one by one."""
+        """Time of a request on a few workers, one by one."""
         now_us, backlog_at_s, queue, ships = self.now_us, self.loads.backlog_at_s, self.queue, self.ships
         tokens_per_block, tokens_max = self.tokens_per_block, self.prompt_tokens
         waiting = None if queue is None or queue.tickets is None else queue.at
@@ -361,8 +326,10 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                     NUMBERS,
                     worker,
                     prompt_tokens,
-                    cached if cached < tokens_max else tokens_max,
-                    pooled if pooled is None or pooled < tokens_max else tokens_max,
+                    (
+                        cached if cached < tokens_max else tokens_max,
+                        pooled if pooled is None or pooled < tokens_max else tokens_max,
+                    ),
                     backlog_at_s(worker.slot, now_us),
                     queue=queue,
                     waiting=waiting,
@@ -372,30 +339,19 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return timings
 
     def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
-        """Those at home, and of the others those that would answer sooner, at their price, than all at home.
+        """Candidates at home, and others that would answer sooner, at their price, than all at home.
 
-        So policies that do not count in seconds spill when seconds say so, and to nobody else.
+        So policies that do not count in seconds spill only where seconds say so.
         """
         spills = self.slow.spills
         if spills is None:
             return self
         times = self.times(prompt_tokens)
         ttft_s, home = times.ready_s + times.work_s, spills.steps == 0
-        kept = home | (ttft_s < ttft_s[home].min(initial=np.inf))
-        if kept.all():
+        worth = home | (ttft_s < ttft_s[home].min(initial=np.inf))
+        if worth.all():
             return self
-        slow = self.slow.only(kept.nonzero()[0])
-        return Candidates(
-            slow,
-            [],
-            self.matches,
-            self.loads,
-            self.prompt_tokens,
-            self.tokens_per_block,
-            self.now_us,
-            self.ships,
-            self.queue,
-        )
+        return msgspec.structs.replace(self, slow=self.slow.only(worth.nonzero()[0]), few=[])
 
     def _safe_blocks(self, slots: list[int]) -> list[int]:
         """Window-safe match of each in blocks, over all prompts."""
@@ -406,7 +362,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def deepest_tokens(self) -> float:
-        """No match is longer, not even of a worker that is no candidate; there are ``matches``."""
+        """Longest match of any worker, even of one that is no candidate; needs ``matches``."""
         blocks = sum([match.depths[-1] for match in self.matches])
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
@@ -416,7 +372,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
     def _tokens(self, columns: list[NDArray[np.int32]], rows: slice | Slots) -> Floats:
-        """What a sum of matches is in tokens."""
         if not columns:
             return np.zeros(len(self))
         blocks = columns[0][rows]
@@ -427,22 +382,19 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """The outcome: this worker, and what is expected of it.
+    """The outcome: this worker, and its prediction.
 
     Attributes:
         slot: Row of the worker in the fleet state.
-        matched_tokens: Its prefix match.
-        safe_tokens: Its window-safe match: the tokens we predict the engine to reuse.
-        uncached_tokens: Prompt minus safe tokens.
-        service_s: Predicted prefill time.
-        estimated_ttft_s: Predicted backlog plus fetch plus prefill plus transfer.
-        reason: Why, as a stable word for metrics and logs (see `policies.scoring.placement`).
-        fetched_tokens: Of the safe tokens, what the worker would fetch from its pool.
-        queue_s: Predicted seconds until the prefill can begin: backlog, fetch, and room for the KV elsewhere.
-        transfer_s: Predicted exposed transfer.
+        safe_tokens: Window-safe match: the tokens that the engine is predicted to reuse.
+        estimated_ttft_s: Backlog plus fetch plus prefill plus transfer.
+        reason: Stable word for metrics and logs (see `policies.scoring.placement`).
+        fetched_tokens: The part of the safe tokens that comes from its pool.
+        queue_s: Seconds until the prefill can begin: backlog, fetch, and room for the KV elsewhere.
+        transfer_s: Exposed transfer.
         stall_s: Seconds that the requests decoding there would lose.
         others_s: Seconds that waiting and later requests would lose, if the policy prices that.
-        tpot_s: Of a decode worker: predicted seconds per output token.
+        tpot_s: Seconds per output token, of a decode worker.
     """
 
     slot: int
@@ -461,13 +413,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shed(msgspec.Struct, frozen=True, gc=False):
-    """The outcome: nobody may take it now.
-
-    Attributes:
-        reason: Stable word for metrics, logs and the error code.
-        retry_after_s: When trying again is sensible, seconds, > 0.
-        detail: What else there is to say, for people.
-    """
+    """The outcome: no worker may take it now. ``reason`` is a stable word for metrics, logs and errors."""
 
     reason: str
     retry_after_s: float

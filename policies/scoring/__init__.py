@@ -1,11 +1,11 @@
 """One file per placement policy, one registry.
 
-A policy turns one request and the columns of its candidates into costs: the lowest wins, +inf
-means not considered. `policies.scoring.placement` picks and breaks ties; a policy returns columns that
-nobody changes, sometimes a candidate's own.
+A policy turns one request and the columns of its candidates into costs: the lowest wins, +inf is not
+considered. `policies.scoring.placement` picks and breaks ties. The columns that a policy returns may be the
+candidates' own, and must not be changed.
 
 Policies that only add up seconds (`expected_cost`, `min_ttft`) are written as the *price* of one worker, a
-formula for numbers and for columns alike, so that a few candidates can be priced without making columns.
+formula for numbers and columns alike, so that a few candidates need no columns.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from policies.scoring.uniform import uniform
 DEFAULT_POLICY = "expected_cost"
 
 SECONDS = "seconds"
-"""Unit of those that price time."""
+"""Unit of policies that price time."""
 
 
 class Price(Protocol):
@@ -49,12 +49,11 @@ class Policy:
     """A scoring rule, ready to use.
 
     Attributes:
-        name: Its name in the registry, for metrics and logs.
         costs: One cost per candidate; the lowest wins, +inf is not considered.
-        uses_cache: Whether costs depend on what workers have cached.
-        price: The same for one worker, if seconds are all that it looks at.
-        unit: What a cost is counted in, for people.
-        left_out: What +inf means, for people: said of the worker.
+        uses_cache: True if costs depend on what workers have cached.
+        price: ``costs`` of one worker, if seconds decide alone.
+        unit: Unit of a cost, for people.
+        left_out: Meaning of +inf, for people: said of the worker.
     """
 
     name: str
@@ -67,16 +66,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An entry of the registry: a scoring function or a price.
-
-    Attributes:
-        costs: The scoring function; takes its options as a third argument if it has any.
-        options: Their dataclass.
-        uses_cache: See `Policy`.
-        price: See `Policy`.
-        unit: See `Policy`.
-        left_out: See `Policy`.
-    """
+    """An entry of the registry, as `Policy`; ``costs`` takes an instance of ``options``, if there are any."""
 
     costs: Callable[..., Floats]
     options: type[Any] | None = None
@@ -122,13 +112,15 @@ POLICIES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 
+DECODE_COST = "decode_cost"
+"""Default policy for decode workers (`policies.disaggregation.decode_selection`)."""
+
+DECODE_POLICIES = (DECODE_COST, *POLICIES)
+"""Policies for decode workers: the policies of prefill workers may choose them, too."""
+
 
 def make_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy:
-    """Make a policy by name.
-
-    Args:
-        name: A key of `POLICIES`.
-        options: Its options; what is missing keeps its default.
+    """Make a policy by name; options that are missing keep their defaults.
 
     Raises:
         ValueError: Unknown name or option, or a value out of range; the message lists what is valid.

@@ -2,11 +2,10 @@
 
     score = match_weight·safe/prompt - V/max(V)      the highest wins; cost = -score
 
-arXiv:2607.13095, section 4.1, which publishes neither the weight nor how load is normalised.
-Here load is *seconds of backlog* over those of the busiest candidate, since that is what
-mattered most in theory E3 (iv): mean TTFT 0.83 s against 1.31 s with load in requests, which
-is blind to size. Weight 1 did better than 2 (E3 v). A constant weight is exact at one operating
-point only (E1), and with a weight of 1 or more no load outvotes a full match.
+arXiv:2607.13095, section 4.1, which publishes neither the weight nor how load is normalised. Here load is
+*seconds of backlog* over those of the busiest candidate, which mattered most in theory E3 (iv): mean TTFT
+0.83 s against 1.31 s with load in requests, which is blind to size. Weight 1 did better than 2 (E3 v). A
+constant weight is exact at one operating point only (E1); from 1 on, no load outvotes a full match.
 """
 
 from dataclasses import dataclass

@@ -5,29 +5,24 @@
 
     cost = V' + x                          this request's time to first token
          + n·x                             the n waiting requests that it overtakes, each delayed by x
-         + kappa·x·(L + x/2)               those who will come
-         + E                               what it pushes out of a full cache
+         + kappa·x·(L + x/2)               later requests
+         + E                               tokens that it pushes out of a full cache
 
-**Those who come later** (theory E2). A job of size x delays an arrival by x if that arrival comes while the
-job waits and stays behind it, and by what is left of x if it comes while the job is served. With arrivals at
-rate lambda, ``lambda·x·(L + x/2)``: L is the part of the wait in which later arrivals stay behind, and x/2
-the mean of what is left of the service. Each delay also delays those behind the delayed one: 1/(1 - rho) in
-all. So ``kappa = lambda/(1 - rho)``, measured, not tuned (`policies.fleet.columns`).
+**Later requests** (theory E2). A job of size x delays an arrival by x if that comes while the job waits and
+stays behind it, and by the rest of x if it comes while the job is served: with arrivals at rate lambda,
+``lambda·x·(L + x/2)``. Each delay also delays those behind the delayed one: 1/(1 - rho) in all. So ``kappa =
+lambda/(1 - rho)``, measured, not tuned (`policies.fleet.columns`).
 
-**L depends on the order.** Where engines serve what comes first (no queue in the gateway), everybody who
-comes later stays behind: L = V', and the term is that of M/G/1. In the gateway's queue a later, shorter
-request goes first (`policies.state.waiting`), and whom this one delays among those that wait already is known
-and counted, n. Only what is in the engine is served as it came: L = min(V, target backlog). Charging
-kappa·x·V' there too would be a delay that nobody suffers, and drives sessions from the worker that holds them
-(decision 0048).
+**L**, the part of the wait in which later arrivals stay behind, depends on the order. Where engines serve in
+order of arrival (no queue in the gateway), L = V': M/G/1. In the gateway's queue a later, shorter request
+goes first, and n counts the delayed ones (`policies.state.waiting`), so only work in the engine counts: L =
+min(V, target backlog). Charging kappa·x·V' there would be a delay that no request suffers, and drives
+sessions from the worker that holds them (decision 0048).
 
-**Data-parallel ranks** serve several prompts at a time; V and A are predicted work, and what queues really
-take of it is learned (`policies.fleet.admission`). **Pairs** add the wait for room at a decode worker to V'
-and the exposed transfer to x; the delay of those that are decoded beside the prefill is part of x
+**Data-parallel ranks** serve several prompts at a time; V and A are predicted work, and the ratio of real
+queueing time to it is learned (`policies.fleet.admission`). **Pairs** add the wait for a decode worker to V',
+and the exposed transfer and the delay of requests decoding beside the prefill to x
 (`policies.pricing.views.Ships`).
-
-**E** is the price of computing again what is pushed out, times the chance that somebody wants it
-(`policies.fleet.columns`).
 
 With little load it is `min_ttft`; with much it is the product of size and queue that `lmetric` uses.
 """

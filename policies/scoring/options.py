@@ -1,7 +1,7 @@
 """Options of a policy: a frozen dataclass whose fields are numbers with a range.
 
-The registry (`policies.scoring`) reads names, defaults and ranges from the dataclass, so that
-a wrong option is refused with a sentence and the documentation can list the right ones.
+The registry (`policies.scoring`) reads names, defaults and ranges from the dataclass, for refusals and the
+documentation.
 """
 
 from collections.abc import Mapping
@@ -16,26 +16,18 @@ def option(default: float, *, low: float = 0.0, high: float = inf) -> Any:
 
 
 def checked_options(policy: str, kind: type[Any] | None, values: Mapping[str, float]) -> Any:
-    """Make the options of a policy from what somebody wrote.
-
-    Args:
-        policy: Its name, for the message.
-        kind: Its options dataclass; None if it has no options.
-        values: By name; what is missing keeps its default.
-
-    Returns:
-        An instance of ``kind``, or None without one.
+    """Make the options of a policy from a user's values; None if ``kind``, its dataclass, is None.
 
     Raises:
         ValueError: An unknown name, or a value out of range.
     """
-    known = {} if kind is None else {entry.name: entry for entry in fields(kind)}
+    declared = {} if kind is None else {entry.name: entry for entry in fields(kind)}
     for name, value in values.items():
-        if name not in known:
+        if name not in declared:
             raise ValueError(
-                f"policy {policy!r} has no option {name!r}; it has: {', '.join(sorted(known)) or 'none'}"
+                f"policy {policy!r} has no option {name!r}; it has: {', '.join(sorted(declared)) or 'none'}"
             )
-        low, high = known[name].metadata["low"], known[name].metadata["high"]
+        low, high = declared[name].metadata["low"], declared[name].metadata["high"]
         if not (isfinite(value) and low <= value <= high):
             wanted = f"at least {low:g}" if high == inf else f"between {low:g} and {high:g}"
             raise ValueError(f"option {name!r} of policy {policy!r} must be {wanted}, not {value!r}")

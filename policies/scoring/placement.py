@@ -1,20 +1,19 @@
-"""Score, then pick: which of the candidates takes a request.
+"""Score, then pick the candidate that takes a request.
 
-Who is a candidate (model, role, health, drain) is decided before; what each one costs, by the policy. Workers
-of another length bucket than the request's cost more (`policies.state.buckets`); policies that do not count
-in seconds see them only if they are worth it. Here the lowest cost wins. Costs within 1e-9 of each other are
-a tie, and a tie goes to the worker with the highest rendezvous weight for (request key, worker): spread
-evenly over requests, the same in every replica, and no worker is favoured by its row.
+The policy prices the candidates; the lowest cost wins. Workers of another length bucket cost more
+(`policies.state.buckets`); policies without seconds see them only if they are worth it. Costs within 1e-9 of
+each other are a tie, which goes to the highest rendezvous weight for (request key, worker): even over
+requests, the same in every replica, independent of rows.
 
-Why the chosen one was chosen (`Reason`), judged by the window-safe match:
+The reason for the choice (`Reason`) goes by the window-safe match:
 
     spilled_up, spilled_down
                it belongs to a longer or a shorter length bucket than the request
     only       there was one candidate
     fetched    it fetches what it lacks from the cache that it shares (`policies.fleet.cache_pools`)
-    cold       nobody has a match
-    affinity   nobody has a longer match than the chosen one
-    balanced   somebody has, but load, price or the policy spoke against it
+    cold       no candidate has a match
+    affinity   no candidate has a longer match than the chosen one
+    balanced   one has, but load, price or the policy spoke against it
 """
 
 from enum import StrEnum
@@ -30,15 +29,15 @@ from policies.scoring import Policy
 from policies.state.rendezvous import weights
 
 TIE = 1e-9
-"""Relative difference of costs below which they are equal: rounding of a dozen float64 operations
-is 1e-15, and no measured second is known to nine digits."""
+"""Relative difference of costs below which they are equal: rounding of a dozen float64 operations is 1e-15,
+and no measured second is known to nine digits."""
 
 NO_WORKER_RETRY_AFTER_S = 2.0
 """A worker that comes back is seen within one or two rounds of health checks."""
 
 
 class Reason(StrEnum):
-    """Why a worker was chosen; a label of metrics and a field of logs."""
+    """Reason for the choice of a worker; a label of metrics and a field of logs."""
 
     SPILLED_UP = "spilled_up"
     SPILLED_DOWN = "spilled_down"
@@ -52,14 +51,9 @@ class Reason(StrEnum):
 def place(request: RequestView, candidates: Candidates | None, policy: Policy) -> Chosen | Shed:
     """Choose a worker for a request.
 
-    Args:
-        request: The request to place.
-        candidates: Who may take it; None or empty if nobody may.
-        policy: How to price them.
-
     Returns:
-        The worker and what is expected of it, or ``Shed("no_worker")`` when there is no candidate
-        or the policy considers none.
+        The worker and its prediction, or ``Shed("no_worker")`` when there is no candidate (None or empty) or
+        the policy considers none.
     """
     if candidates is None or not len(candidates.slow.slots):
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
@@ -94,16 +88,11 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
 def priced(
     request: RequestView, candidates: Candidates, policy: Policy
 ) -> tuple[Candidates, Floats | list[float], list[Timing[float]]]:
-    """What each candidate costs: all that a policy has to say.
-
-    Args:
-        request: The request to place.
-        candidates: Who may take it, not empty.
-        policy: How to price them.
+    """Price each candidate, of which there is at least one.
 
     Returns:
-        Those that are considered; what each of them costs, where +inf is not chosen; and what each would
-        need, if they were priced one by one, else nothing.
+        Candidates that are considered; the cost of each, where +inf is not chosen; and the timing of each, if
+        they were priced one by one, else nothing.
     """
     if policy.price is None:
         candidates = candidates.worth_leaving_for(request.prompt_tokens)
@@ -116,10 +105,7 @@ def priced(
 def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list[float]) -> int | None:
     """Row of the lowest cost, ties broken by rendezvous; None if all costs are +inf.
 
-    Args:
-        key: 64-bit hash of the request.
-        worker_hash: 64-bit hash of the worker id, for each row.
-        costs: For each row.
+    ``key`` and ``worker_hash`` are 64-bit hashes of the request and of the worker id of each row.
     """
     lowest = min(costs) if isinstance(costs, list) else costs.item(costs.argmin())
     assert not isnan(lowest), "a policy returned NaN"
@@ -134,7 +120,6 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
 
 
 def _spilled(steps: int) -> Reason | None:
-    """In which direction the request leaves its length bucket, if it does."""
     if not steps:
         return None
     return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN

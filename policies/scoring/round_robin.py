@@ -12,7 +12,7 @@ from policies.pricing.views import Candidates, RequestView
 
 
 def round_robin(request: RequestView, candidates: Candidates) -> Floats:
-    """How many turns each worker has to wait, 0 to n - 1."""
+    """Turns that each worker has to wait, 0 to n - 1."""
     n = len(candidates)
     turns: Floats = (np.arange(n, dtype=np.float64) - request.sequence % n) % n
     return turns

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.state.buckets import ANY_BUCKET, LengthBuckets, exceeded_tokens
+from policies.state.buckets import ANY_BUCKET, LengthBuckets, LengthClass
 
 
 class BucketMembers:
@@ -87,7 +87,7 @@ class BucketMembers:
         }
 
     def fitting(
-        self, slots: NDArray[np.intp], bucket: int, holds_tokens: Callable[[int], int]
+        self, slots: NDArray[np.intp], length: LengthClass, holds_tokens: Callable[[int], int]
     ) -> NDArray[np.intp]:
         """Of some workers, those that may take requests of a bucket, at home or visited.
 
@@ -97,13 +97,13 @@ class BucketMembers:
 
         Args:
             slots: Who is asked for.
-            bucket: See `of_length`; or a limit that is exceeded (`policies.state.buckets.beyond`).
+            length: Length class of the requests.
             holds_tokens: Longest prompt and answer that the worker in a slot says it can hold, or 0.
         """
-        lengths = self.lengths
-        if exceeded := exceeded_tokens(bucket):
+        lengths, bucket = self.lengths, length.bucket
+        if length.exceeds_tokens:
             held = np.array([holds_tokens(slot) for slot in slots.tolist()], dtype=np.int64)
-            fits: NDArray[np.bool_] = (held == 0) | (held > exceeded)
+            fits: NDArray[np.bool_] = (held == 0) | (held > length.exceeds_tokens)
             return slots[fits]
         if bucket == ANY_BUCKET or lengths is None:
             return slots

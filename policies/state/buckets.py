@@ -27,13 +27,14 @@ the same price: they share their step. That a long prefill also stands in front 
 ones come is priced by kappa, which is measured for each bucket (`policies.estimates.costs.congestion_per_s`).
 
 **Without buckets** any worker takes any length, up to what its engine says it holds. Where engines of one
-model say different limits, a request that exceeds some of them has a number of its own (`beyond`), below
-`ANY_BUCKET`: it is for the workers that hold more, and waits in a lane of its own.
+model have different limits, a request that exceeds some of them (`LengthClass.exceeds_tokens`) is for the
+workers that hold more, and waits in a lane of its own.
 """
 
 import itertools
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from policies.estimates.costs import Number
 from radix import parsed_whole
@@ -42,7 +43,23 @@ BUCKET_LABEL = "bucket"
 """Label of a worker: the name or the number of its bucket."""
 
 ANY_BUCKET = -1
-"""Of a worker: it takes any length. Of a request: nobody belongs to a bucket, so lengths do not matter."""
+"""Bucket of a worker that takes any length, and of requests while no worker belongs to a bucket."""
+
+
+class LengthClass(NamedTuple):
+    """Requests that the same workers may take by their length.
+
+    Attributes:
+        bucket: Number of their length bucket; `ANY_BUCKET` while there are none.
+        exceeds_tokens: Limit of engines that cannot hold them, in tokens; 0 for none. Only without buckets.
+    """
+
+    bucket: int = ANY_BUCKET
+    exceeds_tokens: int = 0
+
+
+ANY_LENGTH = LengthClass()
+"""Requests whose length does not matter."""
 
 BUSY_RATIO_MIN = 0.1
 """An idle worker may have company soon. Without this, all idle workers would be alike, and conversations
@@ -112,16 +129,6 @@ def spill_s(token_s: Number, middle_tokens: Number, uncached_tokens: Number, cac
     """
     first, last = cached_tokens - middle_tokens, cached_tokens + uncached_tokens - middle_tokens
     return token_s * (last * abs(last) - first * abs(first)) * 0.5
-
-
-def beyond(limit_tokens: int) -> int:
-    """Return the number that stands for requests which workers of this limit cannot hold."""
-    return ANY_BUCKET - limit_tokens
-
-
-def exceeded_tokens(bucket: int) -> int:
-    """Return the limit that requests of this number exceed; 0 of a bucket, and of `ANY_BUCKET`."""
-    return max(ANY_BUCKET - bucket, 0)
 
 
 def _short(tokens: int) -> str:

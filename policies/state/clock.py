@@ -1,37 +1,37 @@
 """Log time: Redis server time, kept locally, so that reading it never waits.
 
-A replica's monotonic clock never leaves the process and wall clocks of hosts disagree, so
-operations carry the time of the one clock that all replicas can see. `LogClock` remembers
-the offset between the monotonic clock and Redis ``TIME``:
+A replica's monotonic clock never leaves the process and wall clocks of hosts disagree, so operations carry
+the time of the one clock that all replicas can see. `LogClock` keeps the offset between the monotonic clock
+and Redis ``TIME``:
 
     TIME sent ----------- server reads its clock ----------- answer received
               half the round trip            half the round trip
 
-The sample with the shortest round trip wins, since its error is at most half of it. A new
-offset is approached gradually (*slewed*), so log time runs between half and one and a half
-times as fast as real time, never backwards. Only a step forward of more than `STEP_US` is
-taken at once: waiting would leave this replica behind everybody else for longer than the
-jump is worth. Before the first contact the wall clock, read once, is the best guess; nothing has
-left the process then, so the first offset is taken as it is, even backwards. Afterwards steps
-of the wall clock change nothing.
+The sample with the shortest round trip wins, since its error is at most half of it. A new offset is
+approached gradually (*slewed*): log time runs between half and one and a half times as fast as real time,
+never backwards. Only a step forward of more than `STEP_US` is taken at once: waiting would leave this replica
+behind the others for longer than the jump is worth. After a step of Redis' clock forth and back all replicas
+are ahead of it and slew back together; a replica that starts meanwhile steps to their time
+(`LogClock.follow`). One that alone is ahead by more than `FUTURE_US` steps back at once: the others do not
+accept its operations. Before the first contact the wall clock, read once, is
+the best guess; nothing has left the process then, so the first offset is taken as it is, even backwards.
+Later steps of the wall clock change nothing.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 STEP_US = 1_000_000
+FUTURE_US = 60_000_000
+"""How far a time may be ahead of log time until it is no time that any replica may have: a minute, as far as
+clocks of two servers were ever seen apart in a failover."""
+
 SLEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSample:
-    """One Redis ``TIME`` exchange.
-
-    Attributes:
-        sent_ns: Monotonic nanoseconds just before the command.
-        received_ns: Monotonic nanoseconds just after the answer.
-        server_us: The answer, microseconds since the epoch.
-    """
+    """A Redis ``TIME`` exchange: monotonic nanoseconds around it, and microseconds since the epoch."""
 
     sent_ns: int
     received_ns: int
@@ -76,13 +76,9 @@ class LogClock:
         return (at_us - self._offset_us) / 1e6
 
     def synchronise(self, samples: Iterable[TimeSample]) -> int:
-        """Aim for the offset that the best of some samples shows.
+        """Aim for the offset of the best of some samples, at least one; return the error of log time so far.
 
-        Args:
-            samples: At least one exchange.
-
-        Returns:
-            How far log time was off, in microseconds; positive if it was behind.
+        In microseconds, positive if it was behind.
         """
         best = min(samples, key=lambda sample: sample.received_ns - sample.sent_ns)
         offset_us = best.server_us - (best.sent_ns + best.received_ns) // 2000
@@ -95,6 +91,29 @@ class LogClock:
             self._in_contact = True
             self._last_us = 0
         return error_us
+
+    def follow(self, siblings_us: int | None) -> int:
+        """Follow the other replicas, if most of them have another time.
+
+        Args:
+            siblings_us: Log time of most living siblings, some tenths of a second old; None without any.
+
+        Returns:
+            How far log time was set forth, or back if negative, in microseconds.
+        """
+        self._slew(self._monotonic_ns())
+        now_us = self._monotonic_ns() // 1000 + self._offset_us
+        if siblings_us is None or not self._in_contact:
+            return 0
+        if siblings_us - now_us > STEP_US:
+            step_us = siblings_us - now_us
+        elif self._target_us < self._offset_us - FUTURE_US and siblings_us < now_us - FUTURE_US:
+            step_us = self._target_us - self._offset_us
+            self._last_us = 0
+        else:
+            return 0
+        self._offset_us += step_us
+        return step_us
 
     def _slew(self, at_ns: int) -> int:
         """Move the offset towards its target by at most `SLEW` of the time since the last move."""

@@ -1,24 +1,23 @@
-"""Who has been served how much while others waited, and so who may go next.
+"""Service of each flow while others waited, and so the flows that may go next.
 
 Requests belong to *flows*, ``CLASS/TENANT``. Classes share the fleet by their weights, and the tenants of a
-class share what it gets by theirs: a class with a hundred tenants gets no more than one with a single tenant.
-What is shared is predicted prefill seconds (uncached tokens, priced by `policies.estimates.costs`).
+class share its part by theirs: a class with a hundred tenants gets no more than one with a single tenant. The
+unit is predicted prefill seconds (uncached tokens, priced by `policies.estimates.costs`).
 
-By key alone a flow with many short requests would be served before all others. So of the flows that wait
-for one room, only those may go that are not far ahead: with ``n = service of the last window / weight``,
+By key alone a flow with many short requests would be served before all others. So of the flows that wait for
+one room, only those may go that are not far ahead: with ``n = service of the last window / weight``,
 
     n(flow) - least n <= (quantum / window) · (sum of service / sum of weights)
 
-where all are those that compete for that room. The right side is what each unit of weight would be served
-in a quantum, so a flow may be ahead by a quantum of time, however large the fleet is and whatever the scale
-of the weights. Within that time the order is by key, which keeps short waits and locality: deficits bounded
-as in VTC (Sheng et al., OSDI 2024, arXiv:2401.00588), order inside the bound free as in DLPM (Cao et al.,
-arXiv:2501.14312). The flow that has least may always go: a room is never held while somebody waits for it.
+where all are those that compete for that room. The right side is the service of a unit of weight in a
+quantum, so a flow may be ahead by a quantum of time, however large the fleet and the weights are. Within that
+time the order is by key, which keeps short waits and locality: deficits bounded as in VTC (Sheng et al., OSDI
+2024, arXiv:2401.00588), order inside the bound free as in DLPM (Cao et al., arXiv:2501.14312). The flow with
+the least service may always go: a room is never held while a request waits for it.
 
-VTC lifts the counter of a flow that returns, so that it cannot claim what it left to others while
-it was away. Here only what is placed while somebody waits is charged (`Placed.flow`), and only the last
-window counts, so nothing needs to be lifted, and the sums are a fold: whole microseconds in buckets of log
-time.
+VTC lifts the counter of a flow that returns, so that it cannot claim service that it left to others. Here
+only placements while a request waits are charged (`Placed.flow`), and only the last window counts, so nothing
+needs to be lifted, and the sums are a fold: whole microseconds in buckets of log time.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -26,12 +25,19 @@ from itertools import repeat
 from math import fsum
 from operator import truediv
 
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.state.flow_rows import FlowRows, Rows
+
 BUCKETS = 16
 """Parts of the window that leave it one after the other."""
 
 SNAPSHOT_FLOWS_MAX = 2_000
-"""Flows in a snapshot, those with the most service: less than 200 KB. Of others a newcomer knows nothing for
-one window, and serves them sooner than it should."""
+"""Flows in a snapshot, those with the most service: less than 200 KB.
+
+Of others a newcomer knows nothing for one window, and serves them sooner than it should.
+"""
 
 Charges = list[tuple[int, dict[str, int]]]
 """By the log time at which a bucket begins: microseconds of prefill by flow."""
@@ -43,19 +49,18 @@ def class_of(flow: str) -> str:
 
 
 class Weights(dict[str, float]):
-    """Weights that were asked for, by class or flow."""
+    """Cache of weights, by class or flow."""
 
     def __init__(self, weight_of: Callable[[str], float]) -> None:
         self._weight_of = weight_of
 
     def __missing__(self, name: str) -> float:
-        """Ask for a weight once."""
         weight = self[name] = self._weight_of(name)
         return weight
 
 
 def equal_weights(_name: str) -> float:
-    """No class and no tenant is preferred."""
+    """Prefer no class and no tenant."""
     return 1.0
 
 
@@ -63,10 +68,13 @@ class Fairness:
     """Service per flow and class in the last window, of all replicas.
 
     Args:
-        weight_of: Weight > 0 of a class (``CLASS``) among classes, or of a flow (``CLASS/TENANT``) among the
-            tenants of its class. May change; that counts within a sixteenth of the window.
-        quantum_s: How far a flow may be ahead, seconds of its share of the fleet.
-        window_s: Service that is older does not count, seconds.
+        weight_of: Weight > 0 of a class among classes, or of a flow among the tenants of its class. May
+            change; that counts within a sixteenth of the window.
+        quantum_s: Allowed lead of a flow, seconds of its share of the fleet.
+        window_s: Older service does not count, seconds.
+
+    Attributes:
+        rows: The same numbers of flows that wait, if they are many.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Fairness:
         window_s: float = 60.0,
     ) -> None:
         self._window_s = window_s
+        self.rows = FlowRows(self.weight_of, lambda flow: self._service_us.get(flow, 0))
         self.use(weight_of, quantum_s)
         self._bucket_us = max(1, round(window_s * 1e6) // BUCKETS)
         self._newest = 0
@@ -83,14 +92,15 @@ class Fairness:
         self._service_us: dict[str, int] = {}
 
     def use(self, weight_of: Callable[[str], float], quantum_s: float) -> None:
-        """Compare by these from now on (see `Fairness`)."""
+        """Change weights and quantum (see `Fairness`)."""
         self._weights = Weights(weight_of)
+        self.rows.weights_may_change()
         self._slack_ratio = quantum_s / self._window_s
 
     # The fold.
 
     def charge(self, flow: str, at_us: int, service_us: int) -> None:
-        """Count a placement; each only once (`policies.state.loads` knows)."""
+        """Count a placement; the caller counts each only once (`policies.state.loads`)."""
         bucket = at_us // self._bucket_us
         if bucket > self._newest:
             self._advance(bucket)
@@ -98,7 +108,7 @@ class Fairness:
             self._add(bucket, flow, service_us)
 
     def dump(self) -> Charges:
-        """What was charged, for `merge`."""
+        """Charges, for `merge`."""
         flows = {flow for charged in self._buckets.values() for flow in charged}
         kept = set(sorted(flows, key=lambda flow: (-self._service_us[flow], flow))[:SNAPSHOT_FLOWS_MAX])
         return [
@@ -107,21 +117,21 @@ class Fairness:
         ]
 
     def merge(self, charges: Charges) -> None:
-        """Merge what another replica counted: of one flow and bucket the greater sum."""
+        """Merge another replica's charges: of one flow and bucket the greater sum."""
         for begins_us, charged in charges:
             bucket = begins_us // self._bucket_us
             self._advance(bucket)
             if bucket > self._newest - BUCKETS:
-                known = self._buckets.get(bucket, {})
+                counted = self._buckets.get(bucket, {})
                 for flow, us in charged.items():
-                    more_us = us - known.get(flow, 0)
+                    more_us = us - counted.get(flow, 0)
                     if more_us > 0:
                         self._add(bucket, flow, more_us)
 
     # Questions.
 
     def service_us(self, name: str, now_us: int) -> int:
-        """What a class or a flow was served in the last window, predicted microseconds of prefill."""
+        """Service of a class or a flow in the last window, predicted microseconds of prefill."""
         self._advance(now_us // self._bucket_us)
         return self._service_us.get(name, 0)
 
@@ -130,22 +140,26 @@ class Fairness:
         return self._weights[name]
 
     def may_go(self, classes: Mapping[str, Collection[str]], now_us: int) -> dict[str, Collection[str]]:
-        """Who of those that wait for one room may have it.
-
-        Args:
-            classes: Their flows, by class.
-            now_us: Log time.
-
-        Returns:
-            Flows, by class; at least one, if there is any.
-        """
+        """Return which of the flows that wait for a room may have it, by class; at least one, if any."""
         self._advance(now_us // self._bucket_us)
         return {name: self._not_ahead(classes[name]) for name in self._not_ahead(classes)}
+
+    def classes_to_go(self, names: Collection[str], now_us: int) -> Collection[str]:
+        """Return which of the classes that wait for a room may have it; at least one, if any."""
+        self._advance(now_us // self._bucket_us)
+        return self._not_ahead(names)
+
+    def to_go(self, rows: Rows, newcomer: str = "") -> tuple[NDArray[np.bool_], bool]:
+        """Return which flows of one class may go, by their rows, and whether a newcomer may.
+
+        Ask after `classes_to_go`. The newcomer competes with them; empty for none.
+        """
+        return self.rows.not_ahead(rows, self._slack_ratio, newcomer)
 
     # Inside.
 
     def _not_ahead(self, names: Collection[str]) -> Collection[str]:
-        """Those of some classes, or of the flows of one class, that are not too far ahead."""
+        """Classes, or flows of one class, that are not too far ahead."""
         if len(names) < 2:
             return names
         service_us = list(map(self._service_us.get, names, repeat(0)))
@@ -159,13 +173,14 @@ class Fairness:
         charged[flow] = charged.get(flow, 0) + service_us
         for name in {flow, class_of(flow)}:
             self._service_us[name] = self._service_us.get(name, 0) + service_us
+        self.rows.served(flow, self._service_us[flow])
 
     def _advance(self, bucket: int) -> None:
-        """Let go of the buckets that leave the window."""
         if bucket <= self._newest:
             return
         self._newest = bucket
         self._weights.clear()
+        self.rows.weights_may_change()
         for old in [old for old in self._buckets if old <= bucket - BUCKETS]:
             for flow, us in self._buckets.pop(old).items():
                 for name in {flow, class_of(flow)}:
@@ -174,3 +189,4 @@ class Fairness:
                         self._service_us[name] = left_us
                     else:
                         del self._service_us[name]
+                self.rows.served(flow, self._service_us.get(flow, 0))

@@ -10,9 +10,11 @@ and 0.5 are ours (theory E4.6). DOWN and PROBING follow from what is measured an
 on them; between scarce and abundant they may differ for a moment.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import exp
+
+import msgspec
 
 from policies.declared import setting
 from policies.state.links import Links
@@ -81,81 +83,78 @@ class LinkStateRules:
             raise ValueError("abundant_below must be below scarce_above")
 
 
-@dataclass(slots=True)
-class _Signals:
-    """What is remembered of one link."""
+class LinkSignals(msgspec.Struct, frozen=True, gc=False):
+    """A link at one moment: its state, its smoothed utilisation, and whether hysteresis holds it scarce."""
 
+    state: LinkState
     utilisation: float
     at_us: int
     scarce: bool = False
 
 
 class LinkStates:
-    """The states of all links, as one replica sees them.
+    """The states of all links, as one replica observes them.
+
+    `signals` is a query. `observe` is the step from which the next query goes on: the utilisation is smoothed
+    and hysteresis holds from one observation to the next.
 
     Args:
-        links: What is reserved and measured.
-        rules: See there.
-
-    Attributes:
-        rules: The same; may change.
+        links: Reservations and measurements.
+        rules: Levels of the states; others take their place when settings change.
     """
 
     def __init__(self, links: Links, rules: LinkStateRules = LinkStateRules()) -> None:
         self._links = links
         self.rules = rules
-        self._signals: dict[str, _Signals] = {}
+        self._observed: dict[str, LinkSignals] = {}
 
     def rehearsing(self) -> "LinkStates":
-        """The same states now, which then change for themselves alone."""
+        """Return a copy, whose observations change the copy alone."""
         other = LinkStates(self._links, self.rules)
-        other._signals = {link: replace(signals) for link, signals in self._signals.items()}
+        other._observed = dict(self._observed)
         return other
 
-    def utilisation(self, link: str, now_us: int) -> float:
-        """The smoothed utilisation of a link."""
-        now = min(self._links.utilisation(link, now_us), UTILISATION_MAX)
-        signals = self._signals.get(link)
-        if signals is None:
-            if link not in self._links.rules:
-                return now
-            signals = self._signals[link] = _Signals(now, now_us)
-        elapsed_s = (now_us - signals.at_us) / 1e6
-        if elapsed_s > 0:
-            signals.utilisation += (1.0 - exp(-elapsed_s / SMOOTHING_S)) * (now - signals.utilisation)
-            signals.at_us = now_us
-        return signals.utilisation
-
-    def state(self, link: str, wait_s: float, now_us: int) -> LinkState:
-        """The state of a link.
+    def signals(self, link: str, wait_s: float, now_us: int) -> LinkSignals:
+        """Return the signals of a link now; a link that is not configured is down.
 
         Args:
-            link: Which.
-            wait_s: What a request would wait for it, or for the prefill workers behind it.
+            link: Name of the link.
+            wait_s: Wait of a request for the link, or for the prefill workers behind it, in seconds.
             now_us: Log time.
         """
         links, rules = self._links, self.rules
-        known, limits = links.measurement(link), links.rules.get(link)
+        now = min(links.utilisation(link, now_us), UTILISATION_MAX)
+        limits, measured = links.rules.get(link), links.measurement(link)
         if limits is None:
-            return LinkState.DOWN
-        loss_ratio = 0.0
-        if known is not None:
-            loss_ratio = known.loss_ratio
-            if loss_ratio >= DOWN_LOSS_RATIO:
-                due = now_us - known.at_us >= PROBE_S * 1e6
-                return LinkState.PROBING if due and not links.under_way(link) else LinkState.DOWN
-        utilisation = self.utilisation(link, now_us)
-        signals = self._signals[link]
+            return LinkSignals(LinkState.DOWN, now, now_us)
+        utilisation, at_us, scarce = now, now_us, False
+        last = self._observed.get(link)
+        if last is not None:
+            utilisation, at_us, scarce = last.utilisation, last.at_us, last.scarce
+        elapsed_s = (now_us - at_us) / 1e6
+        if elapsed_s > 0:
+            utilisation += (1.0 - exp(-elapsed_s / SMOOTHING_S)) * (now - utilisation)
+            at_us = now_us
+        loss_ratio = measured.loss_ratio if measured is not None else 0.0
+        if measured is not None and loss_ratio >= DOWN_LOSS_RATIO:
+            due = now_us - measured.at_us >= PROBE_S * 1e6
+            state = LinkState.PROBING if due and not links.under_way(link) else LinkState.DOWN
+            return LinkSignals(state, utilisation, at_us, scarce)
         if (
             utilisation > rules.scarce_above
             or loss_ratio > limits.loss_ratio_max
             or wait_s > rules.wait_s_max
         ):
-            signals.scarce = True
+            scarce = True
         elif (
             utilisation < rules.abundant_below
             and loss_ratio <= CALM_RATIO * limits.loss_ratio_max
             and wait_s <= CALM_RATIO * rules.wait_s_max
         ):
-            signals.scarce = False
-        return LinkState.SCARCE if signals.scarce else LinkState.ABUNDANT
+            scarce = False
+        return LinkSignals(LinkState.SCARCE if scarce else LinkState.ABUNDANT, utilisation, at_us, scarce)
+
+    def observe(self, link: str, signals: LinkSignals) -> None:
+        """Go on from these signals of a link; those of a link that is not configured are not kept."""
+        if link in self._links.rules:
+            self._observed[link] = signals

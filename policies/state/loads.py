@@ -1,4 +1,4 @@
-"""What every worker has been given and not yet done, over all replicas.
+"""Work given to every worker and not yet done, over all replicas.
 
 A request is *reserved* from the moment it is placed and released exactly once:
 
@@ -6,26 +6,25 @@ A request is *reserved* from the moment it is placed and released exactly once:
                                  ├────────── Finished, expired ────────────────────┘
                                  └── Left ──> given up ── Placed, later ──> as before
 
-A replica that was given up while it lived (paused, cut off) says `Placed` again, with a later time and
-without paths, for what it still has in flight. Of several placements of one request the newest counts: a
-request is in flight if it has not finished and its newest placement is later than its replica's newest
-`Left`. It counts as one arrival, by the first placement with paths that is seen.
+A replica that was given up while it lived (paused, cut off) repeats `Placed`, with a later time and without
+paths, for its requests in flight. A request is in flight if it has not finished and its newest placement is
+later than its replica's newest `Left`. It counts as one arrival, by the first placement with paths that is
+seen.
 
-Backlog ``V`` of a worker is the seconds of prefill reserved there, less what its oldest
-prefill (the *head*) has had time to do: an engine that is slower than predicted never looks
-idle while a request still waits for its first token.
+Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
+*head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
+token.
 
-All of it is a fold: sums are whole numbers (microseconds, tokens; exact in float64 up to 2**53), so
-they do not depend on the order of addition, and a request is remembered for a while under
-its id, so that repeated or reordered operations change nothing (`policies.state.ops`). What is
-remembered is bounded by time: two generations of ``memory_us`` each.
+All of it is a fold: sums are whole numbers (microseconds, tokens; exact in float64 up to 2**53). Ended
+requests are remembered by id for two generations of ``memory_us`` each, so that repeated or reordered
+operations change nothing.
 
-Decisions read the sums as columns, and the fold changes them one number at a time. So each column is
-a numpy array, and beside it a memoryview of the same memory: ``view[slot] += x`` costs 0.05 us, and
-``array[slot] += x`` 0.13.
+Decisions read the sums as columns, and the fold changes them one number at a time. So each column is a numpy
+array with a memoryview of the same memory: ``view[slot] += x`` costs 0.05 us, ``array[slot] += x`` 0.13.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -34,6 +33,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.state.clock import FUTURE_US
 from policies.state.ops import Finished, FirstToken, Left, Placed
 from radix import HASH_BYTES
 
@@ -41,34 +41,37 @@ Whole = NDArray[np.float64]
 """Whole numbers, in the type that policies compute with."""
 
 RATE_WINDOW_S = 16
-"""Seconds over which arrivals and utilisation are measured: long enough for a few dozen
-requests a worker at 1 to 3 requests/s (theory E2), short enough to follow a burst."""
+"""Seconds over which arrivals and utilisation are measured.
+
+A few dozen requests a worker at 1 to 3 requests/s (theory E2), and short enough to follow a burst.
+"""
 
 NO_RETURNS = (0,) * RATE_WINDOW_S
-"""Of a slot to which no request returned."""
+"""Returns of a slot without any."""
 
 NEVER_US = 2**62
 """A log time that does not come."""
 
+STALE_MAX = 16
+"""A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
+
 SORTED_MAX = 512
-"""So many request ids are sorted at once (0.1 ms)."""
+"""Request ids sorted at once (0.1 ms)."""
 
 
 class Reservation(msgspec.Struct, gc=False, eq=False):
-    """One request: in flight, or remembered because it ended, was given up, or was not yet seen placed.
+    """A request: in flight, or remembered because it ended, was given up, or was not yet seen placed.
 
     Attributes:
-        replica: Its owner.
         slot: Its worker; -1 until it is seen placed.
         at_us: Log time of its newest placement; only a later one reserves it again. -1 if any does.
         service_us: Predicted prefill time.
-        uncached_tokens: To prefill, predicted.
         context_tokens: Prompt plus expected output.
-        arrived: Whether it was counted as an arrival.
+        arrived: It was counted as an arrival.
         prefilled_us: Log time of its first token; 0 before.
-        finished: Whether it finished; then it is never in flight again.
+        finished: It finished, and is never in flight again.
         path: Of its prompt, while it prefills a single one (`policies.dispatch.followers`).
-        safe_blocks: How much of that it found cached, predicted.
+        safe_blocks: Cached blocks of that, predicted.
     """
 
     replica: str = ""
@@ -85,20 +88,20 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
 
     @property
     def prefilled(self) -> bool:
-        """Whether its first token came."""
+        """True once its first token came."""
         return self.prefilled_us > 0
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What each slot remembers of requests that have ended, in whole numbers.
+    """Memory of each slot about ended requests, in whole numbers.
 
     Attributes:
         second: The newest second of the rate windows, in log time.
-        arrivals: Per slot the requests placed in each second, at the second modulo `RATE_WINDOW_S`.
-        service_us: Per slot the microseconds of prefill placed, likewise.
-        returns: Per slot the requests placed that found most of their prompt there, likewise.
-        done_us: Per slot the log time at which its newest prefill was done.
+        arrivals: Requests placed in each second, at the second modulo `RATE_WINDOW_S`.
+        service_us: Prefill placed, likewise.
+        returns: Requests placed with most of their prompt cached, likewise.
+        done_us: Log time at which the newest prefill was done.
     """
 
     second: int
@@ -108,22 +111,16 @@ class History:
     done_us: Whole
 
     def of(self, slot: int) -> tuple[int, list[int], list[int], int]:
-        """The history of one slot but for its returns, for `Loads.merge_history`."""
+        """History of one slot without its returns, for `Loads.merge_history`."""
         return self.second, _row(self.arrivals, slot), _row(self.service_us, slot), int(self.done_us[slot])
 
     def returns_of(self, slot: int) -> list[int]:
-        """The returns of one slot, likewise."""
+        """Returns of one slot, likewise."""
         return _row(self.returns, slot)
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """The oldest prefill of a worker.
-
-    Attributes:
-        request_id: Of its request.
-        elapsed_s: Since it began, >= 0.
-        service_s: How long it was predicted to take.
-    """
+    """The oldest prefill of a worker: seconds since it began, and its predicted duration."""
 
     request_id: str
     elapsed_s: float
@@ -138,15 +135,19 @@ class Loads:
         self._generation = 0
         self._traces: dict[str, Reservation] = {}
         self._old_traces: dict[str, Reservation] = {}
+        self._ended_at: defaultdict[int, list[str]] = defaultdict(list)
+        self._old_ended_at: defaultdict[int, list[str]] = defaultdict(list)
+        """By slot the ids of traces that name it, of the same two generations."""
         self._left_us: dict[str, int] = {}
         self.requests: dict[str, Reservation] = {}
+        self._of_replica: defaultdict[str, dict[str, Reservation]] = defaultdict(dict)
+        self._oldest_us = NEVER_US
+        """Log time that no request in flight is older than."""
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
         self._second = 0
         self._allocate(8)
 
     def _allocate(self, rows: int) -> None:
-        """Make room for ``rows`` slots, keeping what is there."""
-
         def grown(name: str, shape: tuple[int, ...]) -> Whole:
             array = np.zeros(shape)
             old = getattr(self, name, None)
@@ -187,7 +188,7 @@ class Loads:
     # The fold.
 
     def placed(self, op: Placed, slot: int) -> bool:
-        """Reserve a request on a worker, or renew its reservation; say whether it counted as an arrival."""
+        """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
         request_id, at_us = op.request_id, op.at_us
         # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
         has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
@@ -214,8 +215,11 @@ class Loads:
             )
             if gone:
                 self._traces[request_id] = request
+                self._ended_at[slot].append(request_id)
         else:
             gone = gone or request.finished or at_us <= request.at_us
+            if request.slot != slot:
+                self._ended_at[slot].append(request_id)
             request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
             request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
             request.context_tokens = op.context_tokens
@@ -228,6 +232,9 @@ class Loads:
         if gone:
             return arrives
         self.requests[request_id] = request
+        self._of_replica[op.replica][request_id] = request
+        if request.at_us < self._oldest_us:
+            self._oldest_us = request.at_us
         self._inflight_requests_at[slot] += 1
         self._inflight_tokens_at[slot] += op.context_tokens
         if not request.prefilled_us:
@@ -256,41 +263,41 @@ class Loads:
         request.finished = True
 
     def left(self, op: Left) -> list[int]:
-        """Release everything a replica had in flight that it placed at or before ``op.at_us``.
+        """Release a replica's requests placed at or before ``op.at_us``, and return their slots.
 
-        Returns:
-            The slots of these requests.
+        Costs one step for each request that this replica has in flight, whatever the others have.
         """
         if op.at_us <= self._left_us.get(op.replica, -1):
             return []
         self._left_us[op.replica] = op.at_us
         gone = [
             (request_id, request)
-            for request_id, request in self.requests.items()
-            if request.replica == op.replica and request.at_us <= op.at_us
+            for request_id, request in self._of_replica.get(op.replica, {}).items()
+            if request.at_us <= op.at_us
         ]
         for request_id, request in gone:
             self._end(request_id, request)
         return [request.slot for _, request in gone]
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
-        """Forget what is too old to matter, and release what nobody ever finished.
+        """Forget old traces, release requests in flight for too long, and return how many.
 
-        Args:
-            now_us: Log time.
-            lifetime_us_max: A request in flight for longer is released.
-
-        Returns:
-            How many requests were released for their age: each one is a bug somewhere.
+        Each released one is a bug somewhere. The requests in flight are inspected only when the oldest of the
+        last inspection may have expired.
         """
+        self._forget_future(now_us)
         generation = now_us // self._memory_us
         if generation != self._generation:
             stale = 0 < self._generation < generation - 1
             self._old_traces = {} if stale else self._traces
             self._traces = {}
+            self._old_ended_at = defaultdict(list) if stale else self._ended_at
+            self._ended_at = defaultdict(list)
             self._generation = generation
             horizon_us = now_us - 2 * self._memory_us
             self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        if now_us - self._oldest_us <= lifetime_us_max:
+            return 0
         expired = [
             (request_id, request)
             for request_id, request in self.requests.items()
@@ -299,17 +306,14 @@ class Loads:
         for request_id, request in expired:
             self._end(request_id, request)
             request.finished = True
+        self._oldest_us = min([request.at_us for request in self.requests.values()], default=NEVER_US)
         return len(expired)
 
     def retain(self, listed: Container[str], own: str) -> None:
-        """Release what other replicas had in flight and a snapshot does not list: it ended unheard of.
+        """Release other replicas' requests that a snapshot does not list: they ended unheard of.
 
-        What was only placed behind the place in the log that the snapshot covers is reserved again when
-        the log is read from there.
-
-        Args:
-            listed: Ids of the requests that the snapshot says are in flight.
-            own: Id of this replica, which knows best what it has in flight itself.
+        Placements behind the snapshot's position in the log are reserved again when the log is read from
+        there. A replica (``own``) knows its own requests best.
         """
         for request_id, request in list(self.requests.items()):
             if request.replica != own and request_id not in listed:
@@ -317,38 +321,44 @@ class Loads:
                 request.at_us = -1
 
     def drop(self, slot: int) -> None:
-        """Free a slot that has nothing in flight, for another worker."""
+        """Free a slot that has nothing in flight, for another worker.
+
+        Costs one step for each ended request of this worker that is remembered.
+        """
         assert self.inflight_requests[slot] == 0
         for array in (self._done_us, self._head_us, self._head_service_us, *self._windows):
             array[slot] = 0
         self._prefilling[slot].clear()
-        for traces in (self._traces, self._old_traces):
-            for request_id in [key for key, trace in traces.items() if trace.slot == slot]:
-                del traces[request_id]
+        for ended_at in (self._ended_at, self._old_ended_at):
+            for request_id in ended_at.pop(slot, ()):
+                for traces in (self._traces, self._old_traces):
+                    trace = traces.get(request_id)
+                    if trace is not None and trace.slot == slot:
+                        del traces[request_id]
 
     # What decisions read.
 
     def knows(self, request_id: str) -> bool:
-        """Whether a request was placed, or ended, as far as is remembered."""
+        """True if a request is in flight or remembered."""
         return request_id in self.requests or self._trace(request_id) is not None
 
     def has_finished(self, request_id: str) -> bool:
-        """Whether a request ended, as far as is remembered."""
+        """True if a request is remembered as finished."""
         request = self._trace(request_id)
         return request is not None and request.finished
 
     def slot_of(self, request_id: str) -> int:
-        """Slot of a request in flight; -1 if it is not."""
+        """Slot of a request in flight; else -1."""
         request = self.requests.get(request_id)
         return -1 if request is None else request.slot
 
     def last_slot_of(self, request_id: str) -> int:
-        """Slot of a request in flight, or of one that ended lately; -1 if it is not known."""
+        """Slot of a request in flight or remembered; else -1."""
         request = self.requests.get(request_id) or self._trace(request_id)
         return -1 if request is None else request.slot
 
     def prefilled(self, request_id: str) -> bool | None:
-        """Whether the first token of a request came; None if it ended, or was given up, without one."""
+        """True if the first token of a request came; None if it ended, or was given up, without one."""
         request = self.requests.get(request_id)
         if request is not None:
             return request.prefilled
@@ -356,15 +366,15 @@ class Loads:
         return True if request is not None and request.prefilled else None
 
     def replicas(self) -> set[str]:
-        """Those that have something in flight."""
-        return {request.replica for request in self.requests.values()}
+        """Replicas with a request in flight."""
+        return set(self._of_replica)
 
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
         return self._left_us.get(replica, 0)
 
     def backlog_s(self, slots: slice | NDArray[np.intp], now_us: int) -> NDArray[np.float64]:
-        """V of each slot, in seconds: reserved prefill less what the head had time to do."""
+        """V of each slot, in seconds: reserved prefill less the time its head had."""
         elapsed_us = np.minimum(np.maximum(now_us - self._head_us[slots], 0), self._head_service_us[slots])
         backlog: NDArray[np.float64] = (self.prefill_us[slots] - elapsed_us) / 1e6
         return backlog
@@ -380,7 +390,7 @@ class Loads:
         return (self._prefill_us_at[slot] - elapsed_us) / 1e6
 
     def head(self, slot: int, now_us: int) -> Head | None:
-        """The oldest prefill of a slot, which is thought to be under way; None if there is none."""
+        """The oldest prefill of a slot, believed to be running; None if there is none."""
         heap = self._prefilling[slot]
         if not heap:
             return None
@@ -388,7 +398,7 @@ class Loads:
         return Head(heap[0][1], elapsed_s, self._head_service_us_at[slot] / 1e6)
 
     def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
-        """The requests that are prefilling in a slot, the oldest first, the others in any order."""
+        """Prefilling requests of a slot, the oldest first, the others in any order."""
         requests = self.requests
         for _, request_id in self._prefilling[slot]:
             request = requests.get(request_id)
@@ -396,7 +406,7 @@ class Loads:
                 yield request_id, request
 
     def oldest_prefill_us(self, slot: int) -> int:
-        """Log time at which the oldest unfinished prefill of a slot was placed; a far future if none."""
+        """Log time at which the oldest unfinished prefill was placed; `NEVER_US` if there is none."""
         heap = self._prefilling[slot]
         return heap[0][0] if heap else NEVER_US
 
@@ -415,20 +425,17 @@ class Loads:
         return arrivals_per_s, utilisation
 
     def return_ratio(self, slots: NDArray[np.intp]) -> float:
-        """Share of the arrivals at these slots over the last window that found most of their prompt there."""
-        returns, arrivals = self._returns[slots].sum().item(), self._arrivals[slots].sum().item()
-        return float(returns / arrivals) if arrivals else 0.0
+        """Share of these slots' arrivals over the last window that found most of their prompt cached."""
+        returns, arrivals = (_sum_of(window, slots) for window in (self._returns, self._arrivals))
+        return returns / arrivals if arrivals else 0.0
 
     # Snapshot.
 
     def dump_steps(self) -> Generator[Placed | FirstToken | Left | None, None, None]:
-        """Everything in flight as operations, with slots in place of worker ids (the fleet names them).
+        """Yield everything in flight as operations, with slots in place of worker ids (the fleet names them).
 
-        In steps, between which requests may come and go: those that come are left out, since
-        they are in the log behind the snapshot, and so is the end of those that go.
-
-        Yields:
-            An operation, or None.
+        In steps (None), between which requests may come and go: new ones are left out, since they are in the
+        log behind the snapshot, and so is the end of those that go.
         """
         held = list(self.requests)
         for replica, at_us in sorted(self._left_us.items()):
@@ -458,7 +465,7 @@ class Loads:
                 yield FirstToken(request_id, prefilled_us)
 
     def dump_history(self) -> History:
-        """Copy what the slots remember."""
+        """Copy the history of all slots."""
         return History(
             self._second,
             self._arrivals.copy(),
@@ -493,7 +500,6 @@ class Loads:
         return self._arrivals, self._service_us, self._returns
 
     def _prefilled(self, request_id: str, at_us: int) -> None:
-        """The first token of a request came."""
         request = self.requests.get(request_id)
         if request is None:
             request = self._trace(request_id) or self._unseen(request_id)
@@ -513,10 +519,15 @@ class Loads:
         return request
 
     def _end(self, request_id: str, request: Reservation) -> None:
-        """Release a reservation, and remember it, without what a later placement says again."""
+        """Release a reservation, and remember it without the fields that a later placement repeats."""
         del self.requests[request_id]
+        of_replica = self._of_replica[request.replica]
+        del of_replica[request_id]
+        if not of_replica:
+            del self._of_replica[request.replica]
         self._traces[request_id] = request
         slot = request.slot
+        self._ended_at[slot].append(request_id)
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
         if not request.prefilled_us:
@@ -532,20 +543,30 @@ class Loads:
         self._prefill_tokens_at[request.slot] -= request.uncached_tokens
 
     def _prefill_done(self, slot: int, at_us: int) -> None:
-        """A prefill was done on a worker: the next one began then, at the earliest."""
+        """Note the end of a prefill: the next one began then, at the earliest."""
         if at_us > self._done_us_at[slot]:
             self._done_us_at[slot] = at_us
         self._find_head(slot)
 
     def _queue(self, request_id: str, request: Reservation) -> None:
-        """Add a request to those that are prefilling."""
+        """Add a prefill to its worker's heap, of which at most half and `STALE_MAX` entries are stale."""
         heap, entry = self._prefilling[request.slot], (request.at_us, request_id)
         heapq.heappush(heap, entry)
+        if len(heap) > 2 * self._prefill_requests_at[request.slot] + STALE_MAX:
+            requests = self.requests
+            heap[:] = [
+                each
+                for each in heap
+                if (known := requests.get(each[1])) is not None
+                and not known.prefilled_us
+                and known.at_us == each[0]
+            ]
+            heapq.heapify(heap)
         if heap[0] is entry:
             self._find_head(request.slot)
 
     def _find_head(self, slot: int) -> None:
-        """The oldest request still prefilling started when it was placed or its predecessor was done."""
+        """Find the oldest unfinished prefill; it began when it was placed or its predecessor was done."""
         heap, requests = self._prefilling[slot], self.requests
         while heap:
             at_us, request_id = heap[0]
@@ -569,6 +590,18 @@ class Loads:
             if op.safe_blocks and 2 * HASH_BYTES * op.safe_blocks >= sum(map(len, op.paths)):
                 self._returns_at[slot, column] += 1
 
+    def _forget_future(self, now_us: int) -> None:
+        """Forget a time that no replica may have: after it nothing would be counted until it comes.
+
+        The clock of this replica was ahead, and was set back (`policies.state.clock`).
+        """
+        until_us = now_us + FUTURE_US
+        if self._second * 1_000_000 > until_us:
+            for window in self._windows:
+                window[:] = 0
+            self._second = now_us // 1_000_000
+        self._done_us[self._done_us > until_us] = now_us
+
     def _advance(self, second: int) -> None:
         """Empty the columns of the seconds that begin now."""
         if second <= self._second:
@@ -579,12 +612,17 @@ class Loads:
         self._second = second
 
 
+def _sum_of(window: Whole, slots: NDArray[np.intp]) -> float:
+    """Sum of some rows; of many it is quicker to add up all rows first, and as exact."""
+    rows = window.sum(axis=1)[slots] if 4 * len(slots) > len(window) else window[slots]
+    return float(rows.sum())
+
+
 def _row(column: Whole, slot: int) -> list[int]:
-    """What a column has of a slot."""
     row: list[int] = column[slot].astype(np.int64).tolist()
     return row
 
 
 def _numbers(column: Whole) -> "memoryview[float]":
-    """The numbers of a column, to read and to change one by one."""
+    """A view of a column, to read and change single numbers."""
     return cast("memoryview[float]", column.data)

@@ -1,10 +1,8 @@
-"""What replicas tell each other: the entries of the shared log, as values and as bytes.
+"""Operations: the entries of the shared log, as values and as bytes.
 
-One stream entry carries a msgpack array of operations. Each operation is an array that
-starts with its tag; fields are only ever added at the end, with a default. A tag that
-this version does not know is skipped and counted (design section 6), so old and new
-replicas share one log during a roll-out. A tag that no version writes any more is passed over
-without being counted, and never given to another kind (`RETIRED_TAGS`).
+One stream entry carries a msgpack array of operations, each an array that starts with its tag; fields are
+only added at the end, with a default. Old and new replicas share one log during a roll-out: an unknown tag is
+skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
 
     worker:   WorkerPut, WorkerGone
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
@@ -15,23 +13,27 @@ without being counted, and never given to another kind (`RETIRED_TAGS`).
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
     people:   Audited, Expire
     settings: SettingsChanged
-    register: every subclass of `Register`            (of each subject the newest word counts)
+    register: every subclass of `Register`            (the newest operation on each subject counts)
+
+In all of them ``at_us`` is log time, and ``replica`` the id of the replica that reports. A register is
+declared only here: the log, the fold and the snapshot find it in `REGISTERS`.
 
 In the log a `Placed` has a shorter form, too, and prompts are asked for (tags 17 to 19,
 `policies.state.placed_forms`).
-
-A register is declared here and nowhere else: the log, the fold and the snapshot find it in `REGISTERS`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from types import GenericAlias
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args
+from types import GenericAlias, MappingProxyType
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union, get_args
 
 import msgspec
 
+from policies.estimates.costs import SUMS
 from radix import (
     KEYS_MAX,
+    LABELS_MAX,
     PATHS_MAX,
     WORKERS_MAX,
     Amount,
@@ -66,7 +68,13 @@ AnOp = TypeVar("AnOp")
 
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
+Stamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_length=KEYS_MAX)]
+LABEL_STAMPS_MAX = 4 * LABELS_MAX
+"""Labels whose changes are remembered, those that were taken away included."""
+
+LabelStamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_length=LABEL_STAMPS_MAX)]
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
+Sums = Annotated[tuple[Real, ...], msgspec.Meta(max_length=SUMS)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
 RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
@@ -82,15 +90,18 @@ class Circuit(StrEnum):
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A word on a subject; of each the newest ``(at_us, replica)`` counts (`policies.state.registers`).
+    """A fact on a subject, of which the newest ``(at_us, replica)`` counts (`policies.state.registers`).
 
     Attributes:
         by: Name of the field with the subject; empty if there is only one subject.
-        ends_with_worker: Whether the removal of the worker that is its subject ends what was said before.
+        ends_with_worker: The removal of the worker that is the subject voids older operations.
+        compared: Replicas compare its values (`policies.state.digests`). False for one that is published
+            again and again anyway.
     """
 
     by: ClassVar[str] = ""
     ends_with_worker: ClassVar[bool] = False
+    compared: ClassVar[bool] = True
 
     @property
     def at_us(self) -> int:
@@ -99,7 +110,7 @@ class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def replica(self) -> str:
-        """Replica id of the writer."""
+        """Id of the replica that reports."""
         raise NotImplementedError
 
     @property
@@ -112,30 +123,25 @@ class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     """A replica chose a worker for a request and is about to send it.
 
-    Said again with a later time and without paths, it renews a reservation that `Left` may have dropped.
+    Repeated with a later time and without paths, it renews a reservation that `Left` may have dropped.
 
     Attributes:
         request_id: Unique per attempt: a redispatch is a new one.
-        at_us: Log time.
-        worker: Worker id.
-        replica: Replica id of the owner.
         service_us: Predicted prefill time on that worker, microseconds.
         uncached_tokens: Prompt tokens the worker must prefill, predicted.
-        context_tokens: Prompt plus expected output, tokens.
+        context_tokens: Prompt plus expected output.
         paths: Packed block hashes of the prompt (of each prompt, for a batch); none if this is no arrival.
-        ends: Whether window and linear states at the end of the paths count (`Insert.end`).
-        flow: Who is charged with its prefill (`policies.state.fairness`): ``CLASS/TENANT``. Empty if nobody
-            waited: what nobody else wanted costs nothing.
-        safe_blocks: Blocks of the first path that the worker need not prefill, predicted
-            (`policies.dispatch.followers`).
-        home_uncached_tokens: Where prefill and decode are apart, what t is compared with: the least that
-            would be left to prefill in the home site, or over an abundant link anywhere
-            (`policies.disaggregation.offload.OffloadVerdict.judged_tokens`). That is what the slow loop
-            counts (`policies.disaggregation.role_plan`). -1 where they are not apart, and in the decode half
-            of a pair.
-        junction_blocks: Where windows or states count: blocks of the only path that the worker held. There
-            the prompt leaves what is known, and the engine keeps what a later one needs to go on
-            (`radix.windows`). 0 for none.
+        ends: Window and linear states at the end of the paths count (`Insert.end`).
+        flow: Flow charged with its prefill (`policies.state.fairness`); empty if no request waited.
+        safe_blocks: Cached blocks of the first path, predicted (`policies.dispatch.followers`).
+        home_uncached_tokens: For disaggregated prefill, the length compared with the threshold t: the least
+            uncached tokens in the home site, or over an abundant link anywhere
+            (`OffloadVerdict.judged_tokens`), for the slow loop. -1 otherwise, and in the decode half of a
+            pair.
+        junction_blocks: Where windows or states count: blocks of the only path that the worker held, after
+            which the prompt leaves its cache (`radix.windows`). 0 for none.
+        block_tokens: Tokens in one block of the paths, where they differ from those of token ids: text is cut
+            by bytes. 0 where they do not.
     """
 
     request_id: Name
@@ -151,6 +157,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     safe_blocks: Count = 0
     home_uncached_tokens: TokensOrUnknown = -1
     junction_blocks: Count = 0
+    block_tokens: Count = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -163,11 +170,7 @@ class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False)
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
     """A request left its worker, however it ended: everything it reserved is released.
 
-    Attributes:
-        request_id: Of its `Placed`.
-        at_us: Log time.
-        prefilled_us: Log time of its first token, if no `FirstToken` said it: the same as one at that time,
-            and then this. 0 if it was said, or if there was none.
+    ``prefilled_us`` is the log time of its first token, if no `FirstToken` reported it; else 0.
     """
 
     request_id: Name
@@ -176,7 +179,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
-    """A replica is gone: drop what it had in flight or waiting that was said at or before ``at_us``."""
+    """A replica is gone: drop what it reported in flight or waiting at or before ``at_us``."""
 
     replica: Name
     at_us: LogTime
@@ -185,22 +188,18 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
 class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
     """No worker has room for a request: it waits at its replica, in one order with those of all others.
 
-    Said again with a later time when its key changed, or what it waits for. A `Placed` or a `Finished` with
-    its id ends it, even one that comes before it.
+    Repeated with a later time when its key or its worker changed. A `Placed` or a `Finished` with its id ends
+    it, even one that comes before it.
 
     Attributes:
-        request_id: Of the `Placed` that will end it.
-        at_us: Log time at which this was said.
-        replica: Replica id of the owner.
         arrived_us: Log time at which the request arrived.
         key_us: The least goes first: arrival plus a multiple of the cheapest prefill (`waiting`).
-        lane: Which workers may take it: ``MODEL|BUCKET``, each empty if it does not matter.
+        lane: Workers that may take it: ``MODEL|BUCKET``, each empty if it does not matter.
         worker: The worker it waits for; empty if any of its lane will do.
-        flow: Who waits: ``CLASS/TENANT`` (`policies.state.fairness`).
-        service_us: Its cheapest predicted prefill time, microseconds.
-        uncached_tokens: Prompt tokens to prefill then.
-        context_tokens: Prompt plus expected output, tokens.
-        link: The link that has no room for its KV, if that is what it lacks; else empty.
+        flow: ``CLASS/TENANT`` (`policies.state.fairness`).
+        service_us: Its cheapest predicted prefill, microseconds, of ``uncached_tokens``.
+        context_tokens: Prompt plus expected output.
+        link: The link whose room its KV waits for; else empty.
     """
 
     request_id: Name
@@ -218,21 +217,18 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
 
 
 class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
-    """The KV of a request will be on its way from one site to another, and uses a part of the link then.
+    """The KV of a request will cross from one site to another, and uses a part of the link then.
 
-    Said again with a later time it is planned anew. A `Shipped` or a `Finished` with its id ends it, even
-    one that comes before it.
+    Repeated with a later time it is planned anew. A `Shipped` or a `Finished` with its id, that of the
+    `Placed` on the decode worker, ends it, even one that comes before it.
 
     Attributes:
-        request_id: Of the `Placed` on the decode worker.
-        at_us: Log time at which this was said.
-        replica: Replica id of the owner.
         link: ``FROM>TO``, the sites (`policies.state.links`).
-        kv_bytes: What crosses, predicted.
+        kv_bytes: Bytes that cross, predicted.
         start_us: Log time at which it begins.
         end_us: Log time at which the last byte arrives.
-        ready_bytes: What of it the prefill worker has cached: it leaves at once, as fast as the link lets it.
-        ready_us: How long that takes; 0 if nobody knows.
+        ready_bytes: Part cached at the prefill worker: it leaves at once, as fast as the link allows.
+        ready_us: Duration of that; 0 if unknown.
     """
 
     request_id: Name
@@ -254,21 +250,21 @@ class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
-    """A worker was added or changed. The newest ``(at_us, replica)`` wins whole.
+    """A worker was added or changed. Entries of one worker are merged field by field (`worker_fields`).
 
     Attributes:
-        worker: Worker id (``host:port``, see `router.fleet`).
-        at_us: Log time of the change.
-        replica: Who changed it.
+        worker: ``host:port``, with a path if its URL has one.
         url: Base URL, without a trailing slash.
         role: ``plain``, ``prefill`` or ``decode``.
         draining: True while it takes no new requests.
         capacity_tokens: KV capacity; 0 if unknown.
         labels: Free labels (``worker_class`` selects the cost profile).
-        drain_us: Log time at which somebody began to drain it; 0 if it does not drain, or nobody said.
-        leaving: It is to be removed when it has drained (`policies.fleet.departures`).
-        knows: Which changes by whom are in it: replica to log time, the newest only; under the empty name,
-            since when there is such a worker. Empty if it replaces whatever there is.
+        drain_us: Log time at which its drain began; 0 if it does not drain, or that is unknown.
+        leaving: To be removed when it has drained (`policies.fleet.departures`).
+        knows: For older versions, which take the newest entry whole: the replicas whose changes are in it.
+        stamps: For each field changed since the worker was added, log time and replica of the change; under
+            the empty name those of the addition. Empty if this entry adds it.
+        label_stamps: The same for labels, removed ones included.
     """
 
     worker: WorkerId
@@ -282,6 +278,8 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     drain_us: LogTime = 0
     leaving: bool = False
     knows: TimesByName = {}
+    stamps: Stamps = {}
+    label_stamps: LabelStamps = {}
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
@@ -296,10 +294,7 @@ class CircuitSet(Register, frozen=True, tag=22):
     """The state of a worker's circuit, for all replicas.
 
     Attributes:
-        worker: Worker id.
-        at_us: Log time of the change.
-        replica: Who changed it; of a half-open circuit, who probes.
-        state: Where it is now.
+        replica: Author of the change; of a half-open circuit, the replica that probes.
         until_us: Log time before which nothing may be dispatched, if it is not closed.
         successes: Good probes in a row.
     """
@@ -316,14 +311,10 @@ class CircuitSet(Register, frozen=True, tag=22):
 
 
 class Started(Register, frozen=True, tag=23):
-    """When the process behind a worker started.
+    """Start of the process behind a worker, asked for at ``at_us``.
 
-    Attributes:
-        worker: Worker id.
-        at_us: Log time at which it was asked.
-        replica: Who asked.
-        started_unix_ms: What it said, by its own clock: only compared with what it said before.
-        cold: It is another process than the one known before: what was used before ``at_us`` is gone.
+    ``started_unix_ms`` is by the engine's own clock, and only compared with earlier answers. ``cold``: it is
+    another process than the one known before, whose cache from before ``at_us`` is gone.
     """
 
     by = "worker"
@@ -336,26 +327,24 @@ class Started(Register, frozen=True, tag=23):
 
 
 class Reported(Register, frozen=True, tag=24):
-    """What a worker's engine said of its load.
+    """An engine's report of its load, asked for at ``at_us``; -1 (``running_max``: 0) if unknown.
 
-    What was in flight there when it was asked comes along, so that whoever reads this later adds what was
-    dispatched since, and takes away what ended since, without knowing who did when.
+    It includes the requests in flight when the engine was asked, so that a later reader adds dispatches
+    since, and subtracts ends since, without knowing their authors.
 
     Attributes:
-        worker: Worker id.
-        at_us: Log time at which it was asked.
-        replica: Who asked.
-        running: Requests in its batch; -1 if it does not say.
-        waiting: Requests in its own queue; -1 if it does not say.
-        kv_tokens: Tokens of KV that running requests hold; -1 if it does not say.
-        running_max: Most requests that it runs at a time; 0 if it does not say.
-        inflight_requests: The most that were in flight there at ``at_us`` or shortly before, of all
-            replicas, as the asker knew.
-        inflight_tokens: The same of their prompts and expected outputs.
+        running: Requests in its batch.
+        waiting: Requests in its own queue.
+        kv_tokens: Tokens of KV that running requests hold.
+        running_max: Most requests that it runs at a time.
+        inflight_requests: Most requests in flight there at ``at_us`` or shortly before, of all replicas, as
+            the asking replica knew.
+        inflight_tokens: Their prompts and expected outputs.
     """
 
     by = "worker"
     ends_with_worker = True
+    compared = False
 
     worker: WorkerId
     at_us: LogTime
@@ -369,15 +358,12 @@ class Reported(Register, frozen=True, tag=24):
 
 
 class LinkMeasured(Register, frozen=True, tag=26):
-    """How a link is, by all that was seen of it so far.
+    """Measured properties of a link, ``FROM>TO``.
 
-    Who measures goes on from what was said last, whoever said it, so this averages over all replicas.
+    The measuring replica continues from the newest report of any replica, so this averages over all.
 
     Attributes:
-        link: ``FROM>TO``, the sites.
-        at_us: Log time.
-        replica: Who measured.
-        bytes_per_s: What all transfers together get through at ``at_us``; 0 if that never was the limit.
+        bytes_per_s: Throughput of all transfers together at ``at_us``; 0 if it never was the limit.
         rtt_s: Round trip; 0 if unknown.
         loss_ratio: Share of the latest transfers that failed, 0 to 1.
     """
@@ -393,9 +379,14 @@ class LinkMeasured(Register, frozen=True, tag=26):
 
 
 class Fitted(Register, frozen=True, tag=30):
-    """A replica's newest fit of the service-time model of one worker class (`policies.estimates.costs`).
+    """The fleet's fit of the service-time model of one worker class (`policies.estimates.costs`).
 
-    All replicas price with it.
+    All replicas price with it. A replica that learns goes on from the newest one of any replica, so it
+    averages over all of them.
+
+    Attributes:
+        observations: Prefills of all replicas behind it; 0 if the writer does not report them.
+        sums: State that the fit continues from (`ServiceFit.sums`); empty if the writer does not report it.
     """
 
     by = "worker_class"
@@ -406,10 +397,16 @@ class Fitted(Register, frozen=True, tag=30):
     a_s: Seconds
     b_s: TokenSeconds
     c0_tokens: ContextTokens
+    observations: Count = 0
+    sums: Sums = ()
 
 
 class BytesPerToken(Register, frozen=True, tag=31):
-    """A replica's newest estimate of prompt bytes per token of one model."""
+    """The fleet's estimate of prompt bytes per token of one model.
+
+    As with `Fitted`, a replica that learns goes on from the newest one. ``tokens`` prompt tokens are behind
+    it; 0 if the writer does not report them.
+    """
 
     by = "model"
 
@@ -417,19 +414,14 @@ class BytesPerToken(Register, frozen=True, tag=31):
     at_us: LogTime
     replica: Name
     bytes_per_token: TokenBytes
+    tokens: WholeNumber = 0
 
 
 class EarlyRatio(Register, frozen=True, tag=32):
-    """How much of the predicted time the queues of a worker class really take (`policies.fleet.admission`).
+    """Mean observed over predicted time to first token behind a backlog, late requests counted as 1.
 
-    All replicas use the newest, and so see room in the same places.
-
-    Attributes:
-        worker_class: Whose queues.
-        at_us: Log time.
-        replica: Who observed it.
-        ratio: Mean of the observed over the predicted time to first token behind a backlog, each counted as 1
-            if it was late.
+    All replicas use the newest, and so see room in the same places (`policies.fleet.admission`).
+    ``observations`` requests of all replicas are behind it; 0 if the writer does not report them.
     """
 
     by = "worker_class"
@@ -438,17 +430,11 @@ class EarlyRatio(Register, frozen=True, tag=32):
     at_us: LogTime
     replica: Name
     ratio: Share
+    observations: Count = 0
 
 
 class CapacityLearned(Register, frozen=True, tag=34):
-    """How many tokens a worker really keeps for reuse (`policies.estimates.capacities`).
-
-    Attributes:
-        worker: Worker id.
-        at_us: Log time.
-        replica: Who learned it.
-        tokens: Its capacity, above 0.
-    """
+    """Tokens, above 0, that a worker really keeps for reuse (`policies.estimates.capacities`)."""
 
     by = "worker"
 
@@ -459,18 +445,11 @@ class CapacityLearned(Register, frozen=True, tag=34):
 
 
 class DecodeFitted(Register, frozen=True, tag=33):
-    """A replica's newest fit of decode on one worker class (`policies.estimates.decodes`).
+    """Newest fit of decode on one worker class (`policies.estimates.decodes`).
 
-    For those who have learned nothing themselves: who leads the slow loop may have no traffic.
-
-    Attributes:
-        worker_class: Of which workers.
-        at_us: Log time.
-        replica: Who learned it.
-        base_s: Seconds per output token of a batch of none.
-        slope_s: And for each request in it.
-        requests: In the batches that were seen, on average.
-        decode_s: Mean time from first to last token.
+    For replicas without observations of their own: the leader of the slow loop may have no traffic. Seconds
+    per output token are ``base_s + slope_s · batch``; ``requests`` is the mean batch observed, ``decode_s``
+    the mean time from first to last token.
     """
 
     by = "worker_class"
@@ -485,25 +464,22 @@ class DecodeFitted(Register, frozen=True, tag=33):
 
 
 class OffloadPlan(Register, frozen=True, tag=27):
-    """Which requests should be prefilled in another site, and who should prefill and decode in this one.
+    """Requests to prefill in another site, and the roles of workers in this one.
 
     The answer of the slow loop (`policies.disaggregation.role_plan`).
 
     Attributes:
-        at_us: Log time.
-        replica: Who planned.
-        threshold_tokens: Uncached tokens above which prefill is remote; -1 if nothing is known yet.
-        prefill: How many workers at home should prefill; 0 if nothing is known yet.
-        decode: How many should decode.
-        roles: Of each convertible worker that should have another role than now, which.
-        gain_ratio: By how much more that would serve, as a share of what is served now.
-        reason: Why, in a sentence.
-        requests_per_s: What the model says is served at most as it is.
-        remote_ratio: Share of the requests that are above the threshold.
-        egress_bytes_per_s: What they send across links then.
-        changed_us: Log time at which roles last began to change, or ended to; 0 if never.
-        turned: Workers whose role last changed: into which.
-        stuck_us: Log time at which a worker was last given up that did not get free.
+        threshold_tokens: Uncached tokens above which prefill is remote; -1 if unknown yet.
+        prefill: Number of workers at home that should prefill; 0 if unknown yet.
+        decode: Number that should decode.
+        roles: New role of each convertible worker that should change.
+        gain_ratio: Gain in throughput, as a share of the present one.
+        requests_per_s: Most requests that the model predicts to be served as it is.
+        remote_ratio: Share of the requests above the threshold.
+        egress_bytes_per_s: Bytes they send across links then.
+        changed_us: Log time at which roles last began or ended to change; 0 if never.
+        turned: New role of the workers that last changed.
+        stuck_us: By worker, log time at which its change was last given up since it did not get free.
     """
 
     at_us: LogTime
@@ -523,17 +499,13 @@ class OffloadPlan(Register, frozen=True, tag=27):
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=False):
-    """Somebody changed settings for all replicas (see `overrides`). Of each key the newest word counts.
-
-    One operation for all that changes together: it is right as a whole, and counts as a whole.
+    """A change of settings for all replicas (see `overrides`), valid and counting as a whole.
 
     Attributes:
         change_id: Unique in the log.
-        at_us: Log time.
-        replica: Who was asked.
-        values: By dotted key the new value as JSON text; None: what each replica was started with.
-        actor: Who asked: the name of a token.
-        comment: Why, in that person's words.
+        values: By dotted key the new value as JSON text; None: each replica's value at its start.
+        actor: Name of the token.
+        comment: The operator's reason.
         undoes: Id of the change before which these values counted; empty if it is no rollback.
     """
 
@@ -547,18 +519,15 @@ class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=F
 
 
 class Audited(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False, order=True):
-    """Somebody changed something through the admin API. The newest are kept (`policies.state.newest`).
+    """A change through the admin API. The newest are kept (`policies.state.newest`).
 
     Attributes:
-        at_us: Log time.
-        replica: Who was asked.
-        request_id: Of the request.
-        actor: Name of the token it came with.
-        client: Address it came from.
+        actor: Name of the token.
+        client: Its address.
         action: Method and route, such as ``PUT /workers/{worker_id}``.
-        target: What was changed: a worker's id, a ticket, a setting; empty if the action says it all.
+        target: A worker's id, a ticket, a setting; empty if the action is enough.
         status: HTTP status of the answer.
-        detail: What exactly, as a JSON object.
+        detail: A JSON object.
         unix_us: Wall-clock time, for people.
     """
 
@@ -575,13 +544,7 @@ class Audited(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False, or
 
 
 class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, order=True):
-    """Somebody wants a request to wait no more. The newest are kept; who holds the request ends it.
-
-    Attributes:
-        at_us: Log time.
-        replica: Who was asked.
-        request_id: As in `Waiting`.
-    """
+    """An operator's order to end the wait of a request; its replica obeys. The newest are kept."""
 
     at_us: LogTime
     replica: Name
@@ -589,13 +552,10 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, ord
 
 
 class Tracked(Register, frozen=True, tag=43):
-    """By what a worker's cache is known (`policies.state.evidence`).
+    """Source of a worker's cache contents (`policies.state.slot_registers`).
 
-    Attributes:
-        worker: Worker id.
-        at_us: Log time.
-        replica: Who follows its engine's events, or gave it up.
-        exact: Whether its events describe it, followed without a gap since it started or was cleared.
+    ``exact`` is true if its engine's events describe it, followed without a gap since it started or was
+    cleared.
     """
 
     by = "worker"
@@ -645,14 +605,29 @@ _raw_decoder: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decod
 )
 
 
+@dataclass(frozen=True, slots=True)
+class OpLog:
+    """The log as decisions see it; the gateway's own port adds the other replicas (`router.shared.LogPort`).
+
+    Attributes:
+        replica: Id of this replica.
+        publish: Applies an operation at once and sends it to the other replicas.
+        now_us: Log time.
+    """
+
+    replica: str
+    publish: Callable[[Op], None]
+    now_us: Callable[[], int]
+
+
 class OpRefused(ValueError):
-    """An operation that no replica would accept, by its bounds: nothing was published, nothing changed."""
+    """An operation beyond its bounds, which no replica would accept; nothing was published or changed."""
 
 
 def encode_op(op: Op) -> bytes:
-    """Encode one operation: an item of the array that `encode_ops` makes.
+    """Encode one operation, an item of the array of `encode_ops`.
 
-    It is read back as the other replicas will read it, since only that checks its bounds (0.2 to 0.6 us).
+    It is decoded once, since only that checks its bounds (0.2 to 0.6 us).
 
     Raises:
         OpRefused: It has a value that exceeds its bounds, or cannot be encoded.
@@ -671,11 +646,7 @@ def encode_ops(ops: Sequence[Op]) -> bytes:
 
 
 def encode_sound_ops(ops: Sequence[Op]) -> tuple[bytes, int]:
-    """Encode those of some operations that can be, as one log entry.
-
-    Returns:
-        The entry, and how many operations were left out.
-    """
+    """Encode the valid ones of some operations as one log entry; return it and the number left out."""
     try:
         return _encoder.encode(ops), 0
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
@@ -691,13 +662,13 @@ def encode_sound_ops(ops: Sequence[Op]) -> tuple[bytes, int]:
 
 
 class Decoded(NamedTuple, Generic[AnOp]):
-    """What one log entry says.
+    """Content of one log entry.
 
     Attributes:
-        ops: The operations that this version understands and whose values are within bounds, in order.
+        ops: The known operations with values within bounds, in order.
         unknown: Operations of a kind that this version does not know.
-        invalid: Operations that are none, or have a value beyond its bounds; an entry that is not a msgpack
-            array at all counts as one.
+        invalid: Malformed operations, or with a value beyond its bounds; an entry that is no msgpack array
+            counts as one.
     """
 
     ops: list[AnOp]
@@ -719,7 +690,7 @@ class OpDecoder(Generic[AnOp]):
         self._entry: msgspec.msgpack.Decoder[list[AnOp]] = msgspec.msgpack.Decoder(
             Annotated[GenericAlias(list, (any_kind,)), _few]
         )
-        self._tags = frozenset(_tag_of_kind(kind) for kind in kinds)
+        self._tags = frozenset(map(tag_of, kinds))
 
     def decode(self, data: bytes) -> Decoded[AnOp]:
         """Decode one log entry; whatever its bytes are, nothing is raised."""
@@ -747,19 +718,37 @@ class OpDecoder(Generic[AnOp]):
         return Decoded(ops, unknown, invalid)
 
 
+def tag_of(kind: type[Any]) -> int:
+    """Return the tag that stands for a kind of operation in the log."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int)
+    return tag
+
+
 RETIRED_TAGS = frozenset((25,))
-"""Kinds that older versions wrote: 25 was the plan of automatic length buckets (decision 0046)."""
+"""Tags of older versions, never given to another kind: 25 planned length buckets (decision 0046)."""
+
+
+class Timed(Protocol):
+    """An operation of the log that has a time."""
+
+    @property
+    def at_us(self) -> int:
+        """Return its log time."""
+
+
+def said_us(op: Op | Timed) -> int:
+    """Return the log time at which an operation was said, or up to which it counts."""
+    return op.before_us if isinstance(op, Trim | Forget | EndGone) else op.at_us
+
+
+KIND_NAMES: Mapping[int, str] = MappingProxyType({tag_of(kind): kind.__name__ for kind in OP_KINDS})
+"""The name of each kind by its tag."""
 
 _tag_decoder = msgspec.msgpack.Decoder(Count)
 
 
-def _tag_of_kind(kind: type[Any]) -> int:
-    tag: int = kind.__struct_config__.tag
-    return tag
-
-
 def _tag_of(raw: msgspec.Raw) -> int | None:
-    """The tag of an operation; None if it is not well formed."""
     try:
         items = _raw_decoder.decode(raw)
         return _tag_decoder.decode(items[0]) if items else None

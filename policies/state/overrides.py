@@ -1,17 +1,16 @@
 """Settings that were changed while the fleet runs, for all replicas.
 
-A change (`policies.state.ops.SettingsChanged`) gives some settings new values, or back those that each
-replica was started with. What a value means is the shell's business; here it is a text.
+A change (`policies.state.ops.SettingsChanged`) gives some settings new values, or back those of each
+replica's start. The shell knows their meaning; here a value is a text.
 
     change A   policy=min_ttft              ┐
-    change B   policy=affinity, size=100    ├─ newest word on each key ─> values: policy=affinity, size=back
+    change B   policy=affinity, size=100    ├─ newest on each key ─> values: policy=affinity, size=back
     change C   size=back                    ┘
 
 Of each key the newest ``(at_us, replica, change_id)`` counts, so replicas that saw the same changes agree
-whatever the order was. The newest `HISTORY_MAX` changes are kept whole, and of the older ones, for each key,
-the last that had a word on it: so what held *before* any of those that are kept is known, too, and can be
-brought back by another change. Both follow from the set of all changes, whatever came first, and travel in
-snapshots as the operations that make them.
+whatever the order was. The newest `HISTORY_MAX` changes are kept whole, and of the older ones the last on
+each key: so the values *before* any kept change are known, and another change can bring them back. Both
+follow from the set of all changes, and travel in snapshots as operations.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,22 +21,22 @@ import xxhash
 from policies.state.ops import SettingsChanged
 
 HISTORY_MAX = 200
-"""Changes that are kept whole: of people, who make some a day; of less than 500 bytes each, in snapshots."""
+"""Changes that are kept whole: people make some a day, of less than 500 bytes each."""
 
 Version = tuple[int, str, str]
-"""What orders changes: log time, who said it, and its id."""
+"""Order of changes: log time, replica, id."""
 
 
 def version_of(change: SettingsChanged) -> Version:
-    """Where a change is in the order of all."""
+    """Position of a change in the order."""
     return change.at_us, change.replica, change.change_id
 
 
 class Overrides:
-    """What was changed, and what it was before.
+    """Present settings and their history.
 
     Attributes:
-        revision: Counts what was learned here, so that a caller can follow.
+        revision: Counts changes of this state, so that a caller can follow.
     """
 
     __slots__ = ("_history", "_newest", "_older", "revision")
@@ -47,12 +46,12 @@ class Overrides:
         self._history: list[SettingsChanged] = []
         self._newest: dict[str, SettingsChanged] = {}
         self._older: dict[str, SettingsChanged] = {}
-        """Of each key, the newest change with a word on it of those that the history no longer has."""
+        """By key, the newest change on it that the history no longer has."""
 
     # The fold.
 
     def apply(self, change: SettingsChanged) -> None:
-        """Take in a change. Repeating it, or applying it late, changes nothing more."""
+        """Apply a change. Repeating it, or applying it late, changes nothing more."""
         version, history = version_of(change), self._history
         place = len(history)
         while place and version_of(history[place - 1]) > version:
@@ -83,18 +82,11 @@ class Overrides:
         return MappingProxyType(self._newest)
 
     def values(self) -> dict[str, str]:
-        """The values that count, by key; what is as it was at the start is left out."""
+        """Present values by key, without those of the start."""
         return {key: value for key, value in _values(self._newest) if value is not None}
 
     def before(self, change_id: str) -> dict[str, str] | None:
-        """The values that counted before a change.
-
-        Args:
-            change_id: Of one that the history has; of several with one id, the oldest.
-
-        Returns:
-            As `values`; None if the history does not have it.
-        """
+        """Values before a change (the oldest with this id), as `values`; None if the history lacks it."""
         newest = dict(self._older)
         for change in self._history:
             if change.change_id == change_id:
@@ -103,20 +95,19 @@ class Overrides:
         return None
 
     def digest(self) -> str:
-        """A word that is equal wherever the same changes count, and another one otherwise."""
+        """A text that is equal wherever the same changes count, and another one otherwise."""
         text = repr([(key, version_of(self._newest[key])) for key in sorted(self._newest)])
         return xxhash.xxh3_64_hexdigest(text.encode())
 
     def next_us(self, now_us: int) -> int:
-        """Log time for a change that is to come after all that are known, also if a clock is ahead."""
+        """Log time for a change that is to come after all known ones, also if a clock is ahead."""
         return max([now_us, *(change.at_us + 1 for change in self._history[-1:])])
 
 
 def _note(newest: dict[str, SettingsChanged], change: SettingsChanged) -> None:
-    """Keep a change for those of its keys of which it is the newest word."""
     for key in change.values:
-        known = newest.get(key)
-        if known is None or version_of(change) > version_of(known):
+        current = newest.get(key)
+        if current is None or version_of(change) > version_of(current):
             newest[key] = change
 
 

@@ -20,15 +20,7 @@ from radix import WHOLE_MAX
 
 
 def without(own: Ticket, share: float, key_us: int, ahead_us: float, behind: float) -> tuple[float, float]:
-    """Take a request's own ticket out of those around it: it does not wait for itself.
-
-    Args:
-        own: The ticket.
-        share: Of it that was counted.
-        key_us: Of the request where it would go.
-        ahead_us: Predicted work that goes first.
-        behind: Tickets that are overtaken.
-    """
+    """Take a request's own ticket, counted in part (``share``), out of the work and tickets around it."""
     if own.key_us < key_us:
         return max(ahead_us - share * own.service_us, 0.0), behind
     if own.key_us > key_us:
@@ -40,13 +32,13 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     """The queue, seen by one request.
 
     Attributes:
-        tickets: All that wait; None if nobody does.
+        tickets: All that wait; None if there are none.
         lane: Of the request.
-        workers: How many serve that lane, >= 1.
+        workers: Workers that serve that lane, >= 1.
         arrived_us: Log time of the request's arrival.
         k: Of the order (`policies.state.waiting`).
-        committed_s: Backlog up to which a worker is given more (`fleet.admission`). What is in the engine
-            is served as it came; nobody overtakes it.
+        committed_s: Backlog up to which a worker is given more (`fleet.admission`). The engine serves that in
+            its own order; no request overtakes it.
         own: The request's own ticket, if it waits already.
     """
 
@@ -59,7 +51,7 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     own: Ticket | None = None
 
     def at(self, slot: int, work_s: float) -> tuple[float, float]:
-        """``ahead_s`` and ``behind`` on the worker in a slot, where the request has so much work."""
+        """``ahead_s`` and ``behind`` on the worker in a slot, for the request's work there."""
         if self.tickets is None:
             return 0.0, 0.0
         key_us = min(self.arrived_us + int(self.k * work_s * 1e6), WHOLE_MAX)

@@ -1,11 +1,11 @@
-"""Bounded registers: of each subject the newest word counts, of all subjects the newest are kept.
+"""Bounded registers: of each subject the newest operation counts, of all subjects the newest are kept.
 
-    put(op) ── newer than what is known of its subject ──> kept ── too many ──> the oldest goes, for good
+    put(op) ── newer than its subject's ──> kept ── too many ──> the oldest goes, for good
 
-Which words are kept follows from the set of all that were ever said, whatever their order and however often
-each came: the newest word of each subject, and of these the newest ``kept``. So registers are part of the
-fold (`policies.fleet.fleet`), and no stream of new names can fill the memory of a replica. A subject whose
-word was dropped comes back with a newer word only.
+The content follows from the set of all operations, whatever their order and number: the newest of each
+subject, and of these the newest ``kept``. So registers are part of the fold (`policies.fleet.fleet`), and no
+stream of new names can fill the memory of a replica. A dropped subject comes back with a newer operation
+only.
 
 A struct in `policies.state.ops` declares a register: its subject, and whether it ends with its worker.
 """
@@ -13,11 +13,12 @@ A struct in `policies.state.ops` declares a register: its subject, and whether i
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from policies.state.digests import Digest
 from policies.state.ops import REGISTERS, Register
 from radix import WORKERS_MAX
 
 KEPT_MAX = 1000
-"""Models, worker classes and the like that a fleet may have; beyond it the newest are kept."""
+"""Most models, worker classes and the like of a fleet; beyond it the newest are kept."""
 
 R = TypeVar("R", bound=Register)
 
@@ -27,26 +28,27 @@ class Registers(Generic[R]):
 
     Args:
         kind: The declaration.
-        kept: How many subjects are kept; None: `WORKERS_MAX` workers, `KEPT_MAX` of anything else.
+        kept: Most subjects; None: `WORKERS_MAX` workers, `KEPT_MAX` of anything else.
 
     Attributes:
-        kind: As given.
-        known: The newest words, by subject; only `put` and `discard` change it.
+        known: The newest operations, by subject; only `put` and `discard` change it.
         revision: Counts changes.
+        digest: Of the newest words; of a kind that replicas do not compare, of none.
     """
 
-    __slots__ = ("_floor", "_kept", "kind", "known", "revision")
+    __slots__ = ("_floor", "_kept", "digest", "kind", "known", "revision")
 
     def __init__(self, kind: type[R], kept: int | None = None) -> None:
         self.kind = kind
         self.revision = 0
+        self.digest = Digest()
         self._kept = kept or (WORKERS_MAX if kind.by == "worker" else KEPT_MAX)
         self.known: dict[str, R] = {}
         self._floor = (-1, "", "")
-        """Version of the newest word that was dropped: with it all older ones of unknown subjects were."""
+        """Version of the newest dropped operation: all older ones of unknown subjects were dropped, too."""
 
     def put(self, op: R) -> bool:
-        """Take in a word; False if a newer one is known, or if it is older than all that are kept."""
+        """Apply an operation; False if a newer one is known, or if it is older than all that are kept."""
         key = op.key
         known = self.known.get(key)
         if known is not None:
@@ -55,9 +57,10 @@ class Registers(Generic[R]):
         elif (op.at_us, op.replica, key) <= self._floor:
             return False
         self.known[key] = op
+        self._follow(known, op)
         if len(self.known) > self._kept:
             oldest = min((word.at_us, word.replica, name) for name, word in self.known.items())
-            del self.known[oldest[2]]
+            self._follow(self.known.pop(oldest[2]), None)
             self._floor = max(self._floor, oldest)
             if oldest[2] == key:
                 return False
@@ -65,57 +68,62 @@ class Registers(Generic[R]):
         return True
 
     def get(self, key: str) -> R | None:
-        """The newest word about a subject; None if there is none."""
+        """The newest operation on a subject; None if there is none."""
         return self.known.get(key)
 
     def discard(self, key: str) -> None:
         """Forget a subject."""
-        if self.known.pop(key, None) is not None:
+        known = self.known.pop(key, None)
+        if known is not None:
+            self._follow(known, None)
             self.revision += 1
 
+    def _follow(self, old: R | None, new: R | None) -> None:
+        """Keep the digest."""
+        if self.kind.compared:
+            self.digest.replace(
+                None if old is None else (old.key, old.at_us, old.replica),
+                None if new is None else (new.key, new.at_us, new.replica),
+            )
+
     def __len__(self) -> int:
-        """How many subjects are known."""
         return len(self.known)
 
     def __iter__(self) -> Iterator[R]:
-        """All words, in order of their subjects; a copy, which does not change while it is walked."""
         return iter([self.known[key] for key in sorted(self.known)])
 
 
 class WorkerRegisters(Registers[R]):
-    """Registers that end with their worker, and what subclasses keep of them by slot."""
+    """Registers that end with their worker, with state by slot in subclasses."""
 
     __slots__ = ()
 
     def take(self, op: R, slot: int) -> bool:
-        """Take in a word about the worker in a slot; False if a newer one is known."""
+        """Apply an operation on the worker in a slot; False if a newer one is known."""
         if not self.put(op):
             return False
         self._taken(op, slot)
         return True
 
     def drop(self, worker: str, slot: int, until_us: int) -> None:
-        """The worker in a slot was removed: what was said at or before ``until_us`` no longer counts."""
+        """Drop operations of a removed worker up to ``until_us``."""
         known = self.known.get(worker)
         if known is not None and known.at_us <= until_us:
             self.discard(worker)
             self._dropped(slot)
 
     def _taken(self, op: R, slot: int) -> None:
-        """Follow a newer word about the worker in a slot."""
+        """Follow a newer operation on the worker in a slot."""
 
     def _dropped(self, slot: int) -> None:
-        """Follow that there is no word any more about the worker in a slot."""
+        """Follow the end of the register of the worker in a slot."""
 
 
 class AllRegisters:
-    """The registers of all kinds that are declared (`REGISTERS`).
-
-    Args:
-        apart: Those that some part of the fleet keeps.
+    """The registers of all declared kinds (`REGISTERS`).
 
     Attributes:
-        apart: The same.
+        apart: Registers that some part of the fleet keeps, as given.
         plain: All others, in the order of their declarations.
     """
 
@@ -133,7 +141,6 @@ class AllRegisters:
         }
 
     def __iter__(self) -> Iterator[Registers[Any]]:
-        """Those of each kind."""
         return iter((*self.apart, *self.plain))
 
     def of(self, kind: type[R]) -> Registers[R]:
@@ -141,15 +148,15 @@ class AllRegisters:
         return self._by_kind[kind]
 
     def newest(self, kind: type[R], key: str = "") -> R | None:
-        """The newest word of one kind about a subject; None if there is none."""
+        """The newest operation of one kind on a subject; None if there is none."""
         word: R | None = self._by_kind[kind].known.get(key)
         return word
 
     def take(self, op: Register, slot: int) -> bool:
-        """Take in a word that ends with its worker, which is in this slot; False if a newer one is known."""
+        """Apply an operation that ends with its worker, in this slot; False if a newer one is known."""
         return self._of_workers[type(op)].take(op, slot)
 
     def drop(self, worker: str, slot: int, until_us: int) -> None:
-        """The worker in a slot was removed: drop what was said until then and ends with it."""
+        """Drop operations of a removed worker up to ``until_us`` that end with it."""
         for registers in self._of_workers.values():
             registers.drop(worker, slot, until_us)

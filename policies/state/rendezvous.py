@@ -1,9 +1,9 @@
 """Rendezvous hashing: every replica ranks the same workers alike for one key, without talking.
 
-Each (key, worker) pair gets a 64-bit weight; the worker with the highest weight wins. Removing
-a worker moves only the keys it had won, adding one moves only the keys it wins, and the order
-of the workers does not matter (Thaler and Ravishankar, 1998). It breaks ties in
-`policies.scoring.placement` and is the whole of the hashing and random policies.
+Each (key, worker) pair gets a 64-bit weight; the worker with the highest weight wins. Removing a worker moves
+only the keys it had won, adding one moves only the keys it wins, and the order of the workers does not matter
+(Thaler and Ravishankar, 1998). It breaks ties in `policies.scoring.placement` and is the whole of the hashing
+and random policies.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,10 @@ Word = TypeVar("Word", int, NDArray[np.uint64])
 
 
 def weights(key: int, worker_hash: Word) -> Word:
-    """Weight of each worker for one key; the highest wins.
+    """Return the weight of each worker (64-bit hashes of ids) for one unsigned 64-bit key.
 
     Mixed by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit flips every
     output bit with a chance of about one half.
-
-    Args:
-        key: 64-bit, unsigned.
-        worker_hash: 64-bit hashes of the worker ids, or of one.
     """
     word: Any = worker_hash
     word = word ^ (key * _GOLDEN & _MASK)
@@ -48,13 +44,7 @@ def turn_key(key: int, sequence: int) -> int:
 
 
 def turn_of(worker: str, replica: str, replicas: Sequence[str]) -> int:
-    """How many replicas come before one, where one of them should act for a worker and all must agree on who.
-
-    Args:
-        worker: Worker id.
-        replica: The one, whether it is among them or not.
-        replicas: Those that are alive.
-    """
+    """Return the rank of a replica among those alive for acting on a worker; 0 acts, and all agree on it."""
     names = (replica, *replicas)
     hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
     drawn = weights(xxhash.xxh3_64_intdigest(worker.encode()), hashes)
@@ -70,20 +60,11 @@ def rank_costs(key: int, worker_hash: NDArray[np.uint64]) -> Floats:
 def bounded_costs(
     key: int, worker_hash: NDArray[np.uint64], inflight_requests: Floats, load_factor: float
 ) -> Floats:
-    """Rank by weight, but leave out workers that are full.
+    """Rank by weight, +inf for workers that are full; costs are in [0, 1).
 
-    Bounded-load hashing (Mirrokni, Thorup and Zadimoghaddam, 2016; theory D, "CHWBL"): with m
-    requests in flight on n workers, a worker takes one more only while it holds fewer than
-    ``ceil(load_factor * (m + 1) / n)``. For a load factor of at least 1 some worker always may.
-
-    Args:
-        key: What keeps to one worker, 64-bit.
-        worker_hash: 64-bit hashes of the worker ids.
-        inflight_requests: Requests in flight on each.
-        load_factor: 1 + epsilon: how far above the mean a worker may go, >= 1.
-
-    Returns:
-        Costs in [0, 1); +inf for a full worker.
+    Bounded-load hashing (Mirrokni, Thorup and Zadimoghaddam, 2016; theory D, "CHWBL"): with m requests in
+    flight on n workers, a worker takes one more only while it holds fewer than ``ceil(load_factor * (m + 1) /
+    n)``. For a load factor of at least 1 some worker always may.
     """
     requests_max = np.ceil(load_factor * (inflight_requests.sum() + 1.0) / len(inflight_requests))
     return np.where(inflight_requests < requests_max, rank_costs(key, worker_hash), np.inf)

@@ -1,18 +1,16 @@
 """A snapshot of the fleet as pieces of bytes, each well under a megabyte: writing one, and merging it.
 
-    [requests] ...            encoded operations: what is in flight, waits or is shipped, `PIECE_OPS` in each
+    [requests] ...            encoded operations: in flight, waiting or shipped, `PIECE_OPS` in each
     [page of the tree] ...    `radix.TreePage`
-    [summary]                 how many there are of each, and the state that is small
+    [summary]                 the number of each, and the small state; last, as it is known then
 
-The summary comes last, since what it says is known when the others have been written. Who
-reads decodes and checks all of them before anything is changed.
+A reader decodes and checks all of them before anything is changed. Both go in steps of microseconds, between
+which operations may be applied. So a snapshot is no moment of the fleet: it has every operation applied
+before its first step, and some later ones. Operations repeat harmlessly, so the reader applies the later ones
+again (decision 0005).
 
-Both go in steps of microseconds, between which operations may be applied. So a snapshot is no moment of
-the fleet: it has every operation that was applied before its first step, and some that came later; since they
-repeat harmlessly, who merges it applies what came later again (decision 0005).
-
-A slot means something in its own process only. Operations and the summary name workers; pages of the tree
-number them as the summary lists them.
+A slot is local to its process. Operations and the summary name workers; pages of the tree number them as the
+summary lists them.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -57,17 +55,14 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     """The last piece.
 
     Attributes:
-        version: `SNAPSHOT_VERSION` of the writer.
         workers: Worker ids, in the order of the tree's workers.
-        ops: Workers, fits and token ratios, as encoded operations.
-        inflight: How many pieces are encoded operations, for what is in flight, waits or is shipped.
-        pages: How many are pages of the tree; they follow.
-        histories: Per worker what `policies.state.loads.History` has of it.
-        marks: Of the tree.
-        charges: What flows were served (`policies.state.fairness`).
-        lengths: What came lately by length (`policies.estimates.length_histogram`).
-        uncached_lengths: What came lately by uncached length, likewise.
-        returns: Per worker its returns, of the same history; empty of a writer that did not count them.
+        ops: Workers and registers, as encoded operations.
+        inflight: Pieces that are encoded operations: requests in flight, waiting or shipped.
+        pages: Pages of the tree, which follow.
+        histories: `policies.state.loads.History` per worker.
+        charges: Service of flows (`policies.state.fairness`).
+        lengths: `policies.estimates.length_histogram`, and ``uncached_lengths``.
+        returns: Returns per worker, of the same history; empty from a writer that did not count them.
     """
 
     version: int
@@ -102,16 +97,13 @@ class Parts(Protocol):
 def written(
     parts: Parts, slots: Mapping[str, int], name_at: Callable[[int], str], registers: Iterator[Op]
 ) -> Generator[bytes | None, None, None]:
-    """Write a snapshot.
+    """Write a snapshot, yielding a piece when one is finished, else None.
 
     Args:
-        parts: What is written as it is.
+        parts: State to write.
         slots: The slot of each worker and each other holder, by its id.
-        name_at: Who is in a slot, now.
+        name_at: Present id of a slot.
         registers: All else as operations; taken one a step, at the end.
-
-    Yields:
-        A piece when one is finished, else None.
     """
     history, charges = parts.loads.dump_history(), parts.fairness.dump()
     lengths, uncached_lengths = parts.lengths.dump(), parts.uncached_lengths.dump()
@@ -157,7 +149,7 @@ def written(
 
 
 def _requests(parts: Parts, name_at: Callable[[int], str]) -> Generator[bytes | None, None, None]:
-    """Requests in flight and waiting, and what is shipped, as encoded operations."""
+    """Requests in flight, waiting and shipped, as encoded operations."""
     ops: list[Op] = []
     for op in chain(parts.loads.dump_steps(), parts.tickets.dump_steps(), parts.links.dump_steps()):
         if isinstance(op, Placed | Waiting) and op.worker:
@@ -174,7 +166,7 @@ def _requests(parts: Parts, name_at: Callable[[int], str]) -> Generator[bytes | 
 
 
 def _encoded(parts: Parts, ops: Sequence[Op]) -> bytes:
-    """Encode operations; those that cannot be are left out and counted, so that the others are kept."""
+    """Encode operations; invalid ones are left out and counted, so that the others are kept."""
     data, left_out = encode_sound_ops(ops)
     parts.left_out_ops += left_out
     return data
@@ -183,23 +175,20 @@ def _encoded(parts: Parts, ops: Sequence[Op]) -> bytes:
 def merged(
     parts: Parts, pieces: Sequence[bytes], own: str, slot_of: Callable[[str], int], *, missed: bool
 ) -> Generator[float, None, int]:
-    """Merge a snapshot, as if its operations were applied.
+    """Merge a snapshot, as if its operations were applied, yielding progress, 0 to 1.
 
     Args:
-        parts: What is merged into.
-        pieces: What `written` gave.
+        parts: State to merge into.
+        pieces: From `written`.
         own: Replica whose requests are passed over.
-        slot_of: The slot of a worker or other holder; of one that was unknown a new one.
-        missed: What the others had in flight or waiting and the snapshot does not list is released.
-
-    Yields:
-        Progress, 0 to 1.
+        slot_of: The slot of a worker or other holder; a new one if unknown.
+        missed: Other replicas' requests that the snapshot does not list are released.
 
     Returns:
-        How many of its operations were skipped: they are unknown, invalid, or the fold refused them.
+        Number of operations skipped: unknown, invalid, or refused by the fold.
 
     Raises:
-        ValueError: They are not one that this version can read; nothing was changed.
+        ValueError: This version cannot read it; nothing was changed.
     """
     summary, requests, pages, skipped = yield from _decoded(pieces)
     rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
@@ -243,24 +232,17 @@ def merged(
 def _decoded(
     pieces: Sequence[bytes],
 ) -> Generator[float, None, tuple[Summary, list[list[Op]], list[TreePage], int]]:
-    """Decode the pieces of a snapshot.
-
-    Yields:
-        The progress of restoring it, which has not begun.
-
-    Returns:
-        The summary, its operations and the requests in flight, the pages of the tree, and how many operations
-        were skipped.
+    """Decode pieces to the summary, operations, the tree's pages, and the number of operations skipped.
 
     Raises:
         ValueError: They are not one, or of another version.
     """
     try:
         version = msgspec.msgpack.decode(pieces[-1] if pieces else b"", type=list[msgspec.Raw])[0]
-        known = msgspec.msgpack.decode(version) == SNAPSHOT_VERSION
+        readable = msgspec.msgpack.decode(version) == SNAPSHOT_VERSION
     except (ValueError, IndexError, RecursionError) as error:
         raise ValueError(f"not a readable snapshot: {error}") from error
-    if not known:
+    if not readable:
         raise ValueError(f"a snapshot of another version; this replica reads {SNAPSHOT_VERSION}")
     try:
         summary = msgspec.msgpack.decode(pieces[-1], type=Summary)

@@ -1,13 +1,12 @@
-"""A rate that is planned over time, as steps: what transfers will put on a link, moment by moment.
+"""A rate that is planned over time, as steps: the load that transfers will put on a link.
 
     rate  ┌──────┐                      times   10   20   30   40
       3   │      └───┐                  rates    3    2    0
       1 ──┘          └────              before the first and behind the last step it is 0
 
-Adding an interval makes at most two steps, taking it away again removes them; a step that changes nothing is
-none. So the steps follow from what is planned, not from the order in which it was said, as long as rates are
-whole numbers (exact in float64 up to 2**53). A change costs two binary searches and a copy with C speed; a
-question a dozen vector operations, whatever is planned.
+Adding an interval makes at most two steps, removing it takes them away; a step that changes nothing is none.
+So the steps follow from the plans, not from their order, as long as rates are whole numbers (exact in float64
+up to 2**53). A change costs two binary searches and a copy with C speed, a query a dozen vector operations.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Piece = tuple[int, int, int]
-"""From when, until when, and at what rate."""
+"""Begin, end and rate."""
 
 
 class Timetable:
@@ -30,13 +29,12 @@ class Timetable:
         self._floor = -inf
 
     def __len__(self) -> int:
-        """Steps that are kept."""
         return self._steps
 
     def add(self, start_us: int, end_us: int, rate: int) -> None:
-        """Plan a rate from one time to another, or, if it is negative, take one away that was planned.
+        """Plan a rate from one time to another, or, if negative, remove a planned one.
 
-        What lies before the last `forget` is left out.
+        Times before the last `forget` are left out.
         """
         start = max(float(start_us), self._floor)
         end = float(end_us)
@@ -49,16 +47,16 @@ class Timetable:
         self._join(first)
 
     def forget(self, before_us: int) -> None:
-        """Drop what was planned before a time."""
+        """Drop plans before a time."""
         self._floor = max(self._floor, float(before_us))
         done = self._after(self._floor) - 1
         if done < 0:
             return
-        kept = self._steps - done
+        steps = self._steps - done
         for column in (self._times, self._rates):
-            column[:kept] = column[done : self._steps]
+            column[:steps] = column[done : self._steps]
         self._times[0] = self._floor
-        self._steps = kept
+        self._steps = steps
         self._join(0)
 
     def at(self, now_us: int) -> float:
@@ -73,18 +71,14 @@ class Timetable:
         return float(self._rates[first:last].max(initial=0.0))
 
     def changes(self, from_us: int) -> NDArray[np.float64]:
-        """When the rate changes, later than a time."""
+        """Times later than a given one at which the rate changes."""
         return self._times[self._after(float(from_us)) : self._steps]
 
     def most_within(self, width_us: int, pieces: Sequence[Piece]) -> float:
-        """The most that any stretch of time sees that sees some of these pieces, with them: rate x seconds.
+        """Greatest rate x seconds, with these pieces, of any stretch of ``width_us`` that overlaps some.
 
-        What a stretch sees is linear in its beginning between the times at which it begins or ends with a
-        step. So only those are looked at.
-
-        Args:
-            width_us: How long a stretch is, > 0.
-            pieces: What is planned beside what is here, at least one.
+        The sum of a stretch is linear in its beginning between the times at which it begins or ends with a
+        step. So only those are tried.
         """
         begin = min(piece[0] for piece in pieces) - width_us
         end = max(piece[1] for piece in pieces)
@@ -112,7 +106,6 @@ class Timetable:
         return float(seen.max()) / 1e6
 
     def _after(self, time: float) -> int:
-        """The first step later than a time."""
         return int(self._times[: self._steps].searchsorted(time, "right"))
 
     def _split(self, time: float) -> int:

@@ -1,42 +1,29 @@
-"""Tickets in the order of their keys, by what they wait for and whose they are.
+"""Tickets in the order of their keys, by the worker or lane they wait for and by flow.
 
-    Line                      everybody who waits for one thing
-      class ──> flow ──> Heap     the least key first
+    Line                      tickets that wait for one worker or lane
+      class ──> Flows ──> Heap    by flow, the least key first
 
-A ticket that ends is not looked for in its heap: it is passed over when it comes to the top, and a heap that
-is mostly such tickets is made anew. So putting and ending cost O(log n), spread over many.
+A ticket that ends stays in its heap until it comes to the top, or until the heap is mostly such tickets and
+is made anew. So putting and ending cost O(log n), spread over many.
 """
 
 import heapq
-from collections.abc import Container, Iterable, Mapping
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import msgspec
 
 from policies.state.fairness import class_of
+from policies.state.flow_rows import FlowHeads, FlowRows
 
 SPARE = 16
-"""So many ended tickets a heap may hold besides as many as still wait, twice over."""
-
-_Key = TypeVar("_Key", int, str)
+"""Ended tickets that a heap may hold above twice its live ones."""
 
 
 class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
-    """One waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
+    """A waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
 
-    Attributes:
-        key_us: Its place in the order.
-        arrived_us: Log time at which it arrived.
-        request_id: Of the `Placed` that will end it.
-        at_us: Log time at which this was said.
-        replica: Who holds the request.
-        lane: Which workers may take it.
-        slot: Of the worker it waits for; -1 if any of its lane will do.
-        flow: Who waits: ``CLASS/TENANT``.
-        service_us: Predicted prefill, microseconds.
-        uncached_tokens: Prompt tokens to prefill.
-        context_tokens: Prompt plus expected output.
-        link: The link whose room it lacks; empty if none.
+    ``slot`` is that of the worker it waits for; -1 if any of its lane will do.
     """
 
     key_us: int
@@ -54,11 +41,11 @@ class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
 
 
 class Heap:
-    """Some tickets, the one with the least rank first; never empty but while it is made.
+    """Tickets, the least rank first; not empty while in use.
 
     Attributes:
         entries: A heap of ranks and tickets, some of which have ended.
-        live: How many have not.
+        live: Number of tickets that have not ended.
     """
 
     __slots__ = ("entries", "live")
@@ -87,7 +74,7 @@ class Heap:
         return ticket
 
     def first_but(self, skip: Container[str], waiting: Mapping[str, Ticket]) -> Ticket | None:
-        """The same without some requests; None if nobody else waits."""
+        """The same without some requests; None if no other waits."""
         first = self.first(waiting)
         if first.request_id not in skip:
             return first
@@ -105,57 +92,93 @@ class Heap:
         return found
 
 
-class Line:
-    """Those who wait for one thing.
+class Flows(dict[str, Heap]):
+    """Flows that wait, of each a heap; in a line those of one class.
 
     Attributes:
-        classes: By class and flow, a heap by key; nothing in it is empty.
+        heads: The same as columns, once they were asked for.
+    """
+
+    __slots__ = ("heads",)
+
+    def __init__(self) -> None:
+        self.heads: FlowHeads | None = None
+
+    def put(self, rank: int, ticket: Ticket) -> None:
+        """Add a ticket."""
+        heap = self.get(ticket.flow)
+        if heap is None:
+            heap = self[ticket.flow] = Heap()
+        heap.put(rank, ticket)
+        if self.heads is not None:
+            self.heads.put(ticket.flow, heap.entries[0][0])
+
+    def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
+        """Note that a ticket is no longer among those ``waiting``."""
+        flow, heads = ticket.flow, self.heads
+        heap = self[flow]
+        heap.drop(waiting)
+        if not heap.live:
+            del self[flow]
+            if heads is not None:
+                heads.drop(flow)
+        elif heads is not None:
+            # Then no ended ticket is ever the first of a heap.
+            heap.first(waiting)
+            heads.put(flow, heap.entries[0][0])
+
+    def as_columns(self, table: FlowRows, waiting: Mapping[str, Ticket]) -> FlowHeads:
+        """Return ``heads``, made on first use."""
+        heads = self.heads
+        if heads is None:
+            heads = self.heads = FlowHeads(table)
+            for flow, heap in self.items():
+                heap.first(waiting)
+                heads.put(flow, heap.entries[0][0])
+        return heads
+
+
+class Line:
+    """Tickets that wait for one worker or lane.
+
+    Attributes:
+        classes: By class; nothing in it is empty.
     """
 
     __slots__ = ("classes",)
 
     def __init__(self) -> None:
-        self.classes: dict[str, dict[str, Heap]] = {}
+        self.classes: defaultdict[str, Flows] = defaultdict(Flows)
 
     def put(self, ticket: Ticket) -> None:
-        """Let a ticket wait here."""
-        name = class_of(ticket.flow)
-        flows = self.classes.get(name)
-        if flows is None:
-            flows = self.classes[name] = {}
-        heap = flows.get(ticket.flow)
-        if heap is None:
-            heap = flows[ticket.flow] = Heap()
-        heap.put(ticket.key_us, ticket)
+        """Add a ticket."""
+        self.classes[class_of(ticket.flow)].put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> bool:
-        """Note that a ticket is no longer among those ``waiting``; say whether nobody is left here."""
+        """Note that a ticket is no longer among those ``waiting``; return True if the line is empty."""
         name = class_of(ticket.flow)
         flows = self.classes[name]
-        heap = flows[ticket.flow]
-        heap.drop(waiting)
-        if not heap.live:
-            del flows[ticket.flow]
-            if not flows:
-                del self.classes[name]
+        flows.drop(ticket, waiting)
+        if not flows:
+            del self.classes[name]
         return not self.classes
 
 
 class Lines:
-    """Who waits for which worker, and who for any worker of a lane."""
+    """Lines by worker, and by lane for any of its workers."""
 
     __slots__ = ("_of_lane", "_of_slot")
 
     def __init__(self) -> None:
-        self._of_slot: dict[int, Line] = {}
-        self._of_lane: dict[str, Line] = {}
+        self._of_slot: defaultdict[int, Line] = defaultdict(Line)
+        self._of_lane: defaultdict[str, Line] = defaultdict(Line)
 
     def put(self, ticket: Ticket) -> None:
-        """Let a ticket wait for what it names."""
+        """Add a ticket."""
         if ticket.slot >= 0:
-            _line(self._of_slot, ticket.slot).put(ticket)
+            self._of_slot[ticket.slot].put(ticket)
         else:
-            _line(self._of_lane, ticket.lane).put(ticket)
+            self._of_lane[ticket.lane].put(ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
         """Note that a ticket is no longer among those ``waiting``."""
@@ -166,11 +189,19 @@ class Lines:
             del self._of_lane[ticket.lane]
 
     def waits_for(self, slot: int) -> bool:
-        """Whether anybody waits for this worker and no other."""
+        """True if a ticket waits for this worker and no other."""
         return slot in self._of_slot
 
+    def slots(self) -> Collection[int]:
+        """Workers for which alone a ticket waits."""
+        return self._of_slot.keys()
+
+    def waits_in(self, lane: str) -> bool:
+        """True if a ticket waits for any worker of this lane."""
+        return lane in self._of_lane
+
     def at(self, slot: int, lanes: Iterable[str]) -> list[Line]:
-        """The lines of those who wait for the worker in this slot, which serves these lanes."""
+        """Lines of the worker in this slot and of the lanes that it serves."""
         found = [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]
         line = self._of_slot.get(slot)
         if line is not None:
@@ -179,56 +210,42 @@ class Lines:
 
 
 class OwnLines:
-    """The tickets of one replica, by all that it asks only of its own.
+    """The tickets of one replica, by all orders that it needs of its own only.
 
     Attributes:
-        lines: By what they wait for.
+        lines: By the worker or lane they wait for.
+        flows: All of them, each with a heap of its tickets, the greatest key first.
     """
 
-    __slots__ = ("_last_of_flow", "_of_lane", "lines")
+    __slots__ = ("_by_key", "_of_lane", "flows", "lines")
 
     def __init__(self, tickets: Iterable[Ticket]) -> None:
         self.lines = Lines()
-        self._of_lane: dict[str, Line] = {}
-        self._last_of_flow: dict[str, Heap] = {}
+        self._of_lane: defaultdict[str, Line] = defaultdict(Line)
+        self.flows = Flows()
+        self._by_key = Heap()
         for ticket in tickets:
             self.put(ticket)
 
     def put(self, ticket: Ticket) -> None:
         """Add a ticket."""
         self.lines.put(ticket)
-        _line(self._of_lane, ticket.lane).put(ticket)
-        heap = self._last_of_flow.get(ticket.flow)
-        if heap is None:
-            heap = self._last_of_flow[ticket.flow] = Heap()
-        heap.put(-ticket.key_us, ticket)
+        self._of_lane[ticket.lane].put(ticket)
+        self.flows.put(-ticket.key_us, ticket)
+        self._by_key.put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
         """Note that a ticket is no longer among those ``waiting``."""
         self.lines.drop(ticket, waiting)
         if self._of_lane[ticket.lane].drop(ticket, waiting):
             del self._of_lane[ticket.lane]
-        heap = self._last_of_flow[ticket.flow]
-        heap.drop(waiting)
-        if not heap.live:
-            del self._last_of_flow[ticket.flow]
+        self.flows.drop(ticket, waiting)
+        self._by_key.drop(waiting)
+
+    def first(self, waiting: Mapping[str, Ticket]) -> Ticket:
+        """The ticket with the least key, if any waits."""
+        return self._by_key.first(waiting)
 
     def of_lanes(self, lanes: Iterable[str]) -> list[Line]:
-        """The lines of all that some lanes may take, whichever worker they wait for."""
+        """Lines of all tickets of some lanes, whichever worker they wait for."""
         return [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]
-
-    def flows(self) -> Iterable[str]:
-        """The flows of which somebody waits."""
-        return self._last_of_flow.keys()
-
-    def last_of(self, flow: str, waiting: Mapping[str, Ticket]) -> Ticket:
-        """The one of a flow, of which somebody waits, with the greatest key."""
-        return self._last_of_flow[flow].first(waiting)
-
-
-def _line(lines: dict[_Key, Line], key: _Key) -> Line:
-    """The line of this key, made if there is none."""
-    line = lines.get(key)
-    if line is None:
-        line = lines[key] = Line()
-    return line

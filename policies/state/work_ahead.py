@@ -1,11 +1,11 @@
-"""How much waits before a key, and how many behind it, without adding it all up for every question.
+"""Work that waits before a key, and requests behind it, without adding all up for every query.
 
-A table, sorted by place and key, is made when it is asked for and used until a sixteenth of the tickets have
-changed: an answer costs a bisection, a change a few microseconds at most, and what is predicted of a queue of
-1,000 is off by some 60 requests at worst. A queue of fewer than 16 is always exact.
+A table, sorted by place and key, is made on demand and used until a sixteenth of the tickets have changed: an
+answer costs a bisection, a change a few microseconds at most, and a prediction about a queue of 1,000 is off
+by some 60 requests at worst. A queue of fewer than 16 is always exact.
 
-A *place* is what its owner makes of it: `Tickets` keeps one table of the lanes, each by itself, with a single
-place, and one table of the workers, whose places are slots.
+A *place* is the owner's: `Tickets` keeps one table for each lane, with a single place, and one table of the
+workers, whose places are slots.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,14 +20,13 @@ CHANGES_PER_TICKET = 1 / 16
 """Changes for each ticket after which the table is made anew."""
 
 SMALL = 256
-"""So many tickets are sorted by Python itself, which is sooner than by numpy and makes the same table."""
+"""Up to this many tickets Python sorts sooner than numpy; the table is the same."""
 
 
 class WorkAhead:
-    """Some tickets by place and key.
+    """Tickets by place and key.
 
     Attributes:
-        count: How many.
         tokens: Their uncached tokens.
         service_us: Their predicted prefill, microseconds.
     """
@@ -39,7 +38,7 @@ class WorkAhead:
         self._tickets: dict[str, tuple[int, Ticket]] = {}
         self._changes = 0
         self._first: dict[int, tuple[int, int]] = {}
-        """By place: where its rows begin and end."""
+        """By place: begin and end of its rows."""
         self._keys_us: list[int] = []
         self._before_us: list[int] = [0]
         self._columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats] | None = None
@@ -50,16 +49,16 @@ class WorkAhead:
         self._count(ticket, 1)
 
     def drop(self, ticket: Ticket) -> None:
-        """Take one away."""
+        """Remove a ticket."""
         del self._tickets[ticket.request_id]
         self._count(ticket, -1)
 
     def before_us(self, key_us: int, place: int = 0) -> int:
-        """Predicted prefill of those with a lesser key, microseconds."""
+        """Predicted prefill of tickets with a lesser key, microseconds."""
         return self.around(key_us, place)[0]
 
     def around(self, key_us: int, place: int = 0) -> tuple[int, int]:
-        """Predicted prefill of those with a lesser key, microseconds; and how many have a greater one."""
+        """Predicted prefill of tickets with a lesser key, microseconds; and the number with a greater one."""
         self._refresh()
         first, end = self._first.get(place, (0, 0))
         if first == end:
@@ -78,9 +77,9 @@ class WorkAhead:
             self._columns = self._as_columns()
         ranked_us, composite, bounds, before_us = self._columns
         width, rows = len(ranked_us) + 1, len(bounds) - 1
-        known = places < rows
-        at = np.where(known, places, 0)
-        first, end = bounds[at], np.where(known, bounds[at + 1], bounds[at])
+        present = places < rows
+        at = np.where(present, places, 0)
+        first, end = bounds[at], np.where(present, bounds[at + 1], bounds[at])
         lesser = composite.searchsorted(at * width + ranked_us.searchsorted(keys_us))
         greater = composite.searchsorted(at * width + ranked_us.searchsorted(keys_us, "right"))
         lesser, greater = np.clip(lesser, first, end), np.clip(greater, first, end)
@@ -119,11 +118,10 @@ class WorkAhead:
         self._changes, self._columns = 0, None
 
     def _as_columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
-        """The table for `around_all`.
+        """Return the table for `around_all`.
 
-        Returns:
-            All keys in order; for each row its place and the rank of its key, as one number; where the rows
-            of each place begin; and the sums of work before each row.
+        All keys in order; for each row its place and the rank of its key, as one number; the first row of
+        each place; and the sums of work before each row.
         """
         keys_us = np.array(self._keys_us, dtype=np.int64)
         counts = np.zeros(max(self._first) + 1, dtype=np.int64)

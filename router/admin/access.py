@@ -1,21 +1,20 @@
-"""Who may use the admin API, and who may register encoders.
+"""Access to the admin API, and to the registration of encoders.
 
     tokens file  gateway's key  presented            may administer
     yes          any            a token of the file  read, or write, as its role says
     no           yes            the gateway's key    everything (see `router.tenants.door`)
-    no           no             anything             everything: nobody was to be kept out
+    no           no             anything             everything: the API is open
 
-What only reads needs the role *read*: GET, HEAD, and those of `READING_POSTS`. All else needs *write*.
+GET, HEAD and `READING_POSTS` need the role *read*, all else *write*.
 
-Encoders register themselves on the data port, which changes the fleet, too. They need a token of the role
-*write*, or the gateway's key, wherever a token, the gateway's key or keys of tenants are configured.
+Encoders register themselves on the data port, which changes the fleet. They need a token of the role *write*,
+or the gateway's key, wherever a token, the gateway's key or keys of tenants are configured.
 
-Where nobody is asked for a key, a web page that an operator looks at could still send changes to this
-machine's admin API in the background. So what a browser sends on behalf of another site is refused, there.
-A page may also have its own name lead to this machine (DNS rebinding); browsers then take both for one site.
-So the name in ``Host`` must be an address, ``localhost``, or one of ``admin.allowed_hosts``, which no page of
-another site can have. Encoders may call this machine by any name, as they are no browsers, and send neither
-``Origin`` nor ``Sec-Fetch-Site``.
+An open API is still closed to web pages of other sites, which an operator's browser could send changes for.
+So requests that a browser sends for another site are refused, and the name in ``Host`` must be an address,
+``localhost``, or one of ``admin.allowed_hosts``: against DNS rebinding, a page whose own name leads to this
+machine. Encoders may call this machine by any name: they are no browsers, and send neither ``Origin`` nor
+``Sec-Fetch-Site``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,25 +34,20 @@ KEY_HOLDER = "api_key"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks.
-
-    Attributes:
-        name: For the audit.
-        role: What they may do.
-    """
+    """Author of a request: a name for the audit, and a role."""
 
     name: str
     role: AccessRole
 
 
 class Access:
-    """Decides who may do what.
+    """Decides whether a request is allowed.
 
     Args:
-        door: Knows the gateway's own key.
-        tokens: Knows those of the tokens file; None without one.
-        hosts: Names by which browsers may call the admin API where it asks for no key, beside addresses and
-            ``localhost``; with a dot in front the end of a name.
+        door: Holds the gateway's own key.
+        tokens: Those of the tokens file; None without one.
+        hosts: Names by which browsers may call an open API, beside addresses and ``localhost``; with a dot in
+            front the end of a name.
     """
 
     def __init__(self, door: Door, tokens: TokensWatch | None = None, hosts: Iterable[str] = ()) -> None:
@@ -62,15 +56,10 @@ class Access:
         self._hosts = tuple(host.lower() for host in hosts)
 
     def actor(self, headers: Sequence[Header], *, registers: bool = False) -> Actor:
-        """Who asks.
+        """Return the author of a request.
 
-        Args:
-            headers: Of the request, names in lower case.
-            registers: Whether it asks for a route of encoders, for which the gateway's key is enough.
-
-        Raises:
-            InvalidKey: If nobody knows who it is.
-            ClientError: If it is a tenant.
+        A route that ``registers`` encoders also takes the gateway's key. Raise InvalidKey without a valid
+        key or token, ClientError for a tenant's.
         """
         actor = self._known(headers)
         if actor is None and registers and not self._door.is_open and self._door.is_admin(headers):
@@ -88,17 +77,9 @@ class Access:
     def check(
         self, actor: Actor, method: str, path: str, headers: Sequence[Header], *, registers: bool = False
     ) -> None:
-        """See whether somebody may do what they ask for.
+        """Check that an actor may send a request; raise ClientError if not.
 
-        Args:
-            actor: Who.
-            method: Of the request.
-            path: Its path, without ``/admin``.
-            headers: Its headers, names in lower case.
-            registers: Whether the route is one of encoders.
-
-        Raises:
-            ClientError: If they may not.
+        The path is without ``/admin``; ``registers`` is True for a route of encoders.
         """
         writes = needed_role(method, path) == "write"
         if writes and actor.role != "write":
@@ -124,7 +105,7 @@ class Access:
             )
 
     def _knows_host(self, headers: Sequence[Header]) -> bool:
-        """Whether the request calls this gateway by a name that no page of another site can have."""
+        """Return True if the request names this gateway in a way that no page of another site can."""
         hosts = [value for name, value in headers if name == b"host"]
         return bool(hosts) and all(self._is_ours(host.decode("latin-1").strip().lower()) for host in hosts)
 
@@ -147,7 +128,7 @@ class Access:
 
 
 def needed_role(method: str, path: str) -> AccessRole:
-    """What a route needs."""
+    """Return the role that a route needs."""
     return "read" if method in ("GET", "HEAD") or (method, path) in _READING else "write"
 
 
@@ -155,20 +136,20 @@ _READING = frozenset(("POST", path) for path in READING_POSTS)
 
 
 def _of_another_site(headers: Sequence[Header], *, writes: bool) -> bool:
-    """Whether a browser sends this for a page that did not come from here."""
-    said = dict(headers)
-    origin = said.get(b"origin")
-    if origin is not None and origin.partition(b"://")[2] != said.get(b"host"):
+    """Return True if a browser sends this for a page of another site."""
+    fields = dict(headers)
+    origin = fields.get(b"origin")
+    if origin is not None and origin.partition(b"://")[2] != fields.get(b"host"):
         return True
-    return writes and said.get(b"sec-fetch-site", b"none").strip().lower() not in _OF_THIS_SITE
+    return writes and fields.get(b"sec-fetch-site", b"none").strip().lower() not in _OF_THIS_SITE
 
 
 _OF_THIS_SITE = frozenset((b"none", b"same-origin"))
-"""``Sec-Fetch-Site`` of what a person typed, or a page of ours sent (W3C Fetch Metadata, section 2.4)."""
+"""``Sec-Fetch-Site`` of typed addresses and of our own pages (W3C Fetch Metadata, section 2.4)."""
 
 
 def _is_no_browser(headers: Sequence[Header]) -> bool:
-    """Whether a request that changes something comes from no page: browsers name its origin."""
+    """Return True if a changing request comes from no page: browsers name its origin."""
     return not any(name in (b"origin", b"sec-fetch-site") for name, _ in headers)
 
 

@@ -1,12 +1,11 @@
-"""Who changed what: a log line and an operation in the shared log for every change through the admin API.
+"""Audit: a log line and an operation in the shared log for every change through the admin API.
 
-    changed   log line, metric, operation (`policies.Audited`): every replica tells it, whoever was asked
-    refused   log line, metric: it was not let in
-    failed    log line, metric: it was let in, and did not work
+    changed   log line, metric, operation (`policies.Audited`): every replica lists it
+    refused   log line, metric: not authorised
+    failed    log line, metric: authorised, and did not work
 
-What a handler knows of its change it says with `note_change`; what it does not say, the route does. It is
-written before the answer begins, so that whoever asks for the audit next finds it there: ``GET /audit``, the
-newest changes of all replicas.
+A handler describes its change with `note_change`; the rest comes from the route. The entry is written before
+the answer begins, so that ``GET /audit`` has it from then on.
 """
 
 import json
@@ -23,21 +22,15 @@ from policies import AUDIT_KEPT, Audited, FleetState, OpLog
 logger = logging.getLogger(__name__)
 
 DETAIL_CHARS_MAX = 2000
-"""Of the JSON of one change's detail; what is longer is left out, so that 1,000 changes are 2 MB at most."""
+"""Characters of a change's detail as JSON; longer ones are left out: 1,000 changes are 2 MB at most."""
 
 NAME_CHARS_MAX = 256
-"""Of a target, or of a path that nobody serves."""
+"""Characters of a target, or of an unknown path."""
 
 
 @dataclass(slots=True)
 class Change:
-    """What a handler says of its change.
-
-    Attributes:
-        target: What was changed.
-        detail: What exactly; never a secret.
-        made: False if nothing was changed after all.
-    """
+    """A handler's description of its change; ``made`` is False if nothing was changed after all."""
 
     target: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
@@ -47,43 +40,32 @@ class Change:
 def note_change(
     request: Request, *, target: str = "", detail: Mapping[str, Any] | None = None, made: bool = True
 ) -> None:
-    """Say for the audit what a request changes; the last word counts.
+    """Describe a request's change for the audit; the last call counts.
 
     Args:
         request: The request.
-        target: What it changes; empty for what its path names.
-        detail: What exactly, as JSON takes it; never a secret.
+        target: Name of the changed thing; empty for the one in the path.
+        detail: As JSON takes it; never a secret.
         made: False if it changes nothing, such as a dry run.
     """
     request.state.change = Change(target, detail or {}, made)
 
 
 class AuditTrail:
-    """Writes the audit of one replica.
-
-    Args:
-        log: Tells all replicas.
-        now_unix_s: Wall clock.
-        counted: Told of every change how it ended: ``changed``, ``refused`` or ``failed``.
-    """
+    """Writes the audit of one replica; ``counted`` gets ``changed``, ``refused`` or ``failed``."""
 
     def __init__(self, log: OpLog, now_unix_s: Callable[[], float], counted: Callable[[str], None]) -> None:
         self._log, self._now_unix_s, self._counted = log, now_unix_s, counted
 
     def ended(self, scope: Scope, status: int) -> None:
-        """A request for a change is about to be answered.
-
-        Args:
-            scope: Of the request, with the route that served it.
-            status: HTTP status of the answer.
-        """
+        """Write the entry of a request that is about to be answered with a status."""
         state = scope["state"]
         change: Change = state.get("change") or Change()
         if status < 400 and not change.made:
             return
         route = getattr(scope.get("route"), "path_format", "") or scope["path"][:NAME_CHARS_MAX]
         named = ", ".join(map(str, scope.get("path_params", {}).values()))
-        said = {
+        entry = {
             "actor": state.get("actor", ""),
             "client": _address(scope),
             "action": f"{scope['method']} {route}",
@@ -97,7 +79,7 @@ class AuditTrail:
         logger.log(
             level,
             _OUTCOMES[outcome],
-            extra={"event": f"admin.{outcome}", **said, "detail": dict(change.detail)},
+            extra={"event": f"admin.{outcome}", **entry, "detail": dict(change.detail)},
         )
         if outcome == "changed":
             self._log.publish(
@@ -106,7 +88,7 @@ class AuditTrail:
                     replica=self._log.replica,
                     detail=_bounded(change.detail),
                     unix_us=round(self._now_unix_s() * 1e6),
-                    **said,
+                    **entry,
                 )
             )
 
@@ -157,7 +139,7 @@ def _described(op: Audited) -> dict[str, Any]:
 
 
 def _decoded(detail: str) -> Any:
-    """The JSON of a change's detail; its text if another writer put none there."""
+    """Return a change's detail from its JSON; its text if it is no JSON."""
     try:
         return json.loads(detail)
     except (ValueError, RecursionError):

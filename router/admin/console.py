@@ -1,7 +1,7 @@
 """``GET /``, ``/console`` and ``/events``: the console's page, its assets, and the stream that feeds it.
 
-The files are read once, at the start: some tens of kilobytes. They hold nothing secret, so they need no
-token; whatever the page shows comes from the API, which asks for one. The policy allows the page nothing but
+The files, some tens of kilobytes, are read once at the start. They hold nothing secret and need no token; the
+page gets its data from the API, which asks for one. The content security policy allows the page nothing but
 its own files: no inline script or style, nothing from elsewhere, in no frame.
 """
 
@@ -54,13 +54,7 @@ _ASSET: dict[int | str, dict[str, Any]] = {
 
 
 class Asset(NamedTuple):
-    """One file.
-
-    Attributes:
-        body: Its bytes.
-        content_type: By its ending.
-        etag: Of its bytes.
-    """
+    """One file, with the type of its ending and the hash of its bytes."""
 
     body: bytes
     content_type: str
@@ -68,7 +62,7 @@ class Asset(NamedTuple):
 
 
 def is_page(path: str) -> bool:
-    """Whether a path is the page's or one of its files': they need no token."""
+    """Return True if a path is the page's or one of its files', which need no token."""
     return path in ("/", "/console") or path.startswith(ASSETS)
 
 

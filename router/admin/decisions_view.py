@@ -1,7 +1,7 @@
-"""``GET /decisions`` and ``GET /shadow``: newest decisions, and what a second policy would have chosen.
+"""``GET /decisions`` and ``GET /shadow``: newest decisions, and the shadow policy's choices.
 
-Every request that ended is there, also those that were rejected before anybody was chosen. In the ring are
-no prompts and no keys (`router.gateway.recent_decisions`).
+Every ended request is listed, also those that were rejected before a worker was chosen. The ring holds no
+prompts and no keys (`router.gateway.recent_decisions`).
 """
 
 from typing import Annotated, Any
@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import orjson
 from fastapi import FastAPI, Query, Response
 
-from policies import Comparison, Reason, Shadow
+from policies import Reason
+from policies.disaggregation import OffloadVerdict
+from policies.observing import Comparison, Shadow
 from router.admin.parts import AdminParts
 from router.explaining import REASONS, explained
 from router.gateway.recent_decisions import RecentDecision
@@ -103,9 +105,9 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
         ] = "",
     ) -> Response:
         """The newest decisions of this replica, the newest first, with their reasons and how they went."""
-        kept, missed = gateway.reports.decisions.since(after)
+        newest, missed = gateway.reports.decisions.since(after)
         found: list[dict[str, Any]] = []
-        for decision in reversed(kept):
+        for decision in reversed(newest):
             if len(found) >= limit:
                 break
             if (
@@ -116,13 +118,13 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
                 and (not request_id or request_id in _ids(decision))
             ):
                 found.append(described(decision))
-        said = {
+        answer = {
             "replica": gateway.log.replica,
             "cursor": gateway.reports.decisions.cursor,
             "forgotten": missed,
             "decisions": found,
         }
-        return Response(orjson.dumps(said), media_type="application/json")
+        return Response(orjson.dumps(answer), media_type="application/json")
 
     @api.get("/shadow", tags=["decisions"], **_SHADOW_DOCS)
     async def shadow() -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _ids(decision: RecentDecision) -> tuple[str, str]:
 
 
 def described(decision: RecentDecision) -> dict[str, Any]:
-    """What is said of one, for people and for the console."""
+    """Return one decision as JSON, for the route and for the console."""
     attempt, usage, offload = decision.attempt, decision.usage, decision.offload
     chosen = None if attempt is None else attempt.chosen
     first_byte = decision.first_byte_s > 0
@@ -177,7 +179,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "why": f"{attempt.worker_id} {REASONS[Reason(attempt.chosen.reason)]}"
         if attempt is not None
         else None,
-        "side": explained(offload) if offload is not None else None,
+        "side": explained(offload) if isinstance(offload, OffloadVerdict) else None,
         "attempts": decision.attempts,
         "prompt_tokens": usage.prompt_tokens
         if usage is not None
@@ -198,7 +200,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
 
 
 def compared(found: Comparison) -> dict[str, Any]:
-    """What is said of one model."""
+    """Return the comparison for one model as JSON."""
     seconds, tokens = found.quantiles(SHARES)
     judged = max(found.judged, 1)
     names = [f"p{share:.0%}".rstrip("%") for share in SHARES]

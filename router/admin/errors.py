@@ -1,8 +1,11 @@
-"""Every error of the admin API in the OpenAI shape, as those of the data path are.
+"""Errors of the admin API in the OpenAI shape, as on the data path.
 
-Parameters of a URL that its route does not know are errors, too: ``?drian=true`` must not remove at once. Not
-those of probes and clients, who send more than we use, nor those of the older routers' dialect.
+An unknown parameter of a URL is an error: ``?drian=true`` must not remove at once. Exceptions are the routes
+of probes, clients and the older routers' dialect, whose callers send more than we use.
 """
+
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -19,12 +22,7 @@ _PROXIED_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
 
 
 def add_errors(api: FastAPI, elsewhere: str) -> None:
-    """Shape them.
-
-    Args:
-        api: The application.
-        elsewhere: What is said of a path that is not served here.
-    """
+    """Add the handlers of errors; ``elsewhere`` ends the message for an unknown path."""
 
     async def known(_: Request, error: Exception) -> Response:
         assert isinstance(error, RouterError)
@@ -85,17 +83,24 @@ def _says_json(request: Request) -> bool:
 LENIENT_TAGS = frozenset(("peers", "models", "encoders"))
 
 
-async def known_parameters(request: Request) -> None:
-    """Refuse a request with a parameter that its route does not know.
+class StrictRoute(APIRoute):
+    """A route that refuses parameters it does not know."""
 
-    Raises:
-        ClientError: If it has one.
-    """
-    route = request.scope.get("route")
-    if not request.query_params or not isinstance(route, APIRoute):
-        return
-    if is_open(route.path) or route.path in DATA_PATHS or LENIENT_TAGS.intersection(route.tags):
-        return
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Check the parameters, then serve."""
+        handler = super().get_route_handler()
+        if is_open(self.path) or self.path in DATA_PATHS or LENIENT_TAGS.intersection(self.tags):
+            return handler
+
+        async def checked(request: Request) -> Response:
+            if request.query_params:
+                _check_parameters(self, request)
+            return await handler(request)
+
+        return checked
+
+
+def _check_parameters(route: APIRoute, request: Request) -> None:
     known = [parameter.alias for parameter in route.dependant.query_params]
     unknown = sorted(set(request.query_params) - set(known))
     if unknown:

@@ -1,9 +1,9 @@
-"""``POST /explain``: what would be done with a request now, and why; a dry run.
+"""``POST /explain``: a dry run of the decision on a request, with reasons.
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
 
-It decides with the lines that decide real requests (`router.explaining`) and changes nothing. A large
-body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
+It decides by the code that decides real requests (`router.explaining`) and changes nothing. A large body is
+parsed in steps, so a prompt of a million tokens blocks no stream.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.step_runner import StepRunner, Steps
 from router.offsets import offset
-from router.tenants import Tenant
+from router.tenant import Tenant
+from router.tenants import Door
 
 LIMIT_MAX = 1000
 
@@ -102,25 +103,23 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """
         body = await _body(request.stream(), parts.live.current.server.body_bytes_max)
-        parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, body))
+        parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, parts.door, body))
         if gateway.tokenizing is not None:
             parsed = await gateway.tokenizing.now(parsed, raw)
         policy = _policy(question)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)
-        said = described(gateway, found)
+        answer = described(gateway, found)
         return Response(
-            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}),
+            orjson.dumps(
+                answer | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}
+            ),
             media_type="application/json",
         )
 
 
 async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
-    """The body of a request.
-
-    Raises:
-        ClientError: It is too long.
-    """
+    """Return the body of a request; raise ClientError if it is too long."""
     pieces, size = [], 0
     async for piece in stream:
         size += len(piece)
@@ -151,20 +150,16 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 
 
 def _understood(
-    gateway: Gateway, body: bytes
+    gateway: Gateway, door: Door, body: bytes
 ) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
-    """The question, and the request that it is about with its body.
-
-    Raises:
-        ClientError: If it makes no sense.
-    """
+    """Return the question, the parsed request and its body; raise ClientError if they are not valid."""
     question, raw = yield from _question(body)
-    tenant = gateway.reader.door.tenant_named(question.tenant)
+    tenant = door.tenant_named(question.tenant)
     try:
         endpoint = Endpoint(question.endpoint)
     except ValueError as error:
-        known = ", ".join(each.value for each in Endpoint)
-        raise ClientError(f"endpoint: none of {known}", code="invalid_value", param="endpoint") from error
+        names = ", ".join(each.value for each in Endpoint)
+        raise ClientError(f"endpoint: none of {names}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
         return gateway.reader.parse(endpoint, raw, tenant), raw, tenant, question
     parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant)
@@ -172,11 +167,7 @@ def _understood(
 
 
 def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
-    """The question, and the bytes of its request; of a large one in steps.
-
-    Raises:
-        ClientError: If it is none.
-    """
+    """Return the question and the bytes of its request; raise ClientError if they are not valid."""
     try:
         if len(body) < LARGE_BODY_BYTES:
             question = _questions.decode(body)
@@ -195,11 +186,7 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
 
 
 def _policy(question: Question) -> Policy | None:
-    """The policy that is asked for; None for the one in use.
-
-    Raises:
-        ClientError: There is none of that name, or with those options.
-    """
+    """Return the policy in the question, None for the one in use; raise ClientError if it is unknown."""
     if not question.policy:
         if question.policy_options:
             raise ClientError("policy_options need a policy.", code="invalid_value", param="policy_options")
@@ -211,13 +198,13 @@ def _policy(question: Question) -> Policy | None:
 
 
 def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
-    """What is said of a decision."""
+    """Return a decision as JSON."""
     rehearsed, scored = found.rehearsed, found.rehearsed.scored
     parsed, decider = rehearsed.parsed, gateway.placing.decider
     policy = decider.policy if scored is None else scored.policy
     prompt_tokens, output_tokens = decider.expected_tokens(parsed)
     lengths = gateway.fleet.buckets.lengths
-    bucket = rehearsed.bucket
+    bucket = rehearsed.length.bucket
     verdict = found.verdict
     return {
         "decision": {
@@ -260,7 +247,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
 
 
 def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
-    """A candidate as JSON has it: rounded, and null for what is not there."""
+    """Return a candidate as JSON."""
     return {
         name: _rounded(value) if isinstance(value, float) else None if value == "" else value
         for name, value in msgspec.to_builtins(one).items()
@@ -268,7 +255,7 @@ def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float | None:
-    """To a millionth, or to nine digits; None stands for what is not considered, or never."""
+    """Round to a millionth, or to nine digits; None for infinite or missing values."""
     if not isfinite(value):
         return None
     return round(value, 6) if abs(value) >= 1e-3 else float(f"{value:.9g}")

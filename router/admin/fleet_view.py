@@ -1,8 +1,7 @@
-"""What the console sees of the running gateway (`router.console.FleetView`), read from its parts.
+"""The console's view of the running gateway (`router.console.FleetView`).
 
-Nothing is kept here but the vitals of the look before, for how busy each replica was since. Loads come from
-the fold's columns in one go; of the rest, a look costs a microsecond or two for each worker
-(`python -m loadtest.bench.console`).
+Only the vitals of the look before are kept, for how busy each replica was since. Loads come from the fold's
+columns in one go; the rest costs a microsecond or two for each worker (`python -m loadtest.bench.console`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from policies import ANY_BUCKET, NEVER_TOKENS
+from policies import ANY_BUCKET
+from policies.disaggregation import NEVER_TOKENS
 from router.admin.decisions_view import described as described_decision
 from router.admin.link_view import described
 from router.admin.parts import AdminParts
@@ -29,16 +29,7 @@ CLASSES_LISTED = 8
 
 
 class ProcessFleetView:
-    """The gateway, seen by the console.
-
-    Args:
-        parts: Of the process.
-
-    Attributes:
-        replica: Id of the replica that is asked.
-        version: Of the gateway.
-        replicas: See `ReplicaViews.look`.
-    """
+    """The gateway, seen by the console; ``replicas`` is `ReplicaViews.look`."""
 
     def __init__(self, parts: AdminParts) -> None:
         self._parts, self._gateway = parts, parts.gateway
@@ -71,7 +62,7 @@ class ProcessFleetView:
         return facts
 
     def loads(self, facts: Sequence[WorkerFacts]) -> Sequence[WorkerLoad]:
-        """What they have to do now, in the same order."""
+        """Loads of the workers, in the order of their facts."""
         fleet = self._gateway.fleet
         loads, tree, block_tokens = fleet.loads, fleet.tree, fleet.rules.block_tokens
         slots = np.array([each.key for each in facts], dtype=np.intp)
@@ -88,7 +79,7 @@ class ProcessFleetView:
         return self._gateway.fleet.tickets.count
 
     def conditions(self) -> Conditions:
-        """What may be wrong; the rates are left out."""
+        """Conditions that may be wrong, without the rates."""
         gateway, keys, live = self._gateway, self._parts.keys, self._parts.live
         status, now_us = gateway.log.status(), gateway.log.now_us()
         return Conditions(
@@ -98,7 +89,10 @@ class ProcessFleetView:
             lag_s=status.lag_s,
             keys=None if keys is None else keys.problem,
             limits=None if gateway.limiter is None else gateway.limiter.degraded_reason,
-            links={name: link_state(gateway, name, now_us) for name in gateway.fleet.links.rules},
+            links={
+                name: link_state(self._parts.pairs.offloading, name, now_us)
+                for name in gateway.fleet.links.rules
+            },
             ending=self._parts.ending.begun,
             other=[
                 (f"setting:{key}", f"The setting {key} was changed, and this replica cannot use it: {why}.")
@@ -107,17 +101,17 @@ class ProcessFleetView:
         )
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:
-        """What the page shows beside the map, by name: values for JSON."""
-        said = {"queue": await self._queue(), "policy": self._policy(), "links": self._links()}
+        """Sections of the page beside the map, by name, as JSON values."""
+        report = {"queue": await self._queue(), "policy": self._policy(), "links": self._links()}
         if slow:
-            said["buckets"] = self._buckets()
-        return said
+            report["buckets"] = self._buckets()
+        return report
 
     def decisions(self, cursor: int | None, most: int) -> Decisions:
         """The newest decisions of this replica."""
         recent = self._gateway.reports.decisions
-        told, skipped = recent.since(cursor or 0, most)
-        return Decisions([_told(each) for each in told], skipped, recent.cursor)
+        newest, skipped = recent.since(cursor or 0, most)
+        return Decisions([_told(each) for each in newest], skipped, recent.cursor)
 
     async def _queue(self) -> dict[str, Any]:
         counted, now_us = await census(self._gateway.fleet.tickets), self._gateway.log.now_us()
@@ -129,7 +123,7 @@ class ProcessFleetView:
 
     def _policy(self) -> dict[str, Any]:
         placement = self._parts.live.current.placement
-        threshold_tokens = self._gateway.placing.decider.offloading.threshold_tokens
+        threshold_tokens = self._parts.pairs.offloading.threshold_tokens
         return {
             "policy": placement.policy,
             "prefill": placement.prefill_policy or None,
@@ -140,15 +134,15 @@ class ProcessFleetView:
         }
 
     def _links(self) -> list[dict[str, Any]]:
-        kept = ("link", "state", "cap_bytes_per_s", "reserved_bytes_per_s", "utilisation", "loss_ratio")
+        fields = ("link", "state", "cap_bytes_per_s", "reserved_bytes_per_s", "utilisation", "loss_ratio")
         return [
-            {**{key: link[key] for key in kept}, "transfers": link["under_way"]["transfers"]}
-            for link in described(self._gateway)["links"]
+            {**{key: link[key] for key in fields}, "transfers": link["under_way"]["transfers"]}
+            for link in described(self._gateway, self._parts.pairs.offloading)["links"]
         ]
 
     def _buckets(self) -> list[dict[str, Any]]:
-        known = self._gateway.fleet.buckets
-        if known.bounds is None or known.lengths is None:
+        division = self._gateway.fleet.buckets
+        if division.bounds is None or division.lengths is None:
             return []
         return [
             {
@@ -163,7 +157,7 @@ class ProcessFleetView:
                     if taker not in (row["name"], "any_length")
                 ),
             }
-            for row in bucket_rows(self._gateway, known.bounds)
+            for row in bucket_rows(self._gateway, division.bounds)
         ]
 
 
@@ -172,7 +166,7 @@ def _percent(held_tokens: int, capacity_tokens: int) -> int:
 
 
 def _told(decision: RecentDecision) -> dict[str, Any]:
-    """One decision as ``GET /decisions`` tells it, but what the page does not show and what there was not."""
+    """One decision of ``GET /decisions``, reduced to the fields of the page that are set."""
     return {
         name: value
         for name, value in described_decision(decision).items()
@@ -184,13 +178,10 @@ _NOT_SHOWN = frozenset(("number", "endpoint", "status", "ttft_s"))
 
 
 class ReplicaViews:
-    """Looks at replicas: their vitals, and how busy each was since the look before.
+    """Vitals of replicas, and how busy each was since the look before.
 
-    A replica whose word does not reach us is listed with nothing but its id; its counters are not counted,
-    so that its return is no leap (`router.console.rate_window`).
-
-    Args:
-        vitals: Asks for the vitals of all that are alive; None of one whose word does not reach us.
+    A replica whose vitals do not arrive is listed by its id alone; its counters are left out, so that its
+    return is no leap (`router.console.rate_window`).
     """
 
     def __init__(self, vitals: Callable[[], Awaitable[Mapping[str, Vitals | None]]]) -> None:
@@ -201,52 +192,52 @@ class ReplicaViews:
         """All replicas that can be seen, in order of their ids."""
         found = await self._vitals()
         fleet_view = [
-            ReplicaView(replica, None if said is None else counters(said), self._shown(replica, said))
-            for replica, said in sorted(found.items())
+            ReplicaView(replica, None if report is None else counters(report), self._shown(replica, report))
+            for replica, report in sorted(found.items())
         ]
         self._before = found
         return fleet_view
 
-    def _shown(self, replica: str, said: Vitals | None) -> dict[str, Any]:
-        if said is None:
+    def _shown(self, replica: str, report: Vitals | None) -> dict[str, Any]:
+        if report is None:
             return {"known": False}
         return {
             "known": True,
-            "version": said.version,
-            "admin_address": said.admin_address,
-            "started_unix_s": said.started_unix_s,
-            "ready": said.ready,
-            "inflight": said.inflight,
-            "waiting": said.waiting,
-            "lag_s": round(said.lag_s, 4),
-            "loop_lag_s": round(said.loop_lag_s, 4),
-            "cpu_ratio": _busy(self._before.get(replica), said),
-            "rss_bytes": said.rss_bytes,
-            "writes_snapshots": said.holds_snapshot_lease,
-            "degraded": said.degraded,
+            "version": report.version,
+            "admin_address": report.admin_address,
+            "started_unix_s": report.started_unix_s,
+            "ready": report.ready,
+            "inflight": report.inflight,
+            "waiting": report.waiting,
+            "lag_s": round(report.lag_s, 4),
+            "loop_lag_s": round(report.loop_lag_s, 4),
+            "cpu_ratio": _busy(self._before.get(replica), report),
+            "rss_bytes": report.rss_bytes,
+            "writes_snapshots": report.holds_snapshot_lease,
+            "degraded": report.degraded,
         }
 
 
-def counters(said: Vitals) -> Counters:
-    """What rates are made of. Times to first token are counted up to bounds there, between them here."""
-    upto = said.ttft_counts
+def counters(report: Vitals) -> Counters:
+    """Return the counters that rates are made of. ``ttft_counts`` are cumulative there, per bucket here."""
+    upto = report.ttft_counts
     return Counters(
-        requests=sum(said.requests.values()),
+        requests=sum(report.requests.values()),
         failed=sum(
             count
-            for outcome, count in said.requests.items()
+            for outcome, count in report.requests.items()
             if outcome in WORKERS_FAULT or outcome.startswith("upstream_")
         ),
-        rejected=said.rejected,
-        prompt_tokens=said.reported_prompt_tokens,
-        cached_tokens=said.cached_tokens,
+        rejected=report.rejected,
+        prompt_tokens=report.reported_prompt_tokens,
+        cached_tokens=report.cached_tokens,
         ttft_counts=tuple(now - before for now, before in zip(upto, (0, *upto), strict=False)),
-        ttft_bounds_s=said.ttft_bounds_s,
+        ttft_bounds_s=report.ttft_bounds_s,
     )
 
 
 def _busy(before: Vitals | None, now: Vitals) -> float | None:
-    """Share of a core since the look before; None if that is not known."""
+    """Return the busy share of a core since the look before; None if unknown."""
     if before is None or before.started_unix_s != now.started_unix_s:
         return None
     elapsed_s = now.at_unix_s - before.at_unix_s

@@ -1,9 +1,9 @@
-"""What stands in front of every route: who may come in, and what every answer carries.
+"""ASGI layer in front of every route: authorisation, and headers of every answer.
 
-    request --> without /admin --> may they? --yes--> route --> audit, x-request-id, x-cacheway-*
+    request --> without /admin --> allowed? --yes--> route --> audit, x-request-id, x-cacheway-*
                                       `------no--> 401 or 403 -----^
 
-It is a plain ASGI layer, so that answers that never end, of the console, pass through as they come.
+A plain ASGI layer passes the console's endless answers through as they come.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ PREFIX = "/admin"
 
 BODY_BYTES_MAX = 1 << 20
 BODY_S_MAX = 10.0
-"""Of a request that changes something. What is to be explained may be as long as a client's request."""
+"""Seconds within which the body of a change must arrive. A body to explain may take as long as a client's."""
 
 OPEN_PATHS = frozenset(("/health", "/liveness", "/readiness", "/health_generate", "/metrics"))
 """For probes and scrapers, which have no key."""
 
 
 DATA_PATHS = frozenset(("/get_model_info", "/get_server_info", "/server_info"))
-"""What clients ask beside the models; it takes the gateway's own key."""
+"""Routes of clients beside the models; they take the gateway's own key."""
 
 ENCODER_PATHS = frozenset(("/register_encoder_url", "/unregister_encoder_url", "/list_encoder_urls"))
-"""What encoders ask on the data port. It changes the fleet: it is judged and audited as the admin API is."""
+"""Routes of encoders on the data port, authorised and audited as the admin API: they change the fleet."""
 
 
 def shown_path(path: str) -> str:
@@ -46,21 +46,12 @@ def shown_path(path: str) -> str:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no key or token."""
+    """Return True if a path needs no key or token."""
     return path in OPEN_PATHS or is_page(path)
 
 
 class Gate:
-    """The layer.
-
-    Args:
-        app: What is behind it.
-        door: Knows the keys of the data API.
-        access: Knows who may administer, and register encoders.
-        administers: Whether the routes of the admin API are behind it.
-        trail: Takes note of what they change.
-        request_id_of: The id of a request, by its headers.
-    """
+    """The layer in front of an application, with the admin API's routes if ``administers``."""
 
     def __init__(
         self,
@@ -93,7 +84,7 @@ class Gate:
         begun = False
 
         async def stamped(message: Message) -> None:
-            """Every answer has these; one that no worker gave says so."""
+            """Add the headers of every answer, and the mark of one that no worker gave."""
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
@@ -127,17 +118,13 @@ class Gate:
             raise
 
     def _administers(self, path: str) -> bool:
-        """Whether a path belongs to operators, and not to probes, clients or engines."""
+        """Return True if a path belongs to operators, not to probes, clients or engines."""
         return self._has_admin and not _of_models(path) and path not in DATA_PATHS and not is_open(path)
 
     def _let_in(
         self, method: str, path: str, headers: Sequence[Header], state: MutableMapping[str, Any]
     ) -> None:
-        """See whether a request may pass, and note who sent it, where that matters.
-
-        Raises:
-            ClientError: If it may not.
-        """
+        """Check that a request may pass, and note its author; raise ClientError if it may not."""
         if is_open(path):
             return
         registers = path in ENCODER_PATHS
@@ -158,10 +145,9 @@ class Gate:
 
 
 async def _whole(scope: Scope, receive: Receive) -> Receive:
-    """Read a body that says what to change, which is short and comes at once; then what gives it out.
+    """Read the whole body of a change and return a ``receive`` that repeats it.
 
-    Raises:
-        ClientError: It is too long, or does not come.
+    Raise ClientError if the body is too long or does not come: a change is short and comes at once.
     """
     body = b""
     try:
@@ -197,7 +183,7 @@ _NO_WORKER: tuple[Header, ...] = ((b"x-cacheway-worker", b"none"), (b"x-cacheway
 
 
 def _without_prefix(scope: Scope) -> MutableMapping[str, Any]:
-    """The same request with a state of its own, and a bare path."""
+    """Copy a request's scope, with a state of its own and without ``/admin``."""
     path = shown_path(scope["path"])
     bare = {**scope, "state": dict(scope.get("state", {})), "path": path}
     if path != scope["path"]:

@@ -1,11 +1,11 @@
 """Health, readiness and metrics, for probes and scrapers; and the replicas of this gateway.
 
-What probes and scrapers ask is answered without a key. A probe needs a status and some counts; names of
-replicas, settings and hosts are for operators: for whoever presents the gateway's own key or an
-administrator's token, and for all where neither keys nor tokens are configured.
+Probes and scrapers need no key and get a status and some counts. Names of replicas, settings and hosts are
+for operators: for requests with the gateway's own key or an administrator's token, and for all where neither
+keys nor tokens are configured.
 
-Replicas are told as their vitals say, which come with heartbeats (`router.shared.vitals`) and are read when
-somebody asks, in one round trip. Without Redis only the asked replica is known, which the answer says.
+Replicas' vitals come with heartbeats (`router.shared.vitals`) and are read when asked for, in one round trip.
+Without Redis only the asked replica is listed, and the answer says so.
 """
 
 from collections.abc import Sequence
@@ -54,12 +54,12 @@ def add_health(api: FastAPI, parts: AdminParts) -> None:
         A lost Redis does not make a replica unready; ``shared`` says what is missing. Where there are keys or
         tokens, names and sentences are only told to the gateway's own key and to administrators.
         """
-        answer = _readiness(parts, told=_is_operator(parts, request.scope["headers"]))
+        answer = _readiness(parts, details=_is_operator(parts, request.scope["headers"]))
         return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)
 
 
-def _readiness(parts: AdminParts, *, told: bool) -> dict[str, Any]:
-    """What readiness answers; names and sentences only if they may be told."""
+def _readiness(parts: AdminParts, *, details: bool) -> dict[str, Any]:
+    """Return the answer to readiness probes; names and sentences only for operators."""
     status, degraded = parts.gateway.log.status(), parts.degraded()
     workers = parts.gateway.registry.all()
     healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
@@ -79,7 +79,7 @@ def _readiness(parts: AdminParts, *, told: bool) -> dict[str, Any]:
         "workers": {"healthy": healthy, "total": len(workers)},
         "shared": shared,
     }
-    if told:
+    if details:
         answer |= {
             "replica": parts.gateway.log.replica,
             "version": parts.version,
@@ -91,13 +91,7 @@ def _readiness(parts: AdminParts, *, told: bool) -> dict[str, Any]:
 
 
 def add_metrics(api: FastAPI, parts: AdminParts, *, moved: bool = False) -> None:
-    """Add the route of scrapers.
-
-    Args:
-        api: Gets it.
-        parts: What is asked.
-        moved: Whether metrics are on a port of their own, which the route says then.
-    """
+    """Add the route of scrapers; it answers with a pointer if metrics have ``moved`` to their own port."""
     if moved:
 
         @api.get("/metrics", include_in_schema=False)
@@ -116,8 +110,8 @@ def add_metrics(api: FastAPI, parts: AdminParts, *, moved: bool = False) -> None
 
 
 def _is_operator(parts: AdminParts, headers: Sequence[Header]) -> bool:
-    """Whether a request is an operator's, or everybody is one."""
-    door, tokens = parts.gateway.reader.door, parts.tokens
+    """Return True if a request is an operator's, or if the API is open."""
+    door, tokens = parts.door, parts.tokens
     key = presented_key(headers)
     if tokens is not None and key is not None and tokens.holder(key) is not None:
         return True

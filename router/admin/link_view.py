@@ -1,9 +1,8 @@
-"""``GET /links`` and ``GET /offload``: links between sites, and which requests are prefilled over them.
+"""``GET /links`` and ``GET /offload``: links between sites, and the requests that are prefilled over them.
 
-Reservations and measurements are shared by all replicas, so any of them may be asked; of the one that is
-asked alone is ``state``, which follows from them with a memory of its own (`policies.state.link_states`).
-Decisions about remote prefill are those of the replica that is asked, since its start; the metrics count for
-all. Only requests that had a choice of sites are counted: in a fleet of one site there are none.
+All replicas share reservations and measurements. Only ``state`` is the asked replica's own, since it has a
+memory (`policies.state.link_states`), and so are decisions about remote prefill, since its start; the metrics
+count for all. Only requests with a choice of sites are counted.
 """
 
 from collections import defaultdict
@@ -12,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS, PastVerdict
+from policies.disaggregation import NEVER_TOKENS, Offloading, PastVerdict
 from router.admin.parts import AdminParts
 from router.explaining import explained
 from router.gateway import Gateway
@@ -31,7 +30,7 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
 
         ``ahead`` counts the bytes that are reserved in each of the coming seconds, by all replicas.
         """
-        return described(parts.gateway)
+        return described(parts.gateway, parts.pairs.offloading)
 
     @api.get("/offload", tags=["links"])
     async def offload() -> dict[str, Any]:
@@ -42,19 +41,19 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
         return offloaded(parts)
 
 
-def described(gateway: Gateway) -> dict[str, Any]:
-    """What is said of links."""
+def described(gateway: Gateway, offloading: Offloading) -> dict[str, Any]:
+    """Return the links as JSON."""
     links, now_us = gateway.fleet.links, gateway.log.now_us()
     planned: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     kv_bytes: defaultdict[str, int] = defaultdict(int)
     for transfer in links.transfers.values():
-        said = transfer.said
+        said = transfer.shipping
         planned[said.link].append((said.start_us, transfer.until_us, transfer.rate))
         kv_bytes[said.link] += said.kv_bytes
     return {
         "links": [
             {
-                **_link(gateway, link, now_us),
+                **_link(gateway, offloading, link, now_us),
                 "under_way": {"transfers": len(planned[link]), "kv_bytes": kv_bytes[link]},
                 "ahead": _ahead(planned[link], links.cap_bytes_per_s(link, now_us), now_us),
             }
@@ -63,15 +62,15 @@ def described(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
+def _link(gateway: Gateway, offloading: Offloading, link: str, now_us: int) -> dict[str, Any]:
     links, rules = gateway.fleet.links, gateway.fleet.links.rules[link]
-    known = links.measurement(link)
+    measured = links.measurement(link)
     from_site, _, to_site = link.partition(">")
     return {
         "link": link,
         "from": from_site,
         "to": to_site,
-        "state": link_state(gateway, link, now_us),
+        "state": link_state(offloading, link, now_us),
         "configured_bytes_per_s": round(rules.bytes_per_s),
         "capacity_bytes_per_s": round(links.capacity_bytes_per_s(link, now_us)),
         "cap_bytes_per_s": round(links.cap_bytes_per_s(link, now_us)),
@@ -81,13 +80,13 @@ def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
         "loss_ratio": round(links.loss_ratio(link), 4),
         "loss_ratio_max": rules.loss_ratio_max,
         "measured": None
-        if known is None
+        if measured is None
         else {
-            "age_s": round(max(now_us - known.at_us, 0) / 1e6, 3),
-            "replica": known.replica,
-            "goodput_bytes_per_s": round(known.bytes_per_s) or None,
-            "rtt_s": known.rtt_s or None,
-            "loss_ratio": round(known.loss_ratio, 4),
+            "age_s": round(max(now_us - measured.at_us, 0) / 1e6, 3),
+            "replica": measured.replica,
+            "goodput_bytes_per_s": round(measured.bytes_per_s) or None,
+            "rtt_s": measured.rtt_s or None,
+            "loss_ratio": round(measured.loss_ratio, 4),
         },
     }
 
@@ -95,7 +94,7 @@ def _link(gateway: Gateway, link: str, now_us: int) -> dict[str, Any]:
 def _ahead(
     planned: Sequence[tuple[int, int, int]], cap_bytes_per_s: float, now_us: int
 ) -> list[dict[str, Any]]:
-    """Bytes that are reserved in each of the coming seconds."""
+    """Return the bytes reserved in each of the coming seconds."""
     seconds = []
     for second in range(AHEAD_S):
         from_us = now_us + second * 1_000_000
@@ -115,9 +114,9 @@ def _ahead(
 
 
 def offloaded(parts: AdminParts) -> dict[str, Any]:
-    """What is said of remote prefill."""
+    """Return remote prefill as JSON."""
     gateway, settings = parts.gateway, parts.live.current.offload
-    offloading, now_us = gateway.placing.decider.offloading, gateway.log.now_us()
+    offloading, now_us = parts.pairs.offloading, gateway.log.now_us()
     threshold_tokens = offloading.threshold_tokens
     by = "settings" if settings.threshold_tokens else "slow_loop"
     return {
@@ -127,15 +126,15 @@ def offloaded(parts: AdminParts) -> dict[str, Any]:
         "nothing_remote": threshold_tokens == NEVER_TOKENS,
         "decided": {reason.value: count for reason, count in sorted(offloading.counts.items())},
         "above_cap": dict(sorted(offloading.above_cap.items())),
-        "latest": [_decision(told, now_us) for told in reversed(offloading.latest)],
+        "latest": [_decision(past, now_us) for past in reversed(offloading.latest)],
     }
 
 
-def _decision(told: PastVerdict, now_us: int) -> dict[str, Any]:
-    verdict = told.verdict
+def _decision(past: PastVerdict, now_us: int) -> dict[str, Any]:
+    verdict = past.verdict
     return {
-        "age_s": round(max(now_us - told.at_us, 0) / 1e6, 3),
-        "attempt": told.request_id,
+        "age_s": round(max(now_us - past.at_us, 0) / 1e6, 3),
+        "attempt": past.request_id,
         "remote": verdict.remote,
         "site": verdict.site or None,
         "reason": verdict.reason.value,

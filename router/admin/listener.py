@@ -1,14 +1,12 @@
 """Further listeners of a process: FastAPI applications on ports of their own, beside the data port.
 
-They share the event loop with the gateway, and its way of speaking HTTP (`router.proxy.GatewayProtocol`): the
-same framing, limits and deadlines. Each has a bound on connections of its own, which is taken from the open
-files beforehand (`router.open_files`), so that a crowd at one port takes nothing from another. They leave the
-signals to the server of the data port, and end with the tasks of the process, after the last request there:
-until then operators can watch it leave.
+They share the gateway's event loop and HTTP protocol (`router.proxy.GatewayProtocol`), with the same limits
+and deadlines. Each has a bound on connections of its own (`router.open_files`), so that a crowd at one port
+takes nothing from another. The data port's server handles the signals; listeners end with the tasks of the
+process, after the last request there, so that operators can watch the end.
 
-``--prometheus-port`` has one that serves only /metrics, in every process of ``--workers``: whoever gets the
-port serves it for all (each process answers for its siblings too), the others try again every few seconds and
-take over when it dies.
+``--prometheus-port`` has a listener for /metrics in every process of ``--workers``: the first one to bind the
+port serves it for all, the others try again every few seconds and take over when it dies.
 """
 
 import asyncio
@@ -38,7 +36,7 @@ from router.tls import server_context
 logger = logging.getLogger(__name__)
 
 ENDING_S = 1
-"""How long answers that are under way may take once the listener ends, seconds; streams never end."""
+"""Seconds for answers under way when the listener ends; streams never end."""
 
 BACKLOG = 128
 """Connections that the kernel accepts before this process does."""
@@ -48,7 +46,7 @@ RETRY_S = 2.0
 
 
 class _QuietServer(uvicorn.Server):
-    """A second server in the process, which leaves the signals to the first."""
+    """A second server of the process, which handles no signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -63,15 +61,7 @@ class _QuietServer(uvicorn.Server):
 
 @dataclass
 class Listener:
-    """Serves an application on a port, while `serve` runs.
-
-    Attributes:
-        api: What is served.
-        clients: Counts and bounds the connections.
-        limits: Of each connection and request.
-        keepalive_s: Longest time between two requests of a connection.
-        tls: For HTTPS.
-    """
+    """Serves an application on a port, while `serve` runs; without ``tls`` over plain HTTP."""
 
     api: FastAPI
     clients: Clients
@@ -87,11 +77,7 @@ class Listener:
             self._protocol.limits = limits
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve until cancelled; then nothing of it is left open.
-
-        Args:
-            listener: Bound to a port; it is closed in the end.
-        """
+        """Serve on a bound socket until cancelled; then close it and all connections."""
         self._protocol = make_protocol(_nobody, _not_proxied, self.limits, clients=self.clients)
         handshakes = None if self.tls is None else Handshakes(self._protocol, self.tls)
         config = uvicorn.Config(
@@ -119,7 +105,6 @@ class Listener:
 
 
 def _not_proxied(method: bytes, path: bytes) -> bool:
-    """Leave every request to the application."""
     return False
 
 
@@ -128,18 +113,14 @@ def _nobody(request: ClientRequest, connection: ClientConnection) -> Exchange:
 
 
 def admin_tls(admin: AdminSettings) -> ssl.SSLContext | None:
-    """How the admin API serves HTTPS; None if it does not."""
+    """Return the TLS context of the admin API; None for plain HTTP."""
     if not admin.ssl_certfile:
         return None
     return server_context(admin.ssl_certfile, admin.ssl_keyfile, admin.ssl_ca_certs)
 
 
 def make_metrics_api(exposition: Callable[[], tuple[bytes, str]]) -> FastAPI:
-    """Build what the listener serves.
-
-    Args:
-        exposition: Gives the body and its content type.
-    """
+    """Build the application of scrapers; ``exposition`` returns the body and its content type."""
     api = FastAPI(openapi_url=None)
 
     @api.get("/metrics")
@@ -151,14 +132,7 @@ def make_metrics_api(exposition: Callable[[], tuple[bytes, str]]) -> FastAPI:
 
 
 async def serve_metrics(listener: Listener, host: str, port: int, *, alone: bool) -> None:
-    """Serve until cancelled.
-
-    Args:
-        listener: What serves.
-        host: Address to listen on.
-        port: Port to listen on.
-        alone: Whether there are no sibling processes, so that a taken port is worth a warning.
-    """
+    """Serve until cancelled; a taken port is worth a warning only if the process is ``alone``."""
     while True:
         bound = await _bound(host, port, alone=alone)
         with contextlib.closing(bound):
@@ -166,7 +140,7 @@ async def serve_metrics(listener: Listener, host: str, port: int, *, alone: bool
 
 
 async def _bound(host: str, port: int, *, alone: bool) -> socket.socket:
-    """The listening socket, once it is free."""
+    """Wait for the port; return the listening socket."""
     warned = False
     while True:
         try:

@@ -7,42 +7,32 @@ from dataclasses import dataclass
 import httpx
 
 from router.discovery import Discovery
-from router.fleet import RolePlanner
 from router.fleet.kv_events import KvEvents
 from router.gateway import Gateway
 from router.live_settings import LiveSettings
+from router.pairs import PairPlugin, RolePlanner
 from router.proxy import Ending
 from router.shared import Vitals
-from router.tenants import KeysWatch, TokensWatch
+from router.tenants import Door, KeysWatch, TokensWatch
 
 
 @dataclass(frozen=True, slots=True)
 class AdminParts:
-    """One process, as its operators see it.
+    """One process, as its operators see it; None stands for what is off or not configured.
 
-    Attributes:
-        version: Of the gateway.
-        gateway: Decides, and knows the fleet, the registry, the log and the metrics.
-        live: The settings as they are now.
-        client: Asks workers.
-        roles: Plans roles.
-        kv_events: Follows what engines say of their caches.
-        discovery: Of pods; None where it is off.
-        keys: Watches the tenants' keys file; None without one.
-        tokens: Watches the file of admin tokens; None without one.
-        ending: Whether this process was told to end.
-        vitals: Asks for the vitals of all replicas that are alive; None of one whose word does not arrive.
-        degraded: Names what does not work, a sentence each.
-        now_unix_s: Wall clock.
+    ``vitals`` reads those of all live replicas, None for one that does not answer; ``degraded`` returns a
+    sentence for each part that does not work.
     """
 
     version: str
     gateway: Gateway
     live: LiveSettings
     client: httpx.AsyncClient
+    pairs: PairPlugin
     roles: RolePlanner
     kv_events: KvEvents
     discovery: Discovery | None
+    door: Door
     keys: KeysWatch | None
     tokens: TokensWatch | None
     ending: Ending

@@ -1,15 +1,15 @@
-"""What other software asks in its own words: older routers' clients, engines that encode, clients of OpenAI.
+"""Routes in the dialects of other software: older routers' clients, encoders, clients of OpenAI.
 
     older routers  ``/add_worker``, ``/remove_worker``, ``/list_workers`` and such (`wire.md` 4), which change
                    the fleet for all replicas as `router.admin.workers` does
-    encoders       come and go by themselves, as SGLang's ``--encoder-register-urls`` has it
+    encoders       register and leave by themselves, as SGLang's ``--encoder-register-urls`` has it
     models         ``/v1/models``, and what engines say of themselves
 
-An encoder registers its URL with every language worker it is told of, each of which runs a small registry
-(``disaggregation/encoder_bootstrap_server.py``). Here that is the shared list of workers: it tells one
-gateway, and all replicas know. Registering never replaces a worker. An encoder that is known, wherever from,
-stays as it is; at the URL of any other worker it is refused. Only an encoder that came by registering leaves
-by it (`REGISTERED_LABEL`): one that the settings, an administrator or discovery named is theirs to remove.
+An encoder registers its URL with every language worker that it is configured with, each of which runs a small
+registry (``disaggregation/encoder_bootstrap_server.py``). Here the registry is the shared list of workers, so
+one registration reaches all replicas. Registering never replaces a worker: a known encoder stays as it is,
+and at the URL of any other worker it is refused. Only a registered encoder leaves by itself
+(`REGISTERED_LABEL`); those of the settings, of operators or of discovery are theirs to remove.
 `router.admin.gate` asks for a credential.
 """
 
@@ -94,7 +94,7 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
 
 
 async def _flush_all(parts: AdminParts) -> dict[str, str | None]:
-    """Flush all workers; return of each what went wrong, or None."""
+    """Flush all workers; return the error of each, or None."""
     limit, log = asyncio.Semaphore(FLUSHES_AT_ONCE), parts.gateway.log
 
     async def flush(worker_id: str, url: str) -> str | None:
@@ -112,7 +112,7 @@ async def _flush_all(parts: AdminParts) -> dict[str, str | None]:
 
 
 async def _flush(client: httpx.AsyncClient, url: str) -> str | None:
-    """Flush one worker, SGLang's way, then vLLM's; None or what went wrong."""
+    """Flush one worker, SGLang's way, then vLLM's; return the error, or None."""
     try:
         answer = await client.post(f"{url}/flush_cache", timeout=FLUSH_TIMEOUT_S)
         if answer.status_code == 404:
@@ -214,7 +214,6 @@ def add_models(api: FastAPI, parts: AdminParts) -> None:
 
 
 def _merged_models(registry: Registry) -> list[dict[str, Any]]:
-    """The models of all workers, each once."""
     merged: dict[str, dict[str, Any]] = {}
     for local in registry.all():
         for served in local.models or ():

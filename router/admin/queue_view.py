@@ -1,9 +1,9 @@
-"""``/queue``: what waits, for whom and why, as this replica sees all of it; and ending the wait of one.
+"""``/queue``: waiting requests of all replicas, with reasons; and ending the wait of one.
 
-Every replica folds everybody's tickets, so any of them may be asked. Of the one that is asked alone are
-``here``, ``order`` and ``refused``. A wait is ended by whoever holds the request: the wish goes through the
-log (`policies.Expire`). Tickets are counted in steps between which the event loop goes on: with
-ten thousand of them a look takes some ten milliseconds, of which a stream waits for two.
+Every replica folds all tickets, so any of them may be asked. Only ``here``, ``order`` and ``refused`` are the
+asked replica's own. The replica that holds the request ends its wait: the command goes through the log
+(`policies.Expire`). Tickets are counted in steps: ten thousand of them take some ten milliseconds, of which a
+stream waits for two.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_bucket
+from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_length
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.errors import ClientError
@@ -60,7 +60,7 @@ class Sum:
         self.service_us += other.service_us
 
     def described(self, now_us: int) -> dict[str, Any]:
-        """The same in seconds."""
+        """Return the sum as JSON, in seconds."""
         oldest_s = (now_us - self.oldest_us) / 1e6 if self.requests else 0.0
         return {
             "requests": self.requests,
@@ -72,7 +72,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Census:
-    """All tickets, added up by what they have in common."""
+    """All tickets, summed up by common properties."""
 
     total: Sum = field(default_factory=Sum)
     classes: dict[str, Sum] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def described(parts: AdminParts, counted: Census, now_us: int) -> dict[str, Any]
 
 
 def _listed(name: str, sums: dict[str, Sum], now_us: int) -> list[dict[str, Any]]:
-    """Those with the most requests, and the rest in one."""
+    """Return the largest entries, and the sum of the rest."""
     ordered = sorted(sums.items(), key=lambda item: (-item[1].requests, item[0]))
     listed = [{name: key, **each.described(now_us)} for key, each in ordered[:LISTED_MAX]]
     if len(ordered) > LISTED_MAX:
@@ -158,13 +158,13 @@ def _listed(name: str, sums: dict[str, Sum], now_us: int) -> list[dict[str, Any]
 
 
 def _lane(room: RequestQueue, lane: str | None) -> dict[str, Any]:
-    """What is known of a lane itself, but of all those that are not listed."""
+    """Return a lane as JSON, without its tickets."""
     if lane is None:
         return {}
-    model, bucket = model_and_bucket(lane)
+    model, length = model_and_length(lane)
     return {
         "model": model,
-        "bucket": None if bucket <= ANY_BUCKET else bucket,
+        "bucket": None if length.bucket == ANY_BUCKET else length.bucket,
         "predicted_drain_s": round(room.drain_s(lane), 3),
     }
 
@@ -198,12 +198,11 @@ def _worker(gateway: Gateway, local: LocalWorker, counted: Census, now_us: int) 
 
 
 def _finite(bound: float) -> int | None:
-    """A bound; None without one."""
     return int(bound) if bound < float("inf") else None
 
 
 def _said(value: int) -> int | None:
-    """What an engine said; None if it did not."""
+    """Return an engine's report as JSON; None without one."""
     return value if value >= 0 else None
 
 
@@ -246,25 +245,25 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
     @api.delete("/queue/{ticket:path}", status_code=202, tags=["queue"])
     async def expire(request: Request, ticket: TicketId) -> dict[str, Any]:
         """End the wait of a request: its client gets 408, from whichever replica holds it."""
-        known = found(ticket)
-        note_change(request, detail={"replica": known.replica, "flow": known.flow})
+        entry = found(ticket)
+        note_change(request, detail={"replica": entry.replica, "flow": entry.flow})
         log.publish(Expire(log.now_us(), log.replica, ticket))
         shared = log.status().connected
-        return {"ticket": ticket, "status": "accepted", "shared": shared, "replica": known.replica}
+        return {"ticket": ticket, "status": "accepted", "shared": shared, "replica": entry.replica}
 
     def found(ticket: str) -> Ticket:
-        known = gateway.fleet.tickets.get(ticket)
-        if known is None:
+        entry = gateway.fleet.tickets.get(ticket)
+        if entry is None:
             raise ClientError(
                 f"No request waits under {ticket[:256]!r}; GET /queue/tickets lists those that do.",
                 code="ticket_not_found",
                 status=404,
             )
-        return known
+        return entry
 
 
 def _ticket(gateway: Gateway, ticket: Ticket, now_us: int) -> dict[str, Any]:
-    model, bucket = model_and_bucket(ticket.lane)
+    model, length = model_and_length(ticket.lane)
     name, _, owner = ticket.flow.partition("/")
     local = gateway.registry.found(ticket.slot) if ticket.slot >= 0 else None
     return {
@@ -274,7 +273,7 @@ def _ticket(gateway: Gateway, ticket: Ticket, now_us: int) -> dict[str, Any]:
         "tenant": owner,
         "lane": ticket.lane,
         "model": model,
-        "bucket": None if bucket <= ANY_BUCKET else bucket,
+        "bucket": None if length.bucket == ANY_BUCKET else length.bucket,
         "worker": None if local is None else local.worker.worker_id,
         "link": ticket.link or None,
         "waited_s": round(max(now_us - ticket.arrived_us, 0) / 1e6, 3),

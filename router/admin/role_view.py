@@ -1,9 +1,9 @@
-"""``GET /roles`` and ``GET /buckets``: how work is divided among the workers, by stage and by length.
+"""``GET /roles`` and ``GET /buckets``: division of work among the workers, by stage and by length.
 
-Every replica folds the same log, so any of them may be asked for the plan and for what is turning; what would
-be decided now is worked out when asked, by the same rule that decides it (`router.fleet.role_planner`). It
-follows what the asked replica has learned of decode, which may differ a little from what the leader has. Only
-``changes``, ``placed`` and ``spilled`` count from the asked replica's own start.
+Every replica folds the same log, so any of them may be asked. The current verdict is computed when asked, by
+the rule that decides (`router.pairs.role_planner`), from the asked replica's own fit of decode, which may
+differ a little from the leader's. ``changes``, ``placed`` and ``spilled`` count since the asked replica's
+start.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import (
-    ANY_BUCKET,
-    NEVER_TOKENS,
-    LengthBuckets,
-    OffloadPlan,
-    RoleDemand,
-    RoleMember,
-    RoleVerdict,
-    Throughput,
-)
+from policies import ANY_BUCKET, LengthBuckets, OffloadPlan
+from policies.disaggregation import NEVER_TOKENS, RoleDemand, RoleMember, RoleVerdict, Throughput
 from router.admin.parts import AdminParts
-from router.fleet import RolePlanner
 from router.gateway import Gateway
+from router.pairs import RolePlanner
 
 
 def add_role_view(api: FastAPI, parts: AdminParts) -> None:
@@ -42,7 +34,7 @@ def add_role_view(api: FastAPI, parts: AdminParts) -> None:
 
 
 def described(planner: RolePlanner) -> dict[str, Any]:
-    """What is said of roles."""
+    """Return the roles as JSON."""
     members = planner.members()
     if not members:
         return {"mode": planner.rules.mode, "workers": []}
@@ -98,7 +90,7 @@ def _stages(demand: RoleDemand) -> dict[str, Any]:
 
 
 def _histogram(demand: RoleDemand) -> list[dict[str, Any]]:
-    """Bins in which anything came."""
+    """Return the bins that are not empty."""
     lengths = demand.lengths
     return [
         {"tokens_max": round(bound), "requests": round(requests, 2)}
@@ -128,7 +120,7 @@ def _plan(plan: OffloadPlan) -> dict[str, Any]:
 
 
 def _verdict(verdict: RoleVerdict) -> dict[str, Any]:
-    """What would be said and changed at the next look, and what is missing for it."""
+    """Return the verdict and changes of the next look, and the reasons against them."""
     best = verdict.best
     return {
         "reason": verdict.reason,
@@ -164,14 +156,14 @@ def _throughput(found: Throughput) -> dict[str, Any]:
 
 
 def _threshold(tokens: float) -> int | None:
-    """A threshold; None if it is not known, or if nothing is remote."""
+    """Return the threshold; None if it is unknown, or if no prefill is remote."""
     return round(tokens) if 0 <= tokens < NEVER_TOKENS else None
 
 
 def divided(gateway: Gateway) -> dict[str, Any]:
-    """What is said of length buckets."""
-    known = gateway.fleet.buckets
-    if known.bounds is None:
+    """Return the length buckets as JSON."""
+    division = gateway.fleet.buckets
+    if division.bounds is None:
         return {"mode": "off"}
     demand = gateway.fleet.lengths.demand(gateway.log.now_us())
     rows = [
@@ -181,27 +173,27 @@ def divided(gateway: Gateway) -> dict[str, Any]:
     by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
     return {
         "mode": "labels",
-        "in_use": known.lengths is not None,
-        "buckets": bucket_rows(gateway, known.bounds),
-        "any_length": [worker for slot, worker in by_slot.items() if known.of(slot) == ANY_BUCKET],
-        "unknown_labels": known.strangers(),
+        "in_use": division.lengths is not None,
+        "buckets": bucket_rows(gateway, division.bounds),
+        "any_length": [worker for slot, worker in by_slot.items() if division.of(slot) == ANY_BUCKET],
+        "unknown_labels": division.strangers(),
         "spilled": {
-            "up": sum(count for (own, taker), count in known.placed.items() if taker > own),
-            "down": sum(count for (own, taker), count in known.placed.items() if -1 < taker < own),
+            "up": sum(count for (own, taker), count in division.placed.items() if taker > own),
+            "down": sum(count for (own, taker), count in division.placed.items() if -1 < taker < own),
         },
         "histogram": {"window_s": round(demand.window_s, 1), "rows": rows},
     }
 
 
 def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]:
-    """Each bucket: its workers, what they have to do, and where its requests went."""
-    known, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
+    """Return each bucket with its workers, their load, and the placement of its requests."""
+    division, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
     by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
     demand = gateway.fleet.lengths.demand(now_us)
     works = demand.within(bounds.tokens_max)
     listed = []
     for number, (name, tokens_max) in enumerate(zip(bounds.names, bounds.tokens_max, strict=True)):
-        slots = [slot for slot in by_slot if known.of(slot) == number]
+        slots = [slot for slot in by_slot if division.of(slot) == number]
         requests, load = works[number]
         listed.append(
             {
@@ -216,7 +208,7 @@ def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]
                 "inflight_requests": int(sum(loads.inflight_requests[slot] for slot in slots)),
                 "placed": {
                     "any_length" if taker == ANY_BUCKET else bounds.names[taker]: count
-                    for (own, taker), count in sorted(known.placed.items())
+                    for (own, taker), count in sorted(division.placed.items())
                     if own == number and taker < len(bounds)
                 },
             }

@@ -1,8 +1,8 @@
-"""``/settings`` and ``/policies``: what every setting is and why, and changing those that may change.
+"""``/settings`` and ``/policies``: every setting with its origin, and changes of the live ones.
 
-A change holds for all replicas (`router.live_settings`): it is judged as a whole, goes through the shared
-log, has a history, and can be rolled back. What is answered is what this replica knows; without Redis it is
-the only one that knows of a change, and says so (``shared``).
+A change holds for all replicas (`router.live_settings`): it is checked as a whole, goes through the shared
+log, has a history, and can be rolled back. Without Redis only the asked replica has it, and the answer says
+so (``shared``).
 """
 
 from collections.abc import Mapping
@@ -149,7 +149,6 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
 
 
 def _state(parts: AdminParts) -> dict[str, Any]:
-    """What every answer tells."""
     shared = parts.gateway.log.status().connected
     return {
         "replica": parts.gateway.log.replica,
@@ -161,7 +160,7 @@ def _state(parts: AdminParts) -> dict[str, Any]:
 
 
 def _answer(parts: AdminParts, request: Request, outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
-    """What is told of a change, to who made it and to the audit."""
+    """Note a change for the audit, and return its JSON."""
     changed = {
         key: {"before": shown(before), "after": shown(after)}
         for key, (before, after) in outcome.values.items()
@@ -181,7 +180,7 @@ def _answer(parts: AdminParts, request: Request, outcome: Outcome, *, dry_run: b
 
 
 def _described(live: LiveSettings, key: str, row: Setting) -> dict[str, Any]:
-    """One setting."""
+    """Return one setting as JSON."""
     origin, change = live.origin(key), live.overrides.newest.get(key)
     runtime = origin.kind == "runtime"
     return {
@@ -201,7 +200,7 @@ def _described(live: LiveSettings, key: str, row: Setting) -> dict[str, Any]:
 
 
 def _by(change: SettingsChanged) -> dict[str, Any]:
-    """Who made a change, when and why."""
+    """Return the author, time and reason of a change."""
     return {
         "change_id": change.change_id,
         "at_unix_s": change.at_us / 1e6,
@@ -213,7 +212,7 @@ def _by(change: SettingsChanged) -> dict[str, Any]:
 
 
 def _told(live: LiveSettings, change: SettingsChanged) -> dict[str, Any]:
-    """One change of the history."""
+    """Return one change of the history as JSON."""
     before = live.overrides.before(change.change_id) or {}
     return {
         **_by(change),
@@ -225,7 +224,7 @@ def _told(live: LiveSettings, change: SettingsChanged) -> dict[str, Any]:
 
 
 def _value(texts: Mapping[str, str | None], key: str) -> Any:
-    """An override as the value that it is; null where it is as at the start."""
+    """Return an override's value; None without one."""
     text = texts.get(key)
     if text is None:
         return None
@@ -249,7 +248,7 @@ def add_policies(api: FastAPI, parts: AdminParts) -> None:
 
 
 def described(placement: PlacementSettings) -> dict[str, Any]:
-    """What is said of policies."""
+    """Return the policies as JSON."""
     chosen = {
         "placement": placement.policy,
         "prefill": placement.prefill_policy or placement.policy,
@@ -286,7 +285,7 @@ def described(placement: PlacementSettings) -> dict[str, Any]:
 
 
 def _options(kind: type[Any] | None) -> list[dict[str, Any]]:
-    """The options of a policy; without a greatest value that is null."""
+    """Return the options of a policy; an infinite greatest value is null."""
     if kind is None:
         return []
     return [

@@ -6,7 +6,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from router.admin.parts import AdminParts
-from router.tenants import KeyTable, Limiter, Tenant
+from router.gateway.gateway import LimiterPort
+from router.tenant import Tenant
+from router.tenants import KeyTable
 
 
 def add_tenants(api: FastAPI, parts: AdminParts) -> None:
@@ -33,7 +35,9 @@ def add_tenants(api: FastAPI, parts: AdminParts) -> None:
         }
 
 
-def _described(tenant: Tenant, table: KeyTable, limiter: Limiter | None, now_unix_s: float) -> dict[str, Any]:
+def _described(
+    tenant: Tenant, table: KeyTable, limiter: LimiterPort | None, now_unix_s: float
+) -> dict[str, Any]:
     keys = table.keys[tenant.name]
     end_unix_s = max((key.expires_unix_s for key in keys), default=now_unix_s)
     limits = tenant.limits

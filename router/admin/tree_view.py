@@ -1,9 +1,9 @@
-"""``/tree`` and ``/kv_events``: what is believed to be cached where, by what that is known, what it saves.
+"""``/tree`` and ``/kv_events``: believed contents of the caches by prompt start, their sources, and savings.
 
-A start is named by the hash of its first block and never by its text. Its length is that of what all cached
-prompts have in common that begin so: of an application mostly its tools and its system prompt. What it saved
-is counted over the newest requests of the replica that is asked (`router.gateway.recent_decisions`); what is
-cached where, all replicas know alike.
+A start is named by the hash of its first block, never by its text. Its length is that of the common beginning
+of all cached prompts with this block: of an application mostly its tools and system prompt. Savings are
+counted over the newest requests of the asked replica (`router.gateway.recent_decisions`); the contents are
+the same in all replicas.
 """
 
 from collections.abc import Iterable
@@ -25,18 +25,17 @@ WORKERS_MAX = 1000
 
 
 class Start(msgspec.Struct):
-    """What the requests saved whose prompts begin with one block, in tokens that were not prefilled.
+    """Prefill saved by requests whose prompts begin with one block, in tokens.
 
     Attributes:
         key: 64-bit hash of the first block.
-        model: Model that they asked for.
         requests: Completed requests.
         prompt_tokens: Of all of their prompts.
         saved_tokens: As reported by the engine, else as predicted.
         predicted_tokens: As predicted when they were placed.
-        reported_tokens: As reported, of those of which the engine reported it.
-        reported_requests: How many that are.
-        last_us: Log time when the latest ended.
+        reported_tokens: As reported, over the requests with a report.
+        reported_requests: Number of requests with a report.
+        last_us: Log time of the latest end.
     """
 
     key: int
@@ -103,7 +102,7 @@ def saved(decisions: Iterable[RecentDecision]) -> list[Start]:
 
 
 def described(gateway: Gateway, limit: int) -> dict[str, Any]:
-    """What the first view says."""
+    """Return the starts as JSON."""
     tree, block_tokens = gateway.fleet.tree, gateway.fleet.rules.block_tokens
     recent, _ = gateway.reports.decisions.since(0)
     starts = saved(recent)
@@ -151,7 +150,7 @@ def _prefix(gateway: Gateway, saved: Start) -> dict[str, Any]:
 
 
 def covered(fleet: FleetState, limit: int) -> dict[str, Any]:
-    """What each holder is believed to hold."""
+    """Return the believed contents of each holder."""
     tree, block_tokens = fleet.tree, fleet.rules.block_tokens
     holders = [(worker, tree.holdings_of(worker.slot)) for worker in fleet.holders()]
     holders.sort(key=lambda pair: (-pair[1].blocks, pair[0].worker_id))
@@ -188,7 +187,7 @@ def add_kv_events_view(api: FastAPI, parts: AdminParts) -> None:
 
 
 def following(kv_events: KvEvents, fleet: FleetState, registry: Registry) -> dict[str, Any]:
-    """What is said of KV events."""
+    """Return the state of KV events as JSON."""
     if not kv_events.on:
         return {"enabled": False}
     counts = kv_events.counts()
@@ -208,7 +207,7 @@ def following(kv_events: KvEvents, fleet: FleetState, registry: Registry) -> dic
 
 
 def evidence(fleet: FleetState, worker_id: str) -> dict[str, Any]:
-    """By what a worker's cache is known: ``events`` or ``history``, and who said so."""
+    """Return the source of a worker's cache contents: ``events`` or ``history``, and the author."""
     word = fleet.evidence.get(worker_id)
     return {
         "evidence": "events" if fleet.tracks(worker_id) else "history",
@@ -217,7 +216,7 @@ def evidence(fleet: FleetState, worker_id: str) -> dict[str, Any]:
 
 
 def _follower(follower: Follower | None) -> dict[str, Any] | None:
-    """How well this replica follows a worker; None if another one does, or nobody."""
+    """Return how this replica follows a worker; None if it does not."""
     if follower is None:
         return None
     lag_s, counts = follower.lag_s, follower.counts()

@@ -1,7 +1,6 @@
-"""What may be said of a worker: when it is added, and later.
+"""Bodies that add or change a worker.
 
-What is said beside its role is kept as labels; those that the gateway reads itself may also be given as
-fields of their own.
+All but URL and role is kept as labels; labels that the gateway reads may also be fields of their own.
 """
 
 from collections.abc import Mapping
@@ -82,12 +81,12 @@ class _Said(BaseModel):
 
     @property
     def said_role(self) -> Role | None:
-        """The role, in either word; None if nothing was said."""
+        """Return the role, in either word; None if it is not given."""
         return self.role or (plain_role(self.worker_type) if self.worker_type else None)
 
-    def labels_over(self, known: Mapping[str, str]) -> dict[str, str]:
-        """All labels, where it had ``known`` ones."""
-        labels = dict(known if self.labels is None else self.labels)
+    def labels_over(self, current: Mapping[str, str]) -> dict[str, str]:
+        """All labels, where it had ``current`` ones."""
+        labels = dict(current if self.labels is None else self.labels)
         for name, label in _FIELDS.items():
             value = getattr(self, name)
             if value is not None:
@@ -131,10 +130,10 @@ class WorkerPatch(WorkerChange):
         default=None, description="Labels to set; null takes one away."
     )
 
-    def labels_over(self, known: Mapping[str, str]) -> dict[str, str]:
-        """All labels, where it had ``known`` ones."""
+    def labels_over(self, current: Mapping[str, str]) -> dict[str, str]:
+        """All labels, where it had ``current`` ones."""
         fields = self.model_copy(update={"labels": None})
-        labels = super(WorkerPatch, fields).labels_over(known)
+        labels = super(WorkerPatch, fields).labels_over(current)
         for name, value in (self.labels or {}).items():
             if value is None:
                 labels.pop(name, None)

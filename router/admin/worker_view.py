@@ -1,9 +1,7 @@
-"""How workers are shown: role, state, load, cache and connections, and how far they are with draining.
+"""Workers as JSON: role, state, load, cache, connections, and progress of draining.
 
-``GET /discovery`` shows which pods were found, what became of each, and how well this replica can look.
-
-Of a worker all is the same in every replica but ``connections``, ``detail`` and ``hits``, which are the asked
-replica's own.
+``GET /discovery`` lists the pods that were found, the result for each, and the state of discovery. All of a
+worker is the same in every replica but ``connections``, ``detail`` and ``hits``.
 """
 
 from collections import Counter
@@ -23,7 +21,7 @@ _OTHER_LEG = {"prefill": "decode", "decode": "prefill"}
 
 
 class Legs:
-    """How many workers there are of each role and protocol, for a look at who can work with whom."""
+    """Number of workers of each role and protocol."""
 
     def __init__(self, registry: Registry) -> None:
         self._all: Counter[tuple[str, str]] = Counter()
@@ -34,7 +32,7 @@ class Legs:
             self._ready[kind] += local.health is Health.HEALTHY and not local.worker.draining
 
     def partners(self, local: LocalWorker) -> dict[str, int] | None:
-        """Of a prefill or decode worker: how many could take the other half of its requests."""
+        """Number of workers that could take the other half of a prefill or decode worker's requests."""
         role = _OTHER_LEG.get(local.worker.role)
         if role is None:
             return None
@@ -43,7 +41,7 @@ class Legs:
 
 
 def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any]:
-    """One worker with its role, site, state, load and cache."""
+    """Return one worker as JSON."""
     worker, loads, slot = local.worker, gateway.fleet.loads, local.worker.slot
     now_us, started = gateway.log.now_us(), gateway.fleet.started(worker.worker_id)
     circuit = gateway.registry.circuits.of(local)
@@ -52,7 +50,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "url": worker.url,
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
-        "site": local.site or None,
+        "site": local.worker.site or None,
         "bucket": _bucket(gateway, slot),
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,
@@ -82,7 +80,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
 
 
 def _part(local: LocalWorker, legs: Legs) -> dict[str, Any]:
-    """What part a worker has in prefill and decode; None for what it does not."""
+    """Return a worker's part in prefill and decode; None for no part."""
     leg, labels = local.worker.role in _OTHER_LEG, local.worker.labels
     listens = local.worker.role == "prefill" and local.protocol != "nixl"
     bootstrap = bootstrap_of(local) if listens else None
@@ -96,14 +94,14 @@ def _part(local: LocalWorker, legs: Legs) -> dict[str, Any]:
 
 
 def _bucket(gateway: Gateway, slot: int) -> str | None:
-    """The length bucket that a worker belongs to; None if it takes any length."""
+    """Return a worker's length bucket; None if it takes any length."""
     buckets = gateway.fleet.buckets
     number = buckets.of(slot)
     return None if buckets.lengths is None or number == ANY_BUCKET else buckets.lengths.names[number]
 
 
 def _hits(gateway: Gateway, worker_id: str) -> dict[str, Any]:
-    """How much of the prompts of this replica's requests was cached there, as the worker said."""
+    """Return the cached share of the prompts that this replica sent there, as the worker reported it."""
     prompt_tokens, cached_tokens = gateway.placing.feedback.hits(worker_id)
     return {
         "reported_prompt_tokens": prompt_tokens,
@@ -113,7 +111,7 @@ def _hits(gateway: Gateway, worker_id: str) -> dict[str, Any]:
 
 
 def progress(gateway: Gateway, local: LocalWorker) -> dict[str, Any]:
-    """How far a worker is with draining."""
+    """Return the progress of draining."""
     fleet, worker, slot, now_us = gateway.fleet, local.worker, local.worker.slot, gateway.log.now_us()
     inflight = int(fleet.loads.inflight_requests[slot])
     waiting = sum(ticket.slot == slot for ticket in fleet.tickets) if fleet.tickets.waits_for(slot) else 0
@@ -133,10 +131,10 @@ def progress(gateway: Gateway, local: LocalWorker) -> dict[str, Any]:
 
 
 def _expected_s(gateway: Gateway, local: LocalWorker, inflight: int, now_us: int) -> float | None:
-    """How long what is in flight will still take; None if nobody knows.
+    """Return the expected time until what is in flight ends, in seconds; None if it is unknown.
 
-    Its prefill and a mean decode, where all replicas learn how long those are; else as long as the newest
-    requests of this replica were there.
+    Prefill and a mean decode, where their length is known; else the time that the newest requests of this
+    replica took there.
     """
     if not inflight:
         return 0.0
@@ -161,7 +159,7 @@ def add_discovery_view(api: FastAPI, parts: AdminParts) -> None:
 
 
 def discovered(discovery: Discovery) -> dict[str, Any]:
-    """What is said of pods."""
+    """Return the pods as JSON."""
     clock_s, age_s = discovery.clock(), discovery.list_age_s()
     return {
         "enabled": True,

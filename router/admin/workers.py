@@ -1,16 +1,17 @@
-"""``/workers``: who serves, in which role, how well; and adding, changing, draining and removing workers.
+"""``/workers``: list, add, change, drain and remove workers.
 
-A change made here is an operation in the shared log, so it holds for all replicas, and outlives the one that
-was asked: also the wish to remove a worker once it has drained (`policies.fleet.departures`). While Redis is
-gone the answer says ``"shared": false``: the others hear of it later. The older routers' dialect is in
-`router.admin.peers`.
+A change is an operation in the shared log, so it holds for all replicas and outlives the asked one, as does
+the command to remove a worker once it has drained (`policies.fleet.departures`). While Redis is gone the
+answer says ``"shared": false``, and the others apply it later. `router.admin.peers` has the older routers'
+dialect.
 """
 
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import TURNING_LABEL, Forget
+from policies import Forget
+from policies.disaggregation import TURNING_LABEL
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.admin.worker_spec import WorkerChange, WorkerPatch, WorkerSpec
@@ -25,18 +26,14 @@ WorkerId = Annotated[
 
 
 def add_workers(api: FastAPI, parts: AdminParts) -> None:
-    """Add the routes.
-
-    Those of a worker's drain come first: the id of a worker may have slashes, so ``/workers/{worker_id}``
-    would take them.
-    """
+    """Add the routes, those of draining first: ``/workers/{worker_id}`` would match them, too."""
     _add_drains(api, parts.gateway)
     _add_list(api, parts.gateway)
     _add_one(api, parts.gateway)
 
 
 def _add_drains(api: FastAPI, gateway: Gateway) -> None:
-    """Taking a worker out of service and back, and forgetting its cache."""
+    """Add the routes that drain a worker, undo it, and forget its cache."""
     registry, fleet = gateway.registry, gateway.fleet
 
     @api.post("/workers/{worker_id:path}/drain", status_code=202, tags=["workers"])
@@ -76,7 +73,6 @@ def _add_drains(api: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_list(api: FastAPI, gateway: Gateway) -> None:
-    """All workers."""
     registry = gateway.registry
 
     @api.post("/workers", status_code=202, tags=["workers"])
@@ -107,7 +103,7 @@ def _add_list(api: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_one(api: FastAPI, gateway: Gateway) -> None:
-    """One worker."""
+    """Add the routes of one worker."""
     registry = gateway.registry
 
     @api.get("/workers/{worker_id:path}", tags=["workers"])
@@ -158,11 +154,7 @@ def _add_one(api: FastAPI, gateway: Gateway) -> None:
 
 
 def found(registry: Registry, worker_id: str) -> LocalWorker:
-    """Return a worker.
-
-    Raises:
-        ClientError: If there is none of that id.
-    """
+    """Return a worker; raise ClientError if the id is unknown."""
     local = registry.get(worker_id)
     if local is None:
         known = ", ".join(worker.worker.worker_id for worker in registry.all()[:5]) or "none"
@@ -173,17 +165,13 @@ def found(registry: Registry, worker_id: str) -> LocalWorker:
 
 
 def _drain(registry: Registry, local: LocalWorker, *, leaving: bool | None = None) -> None:
-    """Drain it; if it was turning into another role, it no longer is, so that it stays drained."""
+    """Drain a worker; a conversion of its role ends, so that it stays drained."""
     labels = {name: value for name, value in local.worker.labels.items() if name != TURNING_LABEL}
     registry.change(local.worker.worker_id, draining=True, labels=labels, leaving=leaving)
 
 
 def refuse_known(registry: Registry, url: str) -> None:
-    """Refuse to add a worker that is there.
-
-    Raises:
-        ClientError: If it is, or if the URL is none.
-    """
+    """Refuse to add a worker that exists; raise ClientError if it exists, or the URL is not valid."""
     worker_id = worker_id_of(normal_url(url))
     if registry.get(worker_id) is not None:
         raise ClientError(

@@ -1,10 +1,10 @@
 """The console: one page about the fleet, and the stream that feeds it.
 
     gateway ──FleetView──> RateWindow (ten minutes of figures, always)
-                   └─────> EventStream (while somebody listens) ──SSE──> assets/*.js in a browser
+                   └─────> EventStream (while a page listens) ──SSE──> assets/*.js in a browser
 
-The page is hand-written modules and styles without a build step or anything from elsewhere
-(`router.admin.console` serves them). What it changes, it changes through the admin API.
+The page is hand-written modules and styles, without a build step or outside files (`router.admin.console`
+serves them). It changes the fleet through the admin API.
 """
 
 from router.console.plain_words import Trouble, Troubles, troubles

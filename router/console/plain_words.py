@@ -1,7 +1,7 @@
-"""Degraded states in plain words: what is wrong, what it costs, and what happens by itself.
+"""Degraded states in plain words: the fault, its effect, and its remedy.
 
-A trouble keeps its code and the time it was first seen while it lasts, so that the page can say for how long.
-The sentences name workers and files by what others wrote: the page shows them as text, never as markup.
+A trouble keeps its code and the time it was first seen while it lasts, so that the page can show its age. The
+sentences quote names that others wrote: the page shows them as text, never as markup.
 """
 
 from collections import Counter
@@ -22,13 +22,9 @@ Severity = Literal["critical", "warning", "notice"]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong.
+    """One fault: a stable code, and sentences about the fault and its effect on requests.
 
-    Attributes:
-        code: The same while it lasts.
-        severity: ``critical``: requests are lost. ``warning``: something suffers. ``notice``: good to know.
-        what: A sentence.
-        effect: What it means for requests.
+    ``critical``: requests are lost. ``warning``: something suffers. ``notice``: good to know.
     """
 
     code: str
@@ -38,10 +34,7 @@ class Trouble:
 
 
 class Troubles:
-    """What is wrong, and since when.
-
-    Not for use by several callers with different clocks.
-    """
+    """Current faults, and since when. Not for several callers with different clocks."""
 
     def __init__(self) -> None:
         self._since_unix_s: dict[str, float] = {}
@@ -49,7 +42,7 @@ class Troubles:
     def look(
         self, conditions: Conditions, facts: Sequence[WorkerFacts], now_unix_s: float
     ) -> list[dict[str, object]]:
-        """Say what is wrong now, the worst first, for JSON."""
+        """Return the current faults, the worst first, for JSON."""
         found = list(troubles(conditions, facts))
         since = {each.code: self._since_unix_s.get(each.code, now_unix_s) for each in found}
         self._since_unix_s = since
@@ -93,8 +86,8 @@ def troubles(conditions: Conditions, facts: Sequence[WorkerFacts]) -> Iterator[T
             f"The file of tenants' keys cannot be used: {conditions.keys}",
             "The keys that were read before still count; changes wait until the file is sound.",
         )
-    for code, said in conditions.other:
-        yield Trouble(code, "warning", said, "")
+    for code, sentence in conditions.other:
+        yield Trouble(code, "warning", sentence, "")
 
 
 def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:

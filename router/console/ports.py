@@ -1,7 +1,7 @@
-"""What the console may see of a gateway: the one port between the fleet and the page.
+"""Port between the fleet and the console's page.
 
-`router.admin.fleet_view` answers from the running process; tests answer from what they make up. Values are
-small and compared by value, since only what changed is sent.
+`router.admin.fleet_view` answers from the running process; tests make up answers. Values are small and
+compared by value, since only changes are sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,18 @@ from typing import Any, NamedTuple, Protocol
 
 
 class WorkerFacts(NamedTuple):
-    """What seldom changes of a worker. The field names are what the page calls them.
+    """Facts of a worker that seldom change. The page uses the field names.
 
     Attributes:
-        key: Small number that names the worker in `WorkerLoad`; it may be another worker's later.
-        id: Its id.
+        key: Small number that names the worker in `WorkerLoad`; another worker may have it later.
         role: ``plain``, ``prefill``, ``decode`` or ``encode``.
-        site: Where it stands; empty if sites are not named.
+        site: Empty if sites are not named.
         bucket: Its length bucket; empty for any length.
         state: ``starting``, ``healthy``, ``unhealthy`` or ``draining``.
         circuit: ``closed``, ``half_open`` or ``open``.
         engine: ``sglang``, ``vllm`` or empty.
-        models: What it serves; empty while it has not said.
-        capacity_tokens: KV capacity, as told or assumed; 0 if neither.
+        models: Served models; empty while unknown.
+        capacity_tokens: KV capacity, as reported or assumed; 0 for neither.
     """
 
     key: int
@@ -38,14 +37,13 @@ class WorkerFacts(NamedTuple):
 
 
 class WorkerLoad(NamedTuple):
-    """What changes all the time.
+    """Load of a worker.
 
     Attributes:
         key: `WorkerFacts.key`.
-        backlog_s: Seconds of prefill that all replicas reserved on it, in hundredths.
+        backlog_s: Prefill that all replicas reserved on it, in seconds, in steps of a hundredth.
         inflight: Requests in flight, of all replicas.
-        held_percent: Share of its capacity that is believed to be cached, in whole percent; -1 while nobody
-            has said what its capacity is.
+        held_percent: Share of its capacity believed to be cached, in whole percent; -1 for unknown capacity.
     """
 
     key: int
@@ -59,12 +57,12 @@ class Counters:
     """Totals of one replica since it started.
 
     Attributes:
-        requests: That ended, with any outcome.
-        failed: Of those, the ones that a worker failed.
-        rejected: Of those, the ones that were sent away: no room, no time left, a limit.
-        prompt_tokens: Of answers whose engine says what it had cached.
-        cached_tokens: Of those tokens, the ones that were cached.
-        ttft_counts: Streams by time to first token, one more than `ttft_bounds_s`: the last is beyond all.
+        requests: Ended requests, with any outcome.
+        failed: Those that a worker failed.
+        rejected: Those rejected: no room, no time left, a limit.
+        prompt_tokens: Of answers whose engine reports its cached tokens.
+        cached_tokens: Those of them that were cached.
+        ttft_counts: Streams by time to first token; the last entry is beyond all `ttft_bounds_s`.
         ttft_bounds_s: Upper bounds of the former, rising.
     """
 
@@ -79,13 +77,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica.
-
-    Attributes:
-        replica: Its id.
-        counters: Its totals; None if its word does not reach us.
-        shown: What the page lists of it, beside its id.
-    """
+    """One replica, with its totals (None if its vitals do not arrive) and further fields to show."""
 
     replica: str
     counters: Counters | None
@@ -94,21 +86,21 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What may be wrong, as far as it is known to a replica.
+    """Conditions that may be wrong, as far as a replica knows them.
 
     Attributes:
-        redis: Why Redis does not do its work; None if it does.
+        redis: Fault of Redis; None if it works.
         warming: Phase and progress (0 to 1) of reading the shared state at the start; None when done.
         buffered_ops: Own operations that Redis has not acknowledged.
         dropped_ops: Own operations that were dropped since the start.
-        lag_s: How late operations of other replicas arrive.
-        keys: Why the tenants' keys file cannot be used; None if it can.
-        limits: Why tenants' limits are kept by fair shares; None if they are not.
-        rejected_per_s: Requests that all replicas send away, per second.
+        lag_s: Delay of other replicas' operations.
+        keys: Fault of the tenants' keys file; None without one.
+        limits: Reason why tenants' limits are kept by fair shares; None if they are not.
+        rejected_per_s: Rejected requests of all replicas, per second.
         failed_per_s: Requests that workers fail, per second.
         links: States of links between sites, by name.
-        ending: Whether this process was told to end.
-        other: More troubles, said by whoever knows them: code and sentence.
+        ending: True if this process was told to end.
+        other: Code and sentence of more troubles.
     """
 
     redis: str | None = None
@@ -126,13 +118,7 @@ class Conditions:
 
 
 class Decisions(NamedTuple):
-    """Decisions since a cursor.
-
-    Attributes:
-        told: The newest of them, the oldest first, as the page shows them.
-        skipped: How many more there were.
-        cursor: Where to go on.
-    """
+    """The newest decisions since a cursor, the oldest first, and the number of skipped ones."""
 
     told: Sequence[Mapping[str, Any]]
     skipped: int
@@ -140,42 +126,33 @@ class Decisions(NamedTuple):
 
 
 class FleetView(Protocol):
-    """What the console asks. Nothing here changes anything."""
+    """Questions of the console; none changes anything."""
 
     @property
     def replica(self) -> str:
-        """Who is asked."""
+        """Id of the asked replica."""
 
     @property
     def version(self) -> str:
-        """Of the gateway."""
+        """Version of the gateway."""
 
     def facts(self) -> Sequence[WorkerFacts]:
         """All workers, in order of their ids."""
 
     def loads(self, facts: Sequence[WorkerFacts]) -> Sequence[WorkerLoad]:
-        """What they have to do now, in the same order."""
+        """Loads of the workers, in the order of their facts."""
 
     def waiting(self) -> int:
         """Requests that wait, of all replicas."""
 
     def conditions(self) -> Conditions:
-        """What may be wrong; the rates are left out."""
+        """Conditions that may be wrong, without the rates."""
 
     async def replicas(self) -> Sequence[ReplicaView]:
         """All replicas that can be seen, this one included, in order of their ids."""
 
     async def sections(self, *, slow: bool) -> Mapping[str, Any]:
-        """What the page shows beside the map, by name: values for JSON.
-
-        Args:
-            slow: Ask also for what takes milliseconds to work out, which is seldom done.
-        """
+        """Sections of the page beside the map, by name, as JSON; ``slow`` adds the slow ones."""
 
     def decisions(self, cursor: int | None, most: int) -> Decisions:
-        """The newest decisions of this replica.
-
-        Args:
-            cursor: Where to go on; None for the newest that there are.
-            most: How many are told at most.
-        """
+        """At most ``most`` decisions of this replica from a cursor on; None for the newest."""

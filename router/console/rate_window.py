@@ -1,8 +1,8 @@
-"""The fleet's figures over the last ten minutes, sampled all the time: somebody looks when it is too late.
+"""The fleet's figures over the last ten minutes, sampled all the time, since operators look after the fact.
 
     replicas' totals ──every INTERVAL_S──> differences ──> one sample ──> ring of SAMPLES_MAX
 
-One look asks Redis once for all replicas' totals. A replica that restarted counts from zero again; one that
+Each look reads all replicas' totals from Redis at once. A restarted replica counts from zero again; one that
 is new, or was not seen for a while, counts from the next look on.
 """
 
@@ -27,13 +27,13 @@ class Sample(NamedTuple):
 
     Attributes:
         at_unix_s: Its end.
-        requests_per_s: That ended.
-        hit_ratio: Cached share of prompt tokens, as engines say it.
+        requests_per_s: Ended requests.
+        hit_ratio: Cached share of prompt tokens, as engines report it.
         ttft_p50_s: Median time to first token of streams, interpolated between a histogram's bounds.
         ttft_p90_s: The ninth decile of the same.
-        waiting: Requests that wait, at its end.
-        inflight: Requests in flight, at its end.
-        rejected_per_s: Requests that were sent away.
+        waiting: Waiting requests at its end.
+        inflight: Requests in flight at its end.
+        rejected_per_s: Rejected requests.
         failed_per_s: Requests that workers failed.
     """
 
@@ -49,18 +49,7 @@ class Sample(NamedTuple):
 
 
 class RateWindow:
-    """Samples of the last ten minutes.
-
-    Args:
-        fleet_view: Whom to ask.
-        interval_s: Between two samples.
-        now_unix_s: Wall clock.
-
-    Attributes:
-        samples: The oldest first.
-        replicas: What the last look saw.
-        troubles: What is wrong since when.
-    """
+    """Samples of ten minutes, the oldest first, with the last look's ``replicas`` and ``troubles``."""
 
     def __init__(
         self,
@@ -98,7 +87,7 @@ class RateWindow:
         self.wrong(facts)
 
     def wrong(self, facts: Sequence[WorkerFacts]) -> list[dict[str, object]]:
-        """Say what is wrong now."""
+        """Return the current faults."""
         conditions = self._fleet_view.conditions()
         if self.samples:
             last = self.samples[-1]
@@ -127,7 +116,7 @@ class RateWindow:
 
 
 def gain(before: Counters, now: Counters) -> Counters:
-    """What was counted between two looks; everything, if the replica began again."""
+    """Return the counts between two looks; all counts if the replica has restarted."""
     if now.requests < before.requests or now.prompt_tokens < before.prompt_tokens:
         return now
     counts = now.ttft_counts
@@ -145,16 +134,16 @@ def gain(before: Counters, now: Counters) -> Counters:
 
 
 def merged_ttft(gained: Sequence[Counters]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Bounds and counts of all replicas whose bounds are those of the first; of other versions, nothing."""
+    """Sum the counts of all replicas with the first one's bounds; other versions are left out."""
     bounds_s = gained[0].ttft_bounds_s
     same = [each.ttft_counts for each in gained if each.ttft_bounds_s == bounds_s]
     return bounds_s, tuple(map(sum, zip(*same, strict=True)))
 
 
 def quantile_s(bounds_s: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """A quantile of a histogram, interpolated within its bucket as Prometheus does; None of nothing.
+    """Return a quantile of a histogram, interpolated in its bucket as Prometheus does; None if it is empty.
 
-    What is beyond the last bound counts as that bound.
+    Values beyond the last bound count as that bound.
     """
     total = sum(counts)
     if not total:

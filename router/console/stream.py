@@ -1,17 +1,17 @@
-"""What the console's pages are told: everything once, then what changes.
+"""Messages for the console's pages: the whole state once, then changes.
 
     listen ──> `state`: everything          first listener: the producer starts
-               `change` every second        workers, loads and sections that are not what they were
+               `change` every second        workers, loads and sections that changed
                `decisions` as they happen   at most `DECISIONS_PER_S`, the others counted
                `end`                        this process ends: ask another replica
 
-One producer asks the gateway while anybody listens, and encodes each message once for all. Workers are looked
-at in steps between which the event loop goes on. A listener that does not read is dropped when its queue is
-full: its page connects again and is told everything.
+One producer asks the gateway while any page listens, in steps between which the event loop goes on, and
+encodes each message once for all. A listener with a full queue is dropped: its page connects again and gets
+the whole state.
 
 Messages are Server-Sent Events with a line of JSON each. Rows of workers are lists, in the order of the
-fields that ``state`` names, since names would be most of what is sent. ``change`` is sent every second, even
-if it is empty: a page that hears nothing knows that the stream is lost.
+fields that ``state`` names, which saves most of the bytes. ``change`` is sent every second, even if it is
+empty, so that a page notices a lost stream.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ QUEUED_MAX = 64
 
 LOOK_S = 1.0
 SLOW_LOOKS = 5
-"""Sections that take long to work out are asked every so many looks."""
+"""Looks between two questions for slow sections."""
 
 DECISIONS_PER_S = 48
 DECISION_LOOKS = 4
-"""How often per look decisions are asked for."""
+"""Questions for decisions per look."""
 
 STEP = 250
 """Workers compared in one turn of the loop, some tenths of a millisecond."""
@@ -55,7 +55,7 @@ class TooManyListeners(Overloaded):
 
 
 class Listener:
-    """One page's messages."""
+    """Queue of one page's messages."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED_MAX)
@@ -79,15 +79,7 @@ class Listener:
 
 
 class EventStream:
-    """Tells all listeners.
-
-    Args:
-        fleet_view: Whom to ask.
-        rates: The fleet's figures.
-        ending: Whether this process was told to end: listeners are, too.
-        look_s: Seconds between two looks.
-        now_unix_s: Wall clock.
-    """
+    """Sends messages to all listeners; ``ending`` returns True if this process was told to end."""
 
     def __init__(
         self,
@@ -113,11 +105,11 @@ class EventStream:
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """Number of listeners."""
         return len(self._listeners)
 
     async def messages(self, listener: Listener) -> AsyncIterator[bytes]:
-        """What one that joined is told, until the process ends, it is dropped, or nobody asks for more."""
+        """Yield a listener's messages until the process ends or the listener is dropped."""
         try:
             while (message := await listener.next()) is not None:
                 yield message
@@ -125,11 +117,7 @@ class EventStream:
             self.leave(listener)
 
     def join(self) -> Listener:
-        """Add a listener; it is told everything at once if that is known, else soon.
-
-        Raises:
-            TooManyListeners: All places are taken.
-        """
+        """Add a listener, which gets the state once it is known; raise TooManyListeners if it is full."""
         if len(self._listeners) >= LISTENERS_MAX:
             raise TooManyListeners(
                 f"{LISTENERS_MAX} pages are connected to this replica; close one.", retry_after_s=5.0
@@ -160,12 +148,12 @@ class EventStream:
     # The producer.
 
     async def _produce(self) -> None:
-        """Look and tell until nobody listens; should it ever fail, pages connect again."""
+        """Look and send until no page listens; if it ever fails, pages connect again."""
         try:
-            looks = 0
+            turns = 0
             while not self._ending():
-                await self._look(slow=looks % SLOW_LOOKS == 0)
-                looks += 1
+                await self._look(slow=turns % SLOW_LOOKS == 0)
+                turns += 1
                 for _ in range(DECISION_LOOKS):
                     self._tell_decisions()
                     await asyncio.sleep(self._look_s / DECISION_LOOKS)
@@ -188,7 +176,7 @@ class EventStream:
         self._told.clear()
 
     async def _look(self, *, slow: bool) -> None:
-        """Find out what changed, and tell it; everything, if nothing was known before."""
+        """Send the changes; the whole state at first."""
         first = not self._sections
         sections = {**await self._fleet_view.sections(slow=slow or first), "replicas": self._replicas()}
         facts = self._fleet_view.facts()
@@ -197,7 +185,7 @@ class EventStream:
         loads = self._fleet_view.loads(facts)
         moved = [load for load in loads if self._loads.get(load.key) != load]
         self._loads = {load.key: load for load in loads}
-        different = {name: said for name, said in sections.items() if self._sections.get(name) != said}
+        different = {name: filled for name, filled in sections.items() if self._sections.get(name) != filled}
         self._sections |= different
         samples = self._new_samples()
         if first:
@@ -211,11 +199,11 @@ class EventStream:
             "sections": different,
             "samples": samples,
         }
-        said = {name: value for name, value in change.items() if value}
-        self._tell(_message("change", {"at_unix_s": round(self._now_unix_s(), 3), **said}))
+        filled = {name: value for name, value in change.items() if value}
+        self._tell(_message("change", {"at_unix_s": round(self._now_unix_s(), 3), **filled}))
 
     async def _compare(self, facts: Sequence[WorkerFacts]) -> tuple[list[WorkerFacts], list[int]]:
-        """The workers that are not what they were, and the keys of those that are no more."""
+        """Return the changed workers, and the keys of those that are gone."""
         before, changed = self._facts, []
         for start in range(0, len(facts), STEP):
             if start:
@@ -234,15 +222,15 @@ class EventStream:
         return [{"id": each.replica, **each.shown} for each in self._rates.replicas]
 
     def _next_decisions(self, most: int) -> tuple[Sequence[Mapping[str, Any]], int]:
-        """Decisions that nobody was told of, and how many more there were."""
-        told, skipped, self._cursor = self._fleet_view.decisions(self._cursor, most)
-        self._told.extend(told)
-        return told, skipped
+        """Return the new decisions, and the number of skipped ones."""
+        newest, skipped, self._cursor = self._fleet_view.decisions(self._cursor, most)
+        self._told.extend(newest)
+        return newest, skipped
 
     def _tell_decisions(self) -> None:
-        told, skipped = self._next_decisions(DECISIONS_PER_S // DECISION_LOOKS)
-        if told:
-            self._tell(_message("decisions", {"decisions": told, "skipped": skipped}))
+        newest, skipped = self._next_decisions(DECISIONS_PER_S // DECISION_LOOKS)
+        if newest:
+            self._tell(_message("decisions", {"decisions": newest, "skipped": skipped}))
 
     def _tell(self, message: bytes | None) -> None:
         dropped = []
@@ -255,7 +243,6 @@ class EventStream:
             logger.info("a page of the console reads too slowly", extra={"event": "console.dropped"})
 
     def _state(self) -> bytes:
-        """Everything that is known."""
         return _message(
             "state",
             {

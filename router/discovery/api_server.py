@@ -1,13 +1,10 @@
-"""Asks a Kubernetes API server for pods: the only place that knows how it speaks.
+"""Lists and watches of a Kubernetes API server.
 
 lightkube finds the server (service account, ``KUBECONFIG``, ``~/.kube/config``) and makes an HTTP client with
-its certificates and credentials; a token that was rotated is read again when the old one is refused
-(``BearerTokenFileAuth``), and exec plugins are run. Lists and watches are our own, since those of lightkube
-1.0 (core/generic_client.py) wait for ever on a connection that died silently, know no bookmarks, take an
-HTTP 410 for any other error, begin again without a pause, and break lines where ``str.splitlines`` would:
-a pod whose annotation holds U+0085 would end the watch.
-
-What goes wrong is an `ApiFailure`; only `Gone` says more. It is never an empty list.
+its certificates and credentials, tokens rotated. Lists and watches are our own: those of lightkube 1.0
+(core/generic_client.py) wait for ever on a silently dead connection, know no bookmarks, mistake HTTP 410 for
+another error, reconnect without a pause, and break lines like ``str.splitlines``: an annotation with U+0085
+would end the watch. A failure is an `ApiFailure`, never an empty list.
 """
 
 import asyncio
@@ -37,20 +34,15 @@ PAGE_PODS = 200
 """Pods of a page: about 3 MB, which take some 10 ms to decode."""
 
 PODS_MAX = 20_000
-"""More are not read: a selector that matches so many is a mistake."""
+"""Most pods that are read: a selector with more is a mistake."""
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
-"""etcd keeps no object above 1.5 MB; as JSON with escapes it is no more than a few times that."""
+"""etcd keeps no object above 1.5 MB; as JSON with escapes it is at most a few times that."""
 
 WATCH_GRACE_S = 15.0
 
 
-_OF_STATUS = {
-    401: Trouble.UNAUTHORIZED,
-    403: Trouble.FORBIDDEN,
-    410: Trouble.GONE,
-    429: Trouble.THROTTLED,
-}
+_OF_STATUS = {401: Trouble.UNAUTHORIZED, 403: Trouble.FORBIDDEN, 410: Trouble.GONE, 429: Trouble.THROTTLED}
 
 
 class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,7 +63,7 @@ class _Identity(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """The least that is known of a pod."""
+    """Identity of a pod that cannot be read."""
 
     metadata: _Identity
 
@@ -98,13 +90,9 @@ _status_decoder = msgspec.json.Decoder(_Status)
 
 
 def find_server(kubeconfig: str) -> SingleConfig:
-    """Where the API server is, and who we are there.
+    """Find the API server and our credentials, with an empty path where Kubernetes' own clients look.
 
-    Args:
-        kubeconfig: Path of a file; empty to look where Kubernetes' own clients look.
-
-    Raises:
-        ApiFailure: It cannot be found out; the message says why.
+    Raises `ApiFailure` with the reason if there is none.
     """
     try:
         found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
@@ -119,35 +107,24 @@ def find_server(kubeconfig: str) -> SingleConfig:
 
 
 class ApiServer:
-    """One API server.
-
-    Args:
-        kubeconfig: As for `find_server`, which is asked again by `renew`.
-
-    Attributes:
-        namespace: Where we are ourselves.
-        url: Where it is.
-    """
+    """One API server, and the gateway's own namespace; `renew` reads the kubeconfig again."""
 
     def __init__(self, kubeconfig: str = "") -> None:
         self._kubeconfig = kubeconfig
-        config = find_server(kubeconfig)
-        self.namespace = config.namespace.strip()
-        self.url = config.cluster.server
-        self._client: httpx2.AsyncClient | None = _client(config)
+        self._client: httpx2.AsyncClient | None = _client(find_server(kubeconfig))
 
     async def renew(self) -> None:
-        """See `router.discovery.source.Source`."""
+        """Connect anew with the current credentials."""
         client = _client(find_server(self._kubeconfig))
-        known, self._client = self._client, client
-        if known is not None:
-            await known.aclose()
+        former, self._client = self._client, client
+        if former is not None:
+            await former.aclose()
 
     async def close(self) -> None:
-        """Close all connections; who asks again opens new ones."""
-        known, self._client = self._client, None
-        if known is not None:
-            await known.aclose()
+        """Close all connections; a later question opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     def _opened(self) -> httpx2.AsyncClient:
         if self._client is None:
@@ -155,7 +132,7 @@ class ApiServer:
         return self._client
 
     async def list_pods(self, namespace: str, selector: str) -> PodList:
-        """List pods, in pages; see `router.discovery.source.Source`."""
+        """List pods, in pages."""
         pods: list[Pod] = []
         parameters = {"labelSelector": selector, "limit": str(PAGE_PODS)}
         while True:
@@ -170,7 +147,7 @@ class ApiServer:
     async def watch_pods(
         self, namespace: str, selector: str, version: str, lasts_s: int
     ) -> AsyncGenerator[PodEvent, None]:
-        """Tell what happens to pods; see `router.discovery.source.Source`."""
+        """Yield events of pods."""
         parameters = {
             "labelSelector": selector,
             "watch": "true",
@@ -206,11 +183,7 @@ class ApiServer:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """Decode JSON; a lone surrogate in it, which the decoder refuses with all around it, becomes NUL.
-
-    Raises:
-        msgspec.DecodeError: It is no JSON, or of other types.
-    """
+    """Decode JSON; a lone surrogate, which the decoder refuses, becomes NUL. Raise `msgspec.DecodeError`."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError:
@@ -237,11 +210,6 @@ def _path(namespace: str) -> str:
 
 
 async def _check(response: httpx2.Response) -> None:
-    """See that it is an answer.
-
-    Raises:
-        ApiFailure: It is an error.
-    """
     if response.is_success:
         return
     body = await response.aread()
@@ -259,7 +227,7 @@ def _of_status(status: int, message: str) -> ApiFailure:
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The lines of a stream, each ended by a line feed; what comes after the last one is half a line."""
+    """Lines of a stream, each ended by a line feed; half a line at the end is dropped."""
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
@@ -271,19 +239,19 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 def _read(item: msgspec.Raw) -> Pod | None:
-    """Read a pod; of one that is none as Kubernetes describes them who it is; None if not even that."""
+    """Decode a pod, or only the identity of an unreadable one; None without an identity."""
     try:
         return _pod_decoder.decode(item)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         problem = f"it is no pod as Kubernetes describes them: {error}"[:300]
     try:
-        known = _named_decoder.decode(item).metadata
+        identity = _named_decoder.decode(item).metadata
     except (msgspec.DecodeError, RecursionError, ValueError):
         logger.warning(
             "a pod cannot be read at all", extra={"event": "discovery.unreadable", "detail": problem}
         )
         return None
-    metadata = Metadata(known.name, known.namespace, known.uid, known.resource_version)
+    metadata = Metadata(identity.name, identity.namespace, identity.uid, identity.resource_version)
     return Pod(metadata, unreadable=problem)
 
 
@@ -306,11 +274,10 @@ _TROUBLES = (
     TimeoutError,
     RuntimeError,
 )
-"""`RuntimeError` is what httpx raises when its client was closed meanwhile, by `ApiServer.renew`."""
+"""Errors of the libraries; `RuntimeError` means that `ApiServer.renew` closed the client meanwhile."""
 
 
 def _failure(error: Exception) -> ApiFailure:
-    """What an error of the libraries means."""
     what = f"{type(error).__name__}: {error}".rstrip(": ")[:300]
     match error:
         case TimeoutError() | httpx2.TimeoutException():

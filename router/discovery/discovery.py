@@ -1,9 +1,8 @@
-"""Keeps the fleet's workers as the pods are.
+"""Keeps the fleet's workers as the pods are; `router.app` starts `Discovery.run`.
 
-`Discovery.run` is started by `router.app`. Whatever happens to a pod marks it; marked pods are settled at
-once (`router.discovery.settling`), all pods of a selection after each of its lists, and those that wait for
-something every `TICK_S`. Until the shared log was read, what people said of the workers is not known, so the
-first round waits for it, and goes on without it after `WARM_S`: what is said then gives way to the log.
+Every event of a pod marks it; marked pods are settled at once (`router.discovery.settling`), all pods of a
+selection after each of its lists, and pods that wait every `TICK_S`. Operators' changes are in the shared
+log, so the first round waits for it up to `WARM_S`.
 """
 
 import asyncio
@@ -30,28 +29,14 @@ BATCH_PODS = 50
 """Pods settled before the loop may turn: about 2 ms."""
 
 WARM_S = 10.0
-"""How long the shared log is waited for before the first workers are added without it."""
+"""Seconds for which the first workers wait for the shared log."""
 
 LATE_S = 60.0
-"""How much later than twice its time a list may come before something is wrong."""
+"""Seconds beyond twice its interval after which a missing list is a problem."""
 
 
 class Discovery:
-    """The pods of all selections, and the workers that come of them.
-
-    Args:
-        watched: Each selection, with whom to ask for it.
-        rules: How pods are read.
-        core: The fleet.
-        resync_s: Time between two lists.
-        clock: Monotonic seconds.
-
-    Attributes:
-        clock: As given.
-        watches: One for each selection.
-        sightings: All pods, by uid.
-        first_settled: Set once all that the first lists brought is settled.
-    """
+    """The pods of all selections, and their workers."""
 
     def __init__(
         self,
@@ -80,32 +65,26 @@ class Discovery:
         self._marked: dict[str, None] = {}
         self._unswept: set[PodWatch] = set()
         self._due: dict[str, float] = {}
-        """When pods are looked at again that wait for something."""
+        """Times when waiting pods are settled again."""
         self._wake = asyncio.Event()
         self._settling = Settling(
-            self.sightings,
-            self._scopes,
-            rules,
-            core,
-            mark=self._mark,
-            later=self._later,
-            clock=clock,
+            self.sightings, self._scopes, rules, core, mark=self._mark, later=self._later, clock=clock
         )
 
     async def run(self) -> None:
-        """Follow the pods, for ever."""
+        """Follow the pods until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for watch in self.watches:
                 tasks.create_task(watch.run(), name=f"pods {watch.selection}")
             tasks.create_task(self._acting(), name="workers of pods")
 
     def sees(self, url: str) -> bool:
-        """Whether a pod that is selected says that a worker of it is at a URL."""
+        """Return True if a selected pod claims a worker at a URL."""
         return self._settling.sees(url)
 
     @property
     def problem(self) -> str | None:
-        """Why pods may have changed without our knowing; None if nothing is wrong."""
+        """Reason why changes of pods may be missed; None for none."""
         for watch in self.watches:
             if watch.problem is not None:
                 return f"{watch.selection}: {watch.problem}"
@@ -115,30 +94,30 @@ class Discovery:
         return None
 
     def list_age_s(self) -> float | None:
-        """Age of the oldest of the newest lists; None while one never came."""
+        """Age of the oldest of the newest lists; None before the first."""
         listed = [watch.listed_s for watch in self.watches if watch.listed_s is not None]
         return self.clock() - min(listed) if len(listed) == len(self.watches) else None
 
     def states(self) -> Counter[str]:
-        """How many pods are ``used``, and how many are not, by reason."""
+        """Pods by state: ``used``, or the reason why not."""
         return Counter(
             "used" if sighting.refused is None else sighting.refused.reason.value
             for sighting in self.sightings.values()
         )
 
     def failures(self) -> Counter[Trouble]:
-        """How often the API server could not be asked, by kind, since the start."""
+        """Failed requests to the API server since the start, by kind."""
         return sum((Counter(watch.failures) for watch in self.watches), Counter())
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics read of it at a scrape."""
+        """Metrics at a scrape."""
         for state, count in sorted(self.states().items()):
             yield DISCOVERY_PODS, (state,), count
         age_s = self.list_age_s()
         if age_s is not None:
             yield DISCOVERY_LIST_AGE, (), age_s
 
-    # What watches tell.
+    # Calls of the watches
 
     def _changed(self, watch: PodWatch, uid: str, pod: Pod | None) -> None:
         sighting = self.sightings.get(uid)
@@ -163,7 +142,7 @@ class Discovery:
     def _later(self, uid: str, due_s: float) -> None:
         self._due[uid] = min(due_s, self._due.get(uid, due_s))
 
-    # What becomes of it.
+    # Settling
 
     async def _acting(self) -> None:
         await self._until_warm()
@@ -179,7 +158,7 @@ class Discovery:
     async def _until_warm(self) -> None:
         try:
             async with asyncio.timeout(WARM_S):
-                while not self._status().ready:  # noqa: ASYNC110 - plain state, which nobody signals
+                while not self._status().ready:  # noqa: ASYNC110 - state without a signal
                     await asyncio.sleep(0.02)
         except TimeoutError:
             logger.warning(
@@ -187,14 +166,14 @@ class Discovery:
             )
 
     async def settle(self) -> None:
-        """Make the workers of all marked pods what the pods say."""
+        """Settle all marked pods."""
         now_s, added = self.clock(), self._settling.added
         listed = [watch for watch in self.watches if watch.listed_s is not None]
         for uid in [uid for uid, due_s in self._due.items() if due_s <= now_s]:
             del self._due[uid]
             self._marked[uid] = None
         if self._status().ready and not self._was_warm:
-            # The log may say otherwise than we did without it.
+            # The log may contradict what was published without it.
             self._was_warm = True
             self._unswept.update(listed)
         while self._unswept:
@@ -205,12 +184,11 @@ class Discovery:
                 self._settle(uid)
             await asyncio.sleep(0)
         if self._settling.added != added:
-            self._registry.all()  # it follows the fold when it is asked
+            self._registry.all()  # a read makes it follow the fold
         if len(listed) == len(self.watches):
             self.first_settled.set()
 
     def _sweep(self, watch: PodWatch) -> None:
-        """After a whole list: remove workers whose pods are gone, and have all looked at that are there."""
         for worker in self._fleet.workers():
             note = note_of(worker.labels)
             if note is None:

@@ -1,7 +1,7 @@
 """From a pod to its workers, or to the reason why it has none. Pure.
 
-Only what is needed is decoded; the rest of a pod is skipped. What a worker is comes from where the pod was
-found and from what it says of itself, in annotations or labels (an annotation wins):
+Only the needed fields are decoded. A worker is described by where the pod was found and by the pod's
+annotations or labels (an annotation wins):
 
     cacheway.io/role               plain, prefill, decode or encode
     cacheway.io/port               numbers or names of container ports, by commas: a worker each
@@ -17,8 +17,8 @@ Names of the peers that mean the same are read, too; ours win:
     smg.ai/kv-connector         handover          (the same, ``MOONCAKE_CONNECTOR``, ``NIXL_CONNECTOR``)
     llm-d.ai/role               role              prefill, decode, encode; both is plain (llm-d, pd_role.go)
 
-Where the peers warn of a value that they cannot read and go on without it, that pod is refused here: a
-prefill worker with the wrong bootstrap port fails every request that it gets.
+The peers warn of an unreadable value and go on; here the pod is refused: a prefill worker with the wrong
+bootstrap port fails every request.
 """
 
 import ipaddress
@@ -42,7 +42,7 @@ PREFIX = "cacheway.io/"
 PORTS_MAX = 64
 LABELS_MAX = 32
 VERSION_MAX = (1 << 63) - 1
-"""Greatest ``resourceVersion`` that is understood: the revisions of etcd are whole numbers of 64 bits."""
+"""Greatest ``resourceVersion``: the revisions of etcd are whole numbers of 64 bits."""
 
 VALUE_LENGTH_MAX = 256
 
@@ -65,16 +65,16 @@ _RESERVED = frozenset((DISCOVERED_LABEL, NOTE_LABEL, "turning"))
 
 ROLE = "role"
 CAPACITY = "capacity_tokens"
-"""Names under which role and capacity stand beside the labels in `PodWorker.said`."""
+"""Names of role and capacity beside the labels in `PodWorker.declared`."""
 
 
 class Refusal(StrEnum):
-    """Why a pod that was selected is no worker, or not only by its own doing."""
+    """Reason why a selected pod is no worker, or gets no requests."""
 
     NOT_RUNNING = "not_running"
     NO_ADDRESS = "no_address"
     ADDRESS_REFUSED = "address_refused"
-    """The gateway does not connect there (`router.destinations`)."""
+    """The gateway may not connect there (`router.destinations`)."""
     NOT_READY = "not_ready"
     DELETING = "deleting"
     ENDED = "ended"
@@ -84,19 +84,14 @@ class Refusal(StrEnum):
     SAME_ADDRESS = "same_address"
     """Another pod has it, and is more alive or newer."""
     UNREADABLE = "unreadable"
-    """It is no pod as Kubernetes describes them, or what it says cannot be put into the shared log."""
+    """It is malformed, or the shared log cannot hold it."""
     BY_HAND = "by_hand"
-    """Somebody else added a worker at its address, to whom it is left."""
+    """An operator added a worker at its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A pod that says what cannot be.
-
-    Attributes:
-        reason: What kind of thing is wrong.
-        detail: What is wrong, and what would be right.
-    """
+    """A refused pod; `detail` says what is wrong, and what would be right."""
 
     reason: Refusal
     detail: str
@@ -104,27 +99,18 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class PodWorker:
-    """A worker as its pod describes it.
-
-    Attributes:
-        url: As `router.fleet.normal_url` writes it.
-        said: Its labels, its `ROLE` and, if it says one, its `CAPACITY`.
-    """
+    """A worker as its pod describes it: a normal URL, and labels with `ROLE` and perhaps `CAPACITY`."""
 
     url: str
-    said: Mapping[str, str]
+    declared: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """What holds for all pods.
+    """Rules for all pods; hosts that may not be connected to raise `ClientError`.
 
-    Attributes:
-        ports: Numbers or names of the ports of a pod that names none; empty for the one called ``http``, or
-            its only one.
-        pair_labels: Labels of prefill and decode workers that say nothing else.
-        check_host: Raises `ClientError` if no worker may be at a host.
-        check_engine_host: Likewise for a host that engines connect to by themselves.
+    `ports` are for a pod that names none; without them it is the one called ``http``, or its only one.
+    `pair_labels` are defaults of prefill and decode workers.
     """
 
     ports: tuple[str, ...] = ()
@@ -134,7 +120,7 @@ class PodRules:
 
 
 class ContainerPort(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A port that a container declares."""
+    """A port of a container."""
 
     container_port: int = 0
     name: str = ""
@@ -148,14 +134,14 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """One of the conditions that a pod is in."""
+    """A condition of a pod."""
 
     type: str = ""
     status: str = ""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Who a pod is, and what it says of itself."""
+    """Identity, labels and annotations of a pod."""
 
     name: str = ""
     namespace: str = ""
@@ -168,14 +154,14 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What runs in it."""
+    """Containers of a pod."""
 
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """How it is."""
+    """State of a pod."""
 
     phase: str = "Unknown"
     pod_ip: str = msgspec.field(name="podIP", default="")
@@ -189,11 +175,11 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
     spec: Spec = Spec()
     status: Status = Status()
     unreadable: str = msgspec.field(name="cacheway.unreadable", default="")
-    """Why only its metadata is known, if that is so; no pod of an API server has this."""
+    """Reason why only its metadata is known; no pod of an API server has this."""
 
     @property
     def uid(self) -> str:
-        """Its identity, for all times."""
+        """Its unique identity."""
         return self.metadata.uid
 
     @property
@@ -208,7 +194,7 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def ready(self) -> bool:
-        """Whether Kubernetes would send it requests."""
+        """True if Kubernetes would send it requests."""
         conditions = self.status.conditions or ()
         return self.status.phase == "Running" and any(
             condition.type == "Ready" and condition.status == "True" for condition in conditions
@@ -216,40 +202,34 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def deleting(self) -> bool:
-        """Whether somebody deleted it, and it only finishes."""
+        """True while a deleted pod finishes."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def ended(self) -> bool:
-        """Whether all its containers have ended for good."""
+        """True if all its containers have ended for good."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
 def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWorker, ...] | Refused:
-    """What workers a pod has, whether they may get requests now or not.
-
-    Args:
-        pod: Any pod that was selected.
-        roles: Of the selectors that selected it; empty text for the one that says no role.
-        rules: What holds for all.
-    """
+    """Return a pod's workers, ready or not, or why it has none; `roles` are those of its selectors."""
     if pod.unreadable:
         return Refused(Refusal.UNREADABLE, pod.unreadable)
     if pod.ended:
         return Refused(Refusal.ENDED, f"its phase is {pod.status.phase}")
     try:
         host = _host(pod.status.pod_ip, rules)
-        told = _told(pod)
-        role = _role(told, roles)
-        ports = _ports(pod, told.get("port", ""), rules.ports)
-        labels = _labels(told)
+        declared = _declared(pod)
+        role = _role(declared, roles)
+        ports = _ports(pod, declared.get("port", ""), rules.ports)
+        labels = _labels(declared)
         if BOOTSTRAP_HOST_LABEL in labels:
             _check_host(labels[BOOTSTRAP_HOST_LABEL], rules.check_engine_host)
         if role in ("prefill", "decode"):
             labels = {**rules.pair_labels, **labels}
-        bootstrap_ports = _bootstrap_ports(told, len(ports))
+        bootstrap_ports = _bootstrap_ports(declared, len(ports))
         return tuple(
-            _worker(f"{_scheme(told)}://{host}:{port}", role, labels, told, bootstrap)
+            _worker(f"{_scheme(declared)}://{host}:{port}", role, labels, declared, bootstrap)
             for port, bootstrap in zip(ports, bootstrap_ports, strict=True)
         )
     except _Wrong as wrong:
@@ -280,37 +260,37 @@ def _check_host(host: str, check: Callable[[str], None]) -> None:
         raise _Wrong(Refusal.ADDRESS_REFUSED, error.message) from None
 
 
-def _told(pod: Pod) -> dict[str, str]:
-    """What a pod says of itself, by our names without the prefix."""
-    told: dict[str, str] = {}
+def _declared(pod: Pod) -> dict[str, str]:
+    """Annotations and labels of a pod, by our names without the prefix."""
+    declared: dict[str, str] = {}
     sources = (pod.metadata.labels or {}, pod.metadata.annotations or {})
     for source in sources:
-        told.update({name: source[theirs] for theirs, name in _PEERS.items() if theirs in source})
+        declared.update({name: source[theirs] for theirs, name in _PEERS.items() if theirs in source})
     for source in sources:
-        told.update(
+        declared.update(
             {
                 name[len(PREFIX) :].replace("_", "-"): value
                 for name, value in source.items()
                 if name.startswith(PREFIX)
             }
         )
-    if len(told) > LABELS_MAX:
+    if len(declared) > LABELS_MAX:
         raise _Wrong(Refusal.BAD_LABEL, f"it says more than {LABELS_MAX} things with {PREFIX}")
-    for name, value in told.items():
+    for name, value in declared.items():
         if not is_name(name):
             raise _Wrong(Refusal.BAD_LABEL, f"{PREFIX}{name[:64]!a} is no name of printable characters")
         if len(value) > VALUE_LENGTH_MAX or not value.isprintable():
             raise _Wrong(
                 Refusal.BAD_LABEL, f"{name} is no line of at most {VALUE_LENGTH_MAX} printable characters"
             )
-    return {name: value.strip() for name, value in told.items() if value.strip()}
+    return {name: value.strip() for name, value in declared.items() if value.strip()}
 
 
-def _role(told: Mapping[str, str], roles: Collection[str]) -> str:
+def _role(declared: Mapping[str, str], roles: Collection[str]) -> str:
     selected = sorted(set(roles) - {""})
     if len(selected) > 1:
         raise _Wrong(Refusal.ROLE_CONFLICT, f"the selectors of {' and '.join(selected)} select it")
-    own = told.get("role", "").lower()
+    own = declared.get("role", "").lower()
     if own and own not in _ROLES:
         raise _Wrong(Refusal.BAD_LABEL, f"role {own!r} is not known; give one of {', '.join(_ROLES)}")
     if not selected:
@@ -323,7 +303,6 @@ def _role(told: Mapping[str, str], roles: Collection[str]) -> str:
 
 
 def _ports(pod: Pod, own: str, default: tuple[str, ...]) -> list[int]:
-    """Ports of its workers, in the order in which they are named."""
     declared = [
         port
         for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
@@ -363,15 +342,15 @@ def _port(word: str, declared: list[ContainerPort]) -> int:
     return number
 
 
-def _scheme(told: Mapping[str, str]) -> str:
-    scheme = told.get("scheme", "http")
+def _scheme(declared: Mapping[str, str]) -> str:
+    scheme = declared.get("scheme", "http")
     if scheme not in ("http", "https"):
         raise _Wrong(Refusal.BAD_LABEL, f"scheme {scheme[:20]!r} is not known; give http or https")
     return scheme
 
 
-def _labels(told: Mapping[str, str]) -> dict[str, str]:
-    labels = {name.replace("-", "_"): value for name, value in told.items() if name not in _NOT_LABELS}
+def _labels(declared: Mapping[str, str]) -> dict[str, str]:
+    labels = {name.replace("-", "_"): value for name, value in declared.items() if name not in _NOT_LABELS}
     for name in _RESERVED & labels.keys():
         raise _Wrong(Refusal.BAD_LABEL, f"{name} is not for pods to say")
     if "handover" in labels:
@@ -379,9 +358,9 @@ def _labels(told: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
-def _bootstrap_ports(told: Mapping[str, str], count: int) -> list[str]:
-    """Bootstrap port of each worker, empty for what the engine says."""
-    text = told.get("bootstrap-port", "")
+def _bootstrap_ports(declared: Mapping[str, str], count: int) -> list[str]:
+    """Bootstrap port of each worker, empty to use the engine's."""
+    text = declared.get("bootstrap-port", "")
     words = [word.strip() for word in text.split(",") if word.strip()] if text.lower() != "none" else []
     if len(words) not in (0, 1, count):
         raise _Wrong(
@@ -394,18 +373,18 @@ def _bootstrap_ports(told: Mapping[str, str], count: int) -> list[str]:
 
 
 def _worker(
-    url: str, role: str, labels: Mapping[str, str], told: Mapping[str, str], bootstrap_port: str
+    url: str, role: str, labels: Mapping[str, str], declared: Mapping[str, str], bootstrap_port: str
 ) -> PodWorker:
-    said = {**labels, **({BOOTSTRAP_PORT_LABEL: bootstrap_port} if bootstrap_port else {})}
+    described = {**labels, **({BOOTSTRAP_PORT_LABEL: bootstrap_port} if bootstrap_port else {})}
     try:
-        check_labels(said)
+        check_labels(described)
         url = normal_url(url)
     except (ValueError, ClientError) as error:
         raise _Wrong(Refusal.BAD_LABEL, str(error)) from None
-    capacity = told.get("capacity-tokens", "")
+    capacity = declared.get("capacity-tokens", "")
     if capacity:
         if parsed_whole(capacity, TOKENS_MAX) is None:
             raise _Wrong(Refusal.BAD_LABEL, f"capacity-tokens {capacity[:20]!r} is no whole number of tokens")
-        said[CAPACITY] = capacity
-    said[ROLE] = role
-    return PodWorker(url, said)
+        described[CAPACITY] = capacity
+    described[ROLE] = role
+    return PodWorker(url, described)

@@ -1,24 +1,25 @@
-"""Makes the workers of one pod what the pod says, by operations in the shared log; see `router.discovery`.
+"""Publishes the operations that make one pod's workers match the pod; see `router.discovery`.
 
-Nothing here awaits: between the look at the fold and what is published nothing changes.
+Nothing here awaits, so the fold does not change between look and operation.
 
     no worker at the address           added, if the pod is ready
-    one without a note                 somebody else's: left alone
-    noted for this pod                 what the pod changed since is changed; drained, or no longer
+    one without a note                 left alone: an operator added it
+    noted for this pod                 the pod's changes are applied; drained, or no longer
     noted for another pod              taken over if this one is ready, with an empty cache; else removed, if
                                        the other is gone from our own selection
     noted for a later state of a pod   left alone: another replica knows more
 
-A worker whose pod is being deleted is leaving: it is removed when it has drained
-(`policies.fleet.departures`).
+The worker of a deleted pod is leaving: it is removed when it has drained (`policies.fleet.departures`).
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from policies import TURNING_LABEL, Forget, OpRefused, Worker, WorkerGone, WorkerPut
+from policies import Forget, OpRefused, Worker, WorkerGone, WorkerPut
+from policies.disaggregation import TURNING_LABEL
 from radix import TOKENS_MAX, parsed_whole
 from router.discovery.pods import CAPACITY, ROLE, PodRules, PodWorker, Refusal, Refused, read_pod
 from router.discovery.sighting import Sighting
@@ -28,7 +29,7 @@ from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of,
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""When a pod is looked at again that has just been acted upon."""
+"""Seconds after an operation when its pod is settled again."""
 
 NOT_READY = Refusal.NOT_READY.value
 DELETING = Refusal.DELETING.value
@@ -43,23 +44,13 @@ _WRONG = frozenset(
         Refusal.UNREADABLE,
     )
 )
-"""What somebody must mend."""
+"""Refusals that an operator must mend."""
 
 
 class Settling:
-    """Acts for pods.
+    """Operations for pods; `added` counts new workers since the start.
 
-    Args:
-        sightings: All pods that are seen, by uid.
-        scopes: Of our selections.
-        rules: How pods are read.
-        core: The fleet.
-        mark: Has a pod settled soon.
-        later: Has a pod settled again at a time, in monotonic seconds.
-        clock: Monotonic seconds.
-
-    Attributes:
-        added: How many workers were added since the start.
+    `mark` has a pod settled soon, `later` at a time in monotonic seconds.
     """
 
     def __init__(
@@ -78,22 +69,19 @@ class Settling:
         self._scopes = scopes
         self._rules = rules
         self._fleet = core.fleet
-        self._publish = core.log.publish
-        self._now_us = core.log.now_us
-        self._replica = core.log.replica
-        self._status = core.log.status
+        self._log = core.log
         self._mark = mark
         self._later = later
         self._clock = clock
         self._claimants: dict[str, set[str]] = {}
-        """Pods that say a worker of theirs is at a URL."""
+        """Pods that claim a worker at a URL."""
 
     def sees(self, url: str) -> bool:
-        """Whether a pod that is selected says that a worker of it is at a URL."""
+        """Return True if a selected pod claims a worker at a URL."""
         return any(self._sightings[uid].selections for uid in self._claimants.get(url, ()))
 
     def settle(self, sighting: Sighting) -> None:
-        """Make the workers of a pod what it says; whatever is wrong with it is wrong with this pod only."""
+        """Settle a pod; an error refuses this pod only."""
         pod, before = sighting.pod, sighting.refused
         try:
             self._settle(sighting)
@@ -139,7 +127,7 @@ class Settling:
                 self._settle_url(url)
 
     def withdraw(self, sighting: Sighting, urls: Iterable[str], why: str) -> None:
-        """Remove the workers that a pod had at some URLs."""
+        """Remove the workers of a pod at some URLs."""
         urls = sorted(urls)
         self._unclaim(sighting, urls)
         for url in urls:
@@ -150,8 +138,8 @@ class Settling:
                 self.remove(worker, why)
 
     def remove(self, worker: Worker, why: str) -> None:
-        """Remove a worker for all replicas; what is in flight there finishes."""
-        self._publish(WorkerGone(worker.worker_id, self._at_us(worker), self._replica))
+        """Remove a worker for all replicas; requests in flight there finish."""
+        self._log.publish(WorkerGone(worker.worker_id, self._at_us(worker), self._log.replica))
         logger.info(
             "a worker is removed",
             extra={
@@ -177,7 +165,7 @@ class Settling:
         return worker, None if worker is None else note_of(worker.labels)
 
     def _settle_url(self, url: str) -> None:
-        """Make the worker at a URL what the pod says whose address it is."""
+        """Settle the worker at a URL by the pod that owns the address."""
         worker, note = self._noted(url)
         owner = "" if note is None else note.uid
 
@@ -192,38 +180,37 @@ class Settling:
             self._sightings[other].refused = Refused(
                 Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which is more alive, or newer"
             )
-        said, pod = sighting.claims[url], sighting.pod
+        claim, pod = sighting.claims[url], sighting.pod
         if worker is not None and note is None:
             sighting.refused = Refused(Refusal.BY_HAND, f"somebody else added a worker at {url}")
         elif worker is not None and note is not None and note.uid == uid:
-            self._follow(sighting, worker, note, said)
+            self._follow(sighting, worker, note, claim)
         elif note is not None and note.version > pod.version:
             return
         elif sighting.serves:
-            self._add(sighting, worker, said)
+            self._add(sighting, worker, claim)
         elif worker is not None and note is not None and self._is_past(note):
             self.remove(worker, "another pod has its address")
 
     def _is_past(self, note: Note) -> bool:
-        """Whether a worker's pod is one of ours, and there no more."""
+        """True if a worker's pod was of our selections and is gone."""
         return note.scope in self._scopes and note.uid not in self._sightings
 
-    def _add(self, sighting: Sighting, former: Worker | None, said: PodWorker) -> None:
-        """Add a worker, where another pod's may have been."""
-        worker_id, pod = worker_id_of(said.url), sighting.pod
-        labels = {**_labels(said.said), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
-        note = Note(pod.uid, pod.version, sighting.scope, said=dict(said.said))
+    def _add(self, sighting: Sighting, former: Worker | None, claim: PodWorker) -> None:
+        worker_id, pod, declared = worker_id_of(claim.url), sighting.pod, claim.declared
+        labels = {**_labels(declared), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
+        note = Note(pod.uid, pod.version, sighting.scope, said=dict(declared))
         at_us = self._at_us(former)
-        capacity_tokens = parsed_whole(said.said.get(CAPACITY, ""), TOKENS_MAX) or 0
+        capacity_tokens = parsed_whole(declared.get(CAPACITY, ""), TOKENS_MAX) or 0
         if former is not None:
-            self._publish(Forget(worker_id, at_us))
-        self._publish(
+            self._log.publish(Forget(worker_id, at_us))
+        self._log.publish(
             WorkerPut(
                 worker_id,
                 at_us,
-                self._replica,
-                said.url,
-                said.said[ROLE],
+                self._log.replica,
+                claim.url,
+                declared[ROLE],
                 False,  # noqa: FBT003 - it takes requests
                 capacity_tokens,
                 {**labels, NOTE_LABEL: note_text(note)},
@@ -237,58 +224,52 @@ class Settling:
                 "event": "discovery.added",
                 "pod": pod.name,
                 "worker_id": worker_id,
-                "role": said.said[ROLE],
-                "labels": _labels(said.said),
+                "role": declared[ROLE],
+                "labels": _labels(declared),
             },
         )
 
     def _heed(self, sighting: Sighting, url: str) -> None:
-        """Of a pod that says what cannot be, only heed whether it is ready."""
+        """Of a refused pod, apply only its readiness."""
         worker, note = self._noted(url)
         if worker is not None and note is not None and note.uid == sighting.pod.uid:
             self._follow(sighting, worker, note, PodWorker(url, note.said))
 
-    def _follow(self, sighting: Sighting, worker: Worker, note: Note, said: PodWorker) -> None:
-        """Change of a worker what its pod changed since it was last said."""
+    def _follow(self, sighting: Sighting, worker: Worker, note: Note, claim: PodWorker) -> None:
         pod = sighting.pod
         if pod.version < note.version:
             return
         drained, draining = self._drain_of(sighting, worker, note)
         if (pod.version, sighting.scope) <= (note.version, note.scope):
-            # Known already; what people said since is theirs. Only the end of a drain may have had to wait.
+            # Applied already; later changes are the operators'. Only the end of a drain may have had to wait.
             if not (note.drained == NOT_READY and not drained):
                 return
-            said = PodWorker(worker.url, note.said)
-        new, known = said.said, note.said
-        labels = _merged(worker.labels, _labels(known), _labels(new))
-        role = worker.role if new.get(ROLE) == known.get(ROLE) else new[ROLE]
+            claim = PodWorker(worker.url, note.said)
+        new, old = claim.declared, note.said
+        labels = _merged(worker.labels, _labels(old), _labels(new))
+        role = worker.role if new.get(ROLE) == old.get(ROLE) else new[ROLE]
         capacity_tokens = worker.capacity_tokens
-        if new.get(CAPACITY) != known.get(CAPACITY):
+        if new.get(CAPACITY) != old.get(CAPACITY):
             capacity_tokens = parsed_whole(new.get(CAPACITY, ""), TOKENS_MAX) or 0
         leaving = draining and (worker.leaving or pod.deleting)
-        was = (worker.labels, worker.role, worker.capacity_tokens, worker.draining, note.drained, known)
-        if was == (labels, role, capacity_tokens, draining, drained, new) and leaving == worker.leaving:
+        before = (worker.labels, worker.role, worker.capacity_tokens, worker.draining, note.drained, old)
+        if before == (labels, role, capacity_tokens, draining, drained, new) and leaving == worker.leaving:
             return
         note = msgspec.structs.replace(
             note, version=pod.version, scope=sighting.scope, drained=drained, said=dict(new)
         )
         at_us = self._at_us(worker)
-        self._publish(
-            WorkerPut(
-                worker.worker_id,
-                at_us,
-                self._replica,
-                worker.url,
-                role,
-                draining,
-                capacity_tokens,
-                {**labels, NOTE_LABEL: note_text(note)},
-                (worker.drain_us or at_us) if draining else 0,
-                leaving,
-                worker.knows,
-            )
-        )
-        # Somebody may have replaced the entry at the same moment without knowing of this.
+        fields: dict[str, Any] = {}
+        if role != worker.role:
+            fields["role"] = role
+        if capacity_tokens != worker.capacity_tokens:
+            fields["capacity_tokens"] = capacity_tokens
+        if (draining, leaving) != (worker.draining, worker.leaving):
+            drain_us = (worker.drain_us or at_us) if draining else 0
+            fields |= {"draining": draining, "drain_us": drain_us, "leaving": leaving}
+        labels[NOTE_LABEL] = note_text(note)
+        self._log.publish(worker.changed(at_us, self._log.replica, labels, **fields))
+        # A replica of an older version may have replaced the entry at the same moment.
         self._later(pod.uid, self._clock() + AGAIN_S)
         logger.info(
             "a worker follows its pod",
@@ -304,11 +285,11 @@ class Settling:
         )
 
     def _drain_of(self, sighting: Sighting, worker: Worker, note: Note) -> tuple[str, bool]:
-        """Why discovery drains a worker, and whether it drains at all."""
+        """Reason of discovery's drain, and True if the worker drains at all."""
         pod = sighting.pod
         reason = DELETING if pod.deleting else "" if pod.ready else NOT_READY
         if reason:
-            # A drain that is somebody else's stays theirs.
+            # An operator's drain stays the operator's.
             return (reason if note.drained or not worker.draining else ""), True
         if not note.drained:
             return "", worker.draining
@@ -319,21 +300,21 @@ class Settling:
         return "", TURNING_LABEL in worker.labels
 
     def _at_us(self, worker: Worker | None) -> int:
-        """Log time of what is said now; until the log was read, as little as counts."""
-        known_us = 0 if worker is None else worker.version[0]
-        return max(self._now_us(), known_us + 1) if self._status().ready else known_us + 1
+        """Log time of an operation; until the log was read, the least that counts."""
+        last_us = 0 if worker is None else worker.version[0]
+        return max(self._log.now_us(), last_us + 1) if self._log.status().ready else last_us + 1
 
 
-def _labels(said: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in said.items() if name not in (ROLE, CAPACITY)}
+def _labels(declared: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in declared.items() if name not in (ROLE, CAPACITY)}
 
 
-def _merged(now: Mapping[str, str], known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a worker after its pod changed its own from ``known`` to ``new``; others' stay."""
-    labels = dict(now)
-    for name in known.keys() | new.keys():
-        if name in new and new[name] != known.get(name):
+def _merged(current: Mapping[str, str], old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Apply a pod's change of its labels from ``old`` to ``new``; others' labels stay."""
+    labels = dict(current)
+    for name in old.keys() | new.keys():
+        if name in new and new[name] != old.get(name):
             labels[name] = new[name]
-        elif name not in new and labels.get(name) == known[name]:
+        elif name not in new and labels.get(name) == old[name]:
             del labels[name]
     return labels

@@ -1,15 +1,16 @@
 """One pod as this replica has seen it so far."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from router.discovery.pods import Pod, PodWorker, Refusal, Refused
 from router.discovery.watch import Selection
 
 HOLD_S = (0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
-"""How long a pod must be ready again before its workers go on: after its first failure, its second, ..."""
+"""Seconds for which a pod must be ready again before its workers go on, by its number of failures."""
 
 CALM_S = 600.0
-"""A pod that was ready for so long has never failed."""
+"""Seconds of readiness after which earlier failures do not count."""
 
 
 @dataclass(slots=True)
@@ -17,13 +18,10 @@ class Sighting:
     """A pod that some selection has.
 
     Attributes:
-        pod: As last seen.
-        selections: Which have it.
         refused: Why it is no worker, or gets no requests; None if it does.
-        urls: Where workers may be on its account.
-        claims: The workers that it says it is, by URL; none while it says what cannot be.
-        failures: How often it stopped being ready lately.
-        ready_s: Since when it is ready, as seen here; None if it is not.
+        urls: Where it may have workers; `claims` only while it is not refused.
+        failures: Recent times that it stopped being ready.
+        ready_s: Start of its readiness; None if it is not ready.
     """
 
     pod: Pod
@@ -36,16 +34,16 @@ class Sighting:
 
     @property
     def scope(self) -> str:
-        """Of the selection that says most about it."""
+        """Scope of its most specific selection."""
         return max((selection.role != "", selection.scope) for selection in self.selections)[1]
 
     @property
     def serves(self) -> bool:
-        """Whether it should get requests."""
+        """True if it should get requests."""
         return self.pod.ready and not self.pod.deleting
 
     def follow(self, pod: Pod, now_s: float) -> None:
-        """Take in what it is now, and count how often it stops being ready."""
+        """Apply its new state, and count a loss of readiness."""
         self.pod = pod
         if pod.ready and self.ready_s is None:
             self.ready_s = now_s
@@ -54,12 +52,13 @@ class Sighting:
             self.ready_s = None
 
     def held_until_s(self) -> float:
-        """When its workers may go on, if it stays ready; only of one that is."""
-        assert self.ready_s is not None
+        """Time when the workers of a ready pod may go on; infinite while it is not ready."""
+        if self.ready_s is None:
+            return inf
         return self.ready_s + HOLD_S[min(max(self.failures - 1, 0), len(HOLD_S) - 1)]
 
     def not_now(self) -> Refused | None:
-        """Why it gets no requests, although nothing is wrong with what it says."""
+        """Reason why a valid pod gets no requests."""
         pod = self.pod
         if pod.deleting:
             return Refused(Refusal.DELETING, f"it is being deleted since {pod.metadata.deletion_timestamp}")

@@ -1,6 +1,6 @@
-"""Who is asked for pods, what it answers, and how it fails.
+"""Port to an API server: pods, events and failures.
 
-`router.discovery.api_server.ApiServer` is one; it alone needs a Kubernetes client to be installed.
+Its one implementation, `router.discovery.api_server.ApiServer`, alone needs a Kubernetes client.
 """
 
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ ALL_NAMESPACES = "*"
 
 
 class Trouble(StrEnum):
-    """What kind of failure it was."""
+    """Kind of a failure."""
 
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
@@ -28,11 +28,11 @@ class Trouble(StrEnum):
     MALFORMED = "malformed"
     CONFIG = "config"
     INTERNAL = "internal"
-    """A fault of the gateway; the log has it whole."""
+    """A fault of the gateway, logged with its traceback."""
 
 
 class ApiFailure(StateError):
-    """The API server did not answer what it was asked."""
+    """A question to the API server got no usable answer."""
 
     code = "kubernetes_unavailable"
 
@@ -42,17 +42,12 @@ class ApiFailure(StateError):
 
 
 class Gone(ApiFailure):
-    """What was asked for is too old to be known: list again."""
+    """The requested version is too old: list again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodList:
-    """All pods that were asked for, as they were at one time.
-
-    Attributes:
-        pods: In the server's order.
-        version: When that was; a watch goes on from there.
-    """
+    """All matching pods at one time, in the server's order; a watch goes on from `version`."""
 
     pods: tuple[Pod, ...]
     version: str
@@ -60,53 +55,28 @@ class PodList:
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """What a watch tells.
-
-    Attributes:
-        pod: The pod it is about; of a bookmark only its version is known.
-        kind: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-    """
+    """Event of a watch: ``ADDED``, ``MODIFIED``, ``DELETED``, or ``BOOKMARK`` with only a version."""
 
     pod: Pod
     kind: str
 
 
 class Source(Protocol):
-    """Knows the pods of a cluster."""
+    """Source of a cluster's pods."""
 
     async def list_pods(self, namespace: str, selector: str) -> PodList:
-        """List pods.
-
-        Args:
-            namespace: One, or `ALL_NAMESPACES`.
-            selector: Of labels, as Kubernetes writes it.
-
-        Raises:
-            ApiFailure: They are not known.
-        """
+        """List the pods of a namespace (or `ALL_NAMESPACES`) by a label selector; raise `ApiFailure`."""
 
     def watch_pods(
         self, namespace: str, selector: str, version: str, lasts_s: int
     ) -> AsyncGenerator[PodEvent, None]:
-        """Tell what happens to pods, until the other side ends it.
+        """Yield the events of pods since a version, until the server ends the watch after `lasts_s`.
 
-        Args:
-            namespace: As for `list_pods`.
-            selector: As for `list_pods`.
-            version: Since when.
-            lasts_s: When the other side shall end it.
-
-        Raises:
-            Gone: It is not known any more what happened since.
-            ApiFailure: It ended otherwise, or never began.
+        Raises `Gone` for a version that is too old, else `ApiFailure`.
         """
 
     async def renew(self) -> None:
-        """Read certificates and credentials again: they may have been exchanged. Cuts what is under way.
-
-        Raises:
-            ApiFailure: They cannot be read now.
-        """
+        """Read certificates and credentials again, and cut what is under way; may raise `ApiFailure`."""
 
     async def close(self) -> None:
         """Close all connections."""

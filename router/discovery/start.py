@@ -1,30 +1,30 @@
 """From settings to a `Discovery`, where discovery is on."""
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policies import HANDOVER_LABEL
 from router.destinations import Destinations
 from router.discovery.discovery import Discovery
 from router.discovery.pods import PodRules
+from router.discovery.rules import DiscoveryRules
 from router.discovery.source import ApiFailure
 from router.discovery.watch import Selection
+from router.errors import SettingsError
 from router.fleet import Core
-from router.settings import DiscoverySettings, Settings
-from router.sources import SettingsError
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
 
 
-def check_discovery(settings: Settings) -> None:
+def check_discovery(rules: DiscoveryRules) -> None:
     """See that pods can be asked for, before anything starts.
 
     Raises:
         SettingsError: There is no client, or no API server is configured.
     """
-    if not settings.discovery.service_discovery:
+    if not rules.service_discovery:
         return
     if importlib.util.find_spec("lightkube") is None:
         problem = "the Kubernetes client is not installed; install cacheway[kubernetes]"
@@ -32,64 +32,62 @@ def check_discovery(settings: Settings) -> None:
     from router.discovery.api_server import find_server
 
     try:
-        find_server(settings.discovery.kubeconfig)
+        find_server(rules.kubeconfig)
     except ApiFailure as failure:
         raise SettingsError([f"discovery.service_discovery: {failure.message}"]) from failure
 
 
 def make_discovery(
-    settings: Settings,
+    rules: DiscoveryRules,
     core: Core,
     destinations: Destinations,
+    pair_labels: Mapping[str, str],
 ) -> Discovery | None:
     """Build it as the settings say; None where it is off.
 
     Args:
-        settings: All of them.
+        rules: Which pods.
         core: The fleet.
         destinations: Judges where workers may be.
+        pair_labels: Labels of prefill and decode workers whose pods do not set them.
 
     Raises:
         ApiFailure: No API server is configured.
     """
-    wanted = settings.discovery
-    if not wanted.service_discovery:
+    if not rules.service_discovery:
         return None
     # Importing the client takes some 0.1 s and 5 MB.
     from router.discovery.api_server import ApiServer, find_server
 
-    config = find_server(wanted.kubeconfig)
-    watched = [(selection, ApiServer(wanted.kubeconfig)) for selection in selections_of(wanted, config)]
-    pair_labels = (
-        {HANDOVER_LABEL: settings.fleet.kv_connector} if settings.fleet.vllm_pd_disaggregation else {}
-    )
+    config = find_server(rules.kubeconfig)
+    watched = [(selection, ApiServer(rules.kubeconfig)) for selection in selections_of(rules, config)]
     return Discovery(
         watched,
-        PodRules(wanted.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
+        PodRules(rules.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
         core,
-        resync_s=wanted.resync_s,
+        resync_s=rules.resync_s,
     )
 
 
-def scopes_of(wanted: DiscoverySettings) -> frozenset[str]:
+def scopes_of(rules: DiscoveryRules) -> frozenset[str]:
     """The scopes of the selections that the settings make, by which discovery notes its workers.
 
     Raises:
         ApiFailure: No API server is configured.
     """
-    if not wanted.service_discovery:
+    if not rules.service_discovery:
         return frozenset()
     from router.discovery.api_server import find_server
 
-    return frozenset(each.scope for each in selections_of(wanted, find_server(wanted.kubeconfig)))
+    return frozenset(each.scope for each in selections_of(rules, find_server(rules.kubeconfig)))
 
 
-def selections_of(wanted: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
+def selections_of(rules: DiscoveryRules, config: "SingleConfig") -> list[Selection]:
     """The selections that the settings make of a cluster's pods."""
     return [
         Selection(cluster_of(config), namespace, role, selector)
-        for namespace in wanted.namespaces or (config.namespace.strip(),)
-        for role, selector in wanted.selectors.items()
+        for namespace in rules.namespaces or (config.namespace.strip(),)
+        for role, selector in rules.selectors.items()
     ]
 
 

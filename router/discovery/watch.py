@@ -1,17 +1,16 @@
-"""Follows the pods of one selection: a watch tells what happens at once, a list now and then what it missed.
+"""The pods of one selection: a watch reports events at once, a list now and then what it missed.
 
     reconciling:  list ──> merge ──> wait resync_s, less if something is wrong ──> list ...
     watching:     from the list's version ──> events ──> ended, broken, silent ──> from the last version ...
                                                     └──> 410 Gone ──> list first
 
-Both go on side by side, so that a slow list delays no event. What they know is merged by the pods' versions:
+Both run side by side, so that a slow list delays no event. They are merged by the pods' versions:
 
-    listed, unknown or newer          taken over, unless the watch said meanwhile that it is gone
+    listed, unknown or newer          applied, unless the watch reported its end meanwhile
     known, not listed                 gone, unless it is newer than the list
-    found by a list, and the watch still does not say so after `LATE_S`    the watch is dead: begin anew
+    found by a list, and still not reported after `LATE_S`    the watch is dead: begin anew
 
-A pod is only ever taken away by an event or by a whole list that succeeded. While neither comes, everything
-stays as it was, and `problem` says so.
+Only an event or a whole successful list removes a pod; otherwise pods stay, and `problem` says so.
 """
 
 import asyncio
@@ -31,14 +30,14 @@ from router.discovery.source import ApiFailure, Gone, PodEvent, Source, Trouble
 logger = logging.getLogger(__name__)
 
 WATCH_S = (240, 300)
-"""When the server shall end a watch, drawn anew for each; kube-apiserver's own bounds are twice as long."""
+"""Duration of a watch, drawn anew for each; kube-apiserver's own bounds are twice as long."""
 
 LATE_S = 2.0
-"""How long after a list the watch may still say what the list found."""
+"""Seconds after a list in which the watch may still report its findings."""
 
 BACKOFF_S = (1.0, 30.0)
 SILENCE_S = 15.0
-"""After `WATCH_S` and this a watch is over, whether its connection says so or not."""
+"""Seconds beyond `WATCH_S` after which a watch is over, even if its connection is open."""
 
 RENEW_AFTER = 3
 """Failures in a row after which certificates and credentials are read again."""
@@ -46,14 +45,7 @@ RENEW_AFTER = 3
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Pods of one role in one namespace.
-
-    Attributes:
-        cluster: Where the API server is.
-        namespace: Its name, or ``*`` for all.
-        role: Of the workers; empty if the pods say it themselves.
-        selector: Of labels, as Kubernetes writes it.
-    """
+    """Pods of a role (empty if they name it) in a namespace (``*`` for all), by a label selector."""
 
     cluster: str
     namespace: str
@@ -62,7 +54,7 @@ class Selection:
 
     @property
     def scope(self) -> str:
-        """The same for replicas that select the same, and only for them."""
+        """Identity of the selection, equal on all replicas."""
         words = "\n".join((self.cluster, self.namespace, self.role, self.selector))
         return hashlib.sha256(words.encode()).hexdigest()[:12]
 
@@ -73,24 +65,15 @@ class Selection:
 class PodWatch:
     """The pods of one selection.
 
-    Args:
-        source: Asked for them; closed when the watch ends, and opens again by itself if it goes on.
-        selection: Which.
-        changed: Told the uid of a pod and what it is now, None if it is gone.
-        listed: Told after each list that succeeded.
-        resync_s: Time between two lists.
-        clock: Monotonic seconds.
+    `source` is closed when the watch ends. `changed` is called with a pod's uid and state, None if it is
+    gone; `listed` after each successful list.
 
     Attributes:
-        selection: As given.
-        pods: Those that are there, by uid.
-        listed_s: When they were last listed; None while they never were.
-        listed_version: Version of that list.
-        version: From where a watch goes on; empty while only a list can tell.
-        problem: What is wrong with the list; None if nothing is.
-        failures: How often what went wrong.
-        restarts: How often the watch ended otherwise than by its time.
-        missed: How many changes a list found that the watch did not tell.
+        listed_s: Time of the last list; None before the first.
+        version: Where a watch goes on; empty if a list must come first.
+        problem: Failure of the list; None for none.
+        restarts: Watches that ended before their time.
+        missed: Changes that a list found and the watch did not report.
     """
 
     def __init__(
@@ -118,19 +101,19 @@ class PodWatch:
         self._clock = clock
         self.version = ""
         self._relist = asyncio.Event()
-        self._known = asyncio.Event()
+        self._version_set = asyncio.Event()
         self._listing = False
         self._empty = False
         self._ended: set[str] = set()
-        """Pods that the watch said are gone while a list was under way."""
-        self._found: dict[str, int] = {}
-        """Versions of pods that the last list brought, 0 of those that are gone, until the watch has them."""
+        """Pods that the watch reported as gone while a list was under way."""
+        self._unconfirmed: dict[str, int] = {}
+        """Versions of pods in the last list (0 if gone) that the watch has not reported."""
         self._caught_up = asyncio.Event()
-        """The watch has said all that the last list found."""
+        """Set when the watch has reported all findings of the last list."""
         self._watch_limit: asyncio.Timeout | None = None
 
     async def run(self) -> None:
-        """Follow the pods, for ever."""
+        """Follow the pods until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._reconciling(), name=f"list {self.selection}")
@@ -139,11 +122,7 @@ class PodWatch:
             await self._source.close()
 
     async def reconcile(self) -> None:
-        """List the pods and take over what is new.
-
-        Raises:
-            ApiFailure: They cannot be listed; everything stays as it was.
-        """
+        """List the pods and apply what is new; on `ApiFailure` everything stays."""
         selection = self.selection
         self._ended.clear()
         self._listing = True
@@ -152,26 +131,26 @@ class PodWatch:
         finally:
             self._listing = False
         first = self.listed_s is None
-        self._found.clear()
+        self._unconfirmed.clear()
         self._caught_up.clear()
         self.listed_version = parsed_whole(listed.version, VERSION_MAX) or 0
-        there = set()
+        listed_uids = set()
         for pod in listed.pods:
-            there.add(pod.uid)
-            known = self.pods.get(pod.uid)
-            if pod.uid not in self._ended and (known is None or _newer(pod, known)):
+            listed_uids.add(pod.uid)
+            current = self.pods.get(pod.uid)
+            if pod.uid not in self._ended and (current is None or _newer(pod, current)):
                 self._take(pod)
-                self._found[pod.uid] = pod.version
-        for uid in [uid for uid in self.pods if uid not in there]:
+                self._unconfirmed[pod.uid] = pod.version
+        for uid in [uid for uid in self.pods if uid not in listed_uids]:
             if self.pods[uid].version <= self.listed_version:
                 self._drop(uid)
-                self._found[uid] = 0
+                self._unconfirmed[uid] = 0
         if first or not self.version:
-            self._found.clear()
+            self._unconfirmed.clear()
             self.version = listed.version
-            self._known.set()
+            self._version_set.set()
         self.listed_s = self._clock()
-        self._succeeded(len(there))
+        self._succeeded(len(listed_uids))
         self._listed(self)
 
     async def _reconciling(self) -> None:
@@ -191,7 +170,7 @@ class PodWatch:
                 self._failed(_crashed(error))
                 await self._renew()
             wait_s = _backoff_s(failed) if failed else self._resync_s * random.uniform(0.9, 1.1)  # noqa: S311
-            if self._found:
+            if self._unconfirmed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LATE_S):
                         await self._caught_up.wait()
@@ -206,8 +185,8 @@ class PodWatch:
         failed = 0
         while True:
             if not self.version:
-                self._known.clear()
-                await self._known.wait()
+                self._version_set.clear()
+                await self._version_set.wait()
             begun_s = self._clock()
             try:
                 await self._watch_once()
@@ -221,62 +200,61 @@ class PodWatch:
                 self._note_restart(failure)
             except Exception as error:  # noqa: BLE001 - likewise
                 failed += 1
-                self.version = ""  # what it was about is passed over: the list says how things are
+                self.version = ""  # skip the event that failed: the list has the current state
                 self._relist.set()
                 self._note_restart(_crashed(error))
             if failed or self._clock() - begun_s < BACKOFF_S[0]:
-                # A server that ends each watch at once must not make us ask as fast as we can.
+                # A server that ends each watch at once must not be asked without a pause.
                 await asyncio.sleep(_backoff_s(max(failed, 1)))
 
     async def _watch_once(self) -> None:
-        """Watch until the server ends it, or its time is over.
-
-        Raises:
-            ApiFailure: It ended otherwise.
-        """
         lasts_s = random.randint(*WATCH_S)  # noqa: S311 - it spreads load, and guards nothing
         selection = self.selection
         events = self._source.watch_pods(selection.namespace, selection.selector, self.version, lasts_s)
         try:
             async with asyncio.timeout(lasts_s + SILENCE_S) as self._watch_limit, contextlib.aclosing(events):
                 async for event in events:
-                    self.heard(event)
+                    self.apply(event)
         except TimeoutError:
             raise ApiFailure(Trouble.TIMEOUT, "the watch fell silent") from None
         finally:
             self._watch_limit = None
 
-    def heard(self, event: PodEvent) -> None:
-        """Take in what the watch says."""
+    def apply(self, event: PodEvent) -> None:
+        """Apply an event of the watch."""
         pod = event.pod
         self.version = pod.metadata.resource_version or self.version
         if event.kind == "BOOKMARK":
             return
         gone = event.kind == "DELETED"
-        found = self._found.get(pod.uid)
-        if found is not None and (gone or pod.version >= found > 0):
-            del self._found[pod.uid]
-            if not self._found:
+        version = self._unconfirmed.get(pod.uid)
+        if version is not None and (gone or pod.version >= version > 0):
+            del self._unconfirmed[pod.uid]
+            if not self._unconfirmed:
                 self._caught_up.set()
-        known = self.pods.get(pod.uid)
+        current = self.pods.get(pod.uid)
         if gone:
             if self._listing:
                 self._ended.add(pod.uid)
-            if known is not None:
+            if current is not None:
                 self._drop(pod.uid)
-        elif known is None or _newer(pod, known):
+        elif current is None or _newer(pod, current):
             self._take(pod)
 
     def _judge_watch(self) -> None:
-        """Begin the watch anew if it did not say what the list has found."""
-        if not self._found:
+        """Begin the watch anew if it did not report the list's findings."""
+        if not self._unconfirmed:
             return
-        self.missed += len(self._found)
+        self.missed += len(self._unconfirmed)
         logger.warning(
             "a watch missed changes of pods, which the list found",
-            extra={"event": "discovery.missed", "selection": str(self.selection), "count": len(self._found)},
+            extra={
+                "event": "discovery.missed",
+                "selection": str(self.selection),
+                "count": len(self._unconfirmed),
+            },
         )
-        self._found.clear()
+        self._unconfirmed.clear()
         self.version = str(self.listed_version or "")
         if self._watch_limit is not None:
             self._watch_limit.reschedule(asyncio.get_running_loop().time())
@@ -339,11 +317,11 @@ def _crashed(error: Exception) -> ApiFailure:
     return ApiFailure(Trouble.INTERNAL, f"internal error: {type(error).__name__}: {error}"[:300])
 
 
-def _newer(pod: Pod, known: Pod) -> bool:
-    """Whether a pod is newer than what is known of it, or at least not the same if versions say nothing."""
-    if pod.version and known.version:
-        return pod.version > known.version
-    return pod != known
+def _newer(pod: Pod, current: Pod) -> bool:
+    """True if a pod is newer, or at least different if versions are missing."""
+    if pod.version and current.version:
+        return pod.version > current.version
+    return pod != current
 
 
 def _backoff_s(failed: int) -> float:

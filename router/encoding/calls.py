@@ -1,9 +1,9 @@
-"""What language workers of SGLang ask of encoders, as far as a choice needs it.
+"""Calls of SGLang's language workers to encoders, as far as a choice needs them.
 
 With ``--language-only --encoder-urls URL...`` a language worker (prefill, or plain) sends the media of a
-request to encoders itself (``disaggregation/encoder/receiver.py``, ``http_server.py``): the gateway stands
-where an encoder would. The media come divided into *parts*, one for each URL that the worker was given, and
-each part has an id of its own:
+request to encoders itself (``disaggregation/encoder/receiver.py``, ``http_server.py``), and the gateway
+takes an encoder's place. The media come divided into *parts*, one for each URL of the worker, each with an
+id:
 
     /encode                       encode a part: {req_id, mm_items, part_idx, num_parts, modality, ...}
     /scheduler_receive_url        where its embeddings go (zmq_to_scheduler), from each rank, at any time
@@ -29,28 +29,19 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class EncoderCall(msgspec.Struct, gc=False):
-    """One call.
-
-    Attributes:
-        req_id: Of the part.
-        mm_items: Its media, if it is to be encoded.
-    """
+    """One call; ``req_id`` is the part's, and ``mm_items`` are its media if it is to be encoded."""
 
     req_id: str
     mm_items: list[str | _Item] = []
 
     def part(self, tenant: str) -> str:
-        """A short name of the part for the log that replicas share.
-
-        Args:
-            tenant: Whose call it is: no other tenant's calls are about the same part.
-        """
+        """Return a short name of the part for the shared log, different for each tenant."""
         name = f"{tenant}\0{self.req_id}" if tenant else self.req_id
         return xxhash.xxh3_64_hexdigest(name.encode("utf-8", "surrogatepass"))
 
     @property
     def key(self) -> int:
-        """64-bit hash of the first of its media, by content: a conversation that goes on keeps it.
+        """64-bit hash of the content of its first medium, which stays the same while a conversation goes on.
 
         All media of a part go to one encoder, and each turn of a conversation brings those of the turns
         before.
@@ -66,11 +57,7 @@ _decoder = msgspec.json.Decoder(EncoderCall)
 
 
 def decoded(body: bytes) -> EncoderCall:
-    """Decode the body of a call.
-
-    Raises:
-        ClientError: It is none.
-    """
+    """Decode the body of a call; raise ClientError if it is not valid."""
     try:
         call = _decoder.decode(body)
     except (ValueError, RecursionError) as error:

@@ -1,21 +1,22 @@
-"""Which encoder gets the media of a request: the one that has seen them, unless it has too much to do.
+"""Choice of an encoder: the one that has seen a request's media, unless it has too much to do.
 
     part of a request ──key: hash of its first medium──> rendezvous with bounded load ──> encoder
                                                                     └─ failed: the next one, at most twice
 
-Why, and how much is too much, is in `policies.disaggregation.encoders`. Load is the number of parts in
-flight, of all replicas, from the shared log.
+`policies.disaggregation.encoders` has the rule. Load is the number of parts in flight, of all replicas, from
+the shared log.
 
-Calls about a part that is under way go where the part went. That is in the log too, under an id that follows
-from the part's, so any replica knows. A call that comes before its part waits until a placement of it is
-published here or heard of; of such calls there are `WAITING_MAX` at most.
+Calls about a part under way go where the part went, which the log names under an id that follows from the
+part's, so any replica knows. A call that comes before its part waits until the part's placement is published
+here or arrives from another replica; at most `WAITING_MAX` calls do.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from policies import Finished, Placed, Slots, choose_encoder
+from policies import Finished, Placed, Slots
+from policies.disaggregation import choose_encoder
 from router.encoding.exchange import ATTEMPTS_MAX, EncoderExchange
 from router.encoding.registrations import Registrations
 from router.errors import NoWorker, RequestRejected
@@ -29,11 +30,7 @@ WAITING_MAX = 256
 
 
 class Encoding:
-    """Starts exchanges with encoders (`router.proxy.StartExchange`).
-
-    Args:
-        gateway: Its fleet, log, clock and forwarding serve here too.
-    """
+    """Starts exchanges with encoders (`router.proxy.StartExchange`), on a gateway's fleet, log and clock."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -48,11 +45,7 @@ class Encoding:
         return exchange
 
     def check(self) -> None:
-        """See that there are encoders at all, well or not: else there is nothing to keep or to wait for.
-
-        Raises:
-            NoWorker: There are none.
-        """
+        """Check that there are encoders, healthy or not; raise NoWorker if there are none."""
         if not self.gateway.registry.has_encoders:
             raise NoWorker(
                 "No worker of this fleet has the role encode.",
@@ -60,15 +53,7 @@ class Encoding:
             )
 
     def choose(self, key: int, tried: Slots) -> LocalWorker:
-        """The encoder for media with this key.
-
-        Args:
-            key: See `EncoderCall.key`.
-            tried: Slots of those that failed.
-
-        Raises:
-            NoWorker: There is none.
-        """
+        """Return the encoder for a key (`EncoderCall.key`), none of ``tried``; raise NoWorker for none."""
         gateway = self.gateway
         encoders = gateway.registry.encoders(gateway.log.now_us())
         fresh = encoders[~np.isin(encoders, tried)]
@@ -85,7 +70,7 @@ class Encoding:
         return gateway.registry.at_slot(int(slots[row]))
 
     def place(self, part: str, attempt: int, local: LocalWorker) -> Callable[[], None]:
-        """Say in the log that a part goes to an encoder; what is returned says that it has ended."""
+        """Publish that a part goes to an encoder; return the function that publishes its end."""
         gateway = self.gateway
         attempt_id = _attempt_id(part, attempt)
         now_us = gateway.log.now_us()
@@ -100,7 +85,7 @@ class Encoding:
         return ended
 
     def whereabouts(self, part: str) -> LocalWorker | None:
-        """Where a part went, under way or ended lately; None if nobody has said so."""
+        """Return the worker of a part that is under way or ended lately; None if it is unknown."""
         for attempt in reversed(range(ATTEMPTS_MAX)):
             slot = self.gateway.fleet.loads.last_slot_of(_attempt_id(part, attempt))
             if slot >= 0:
@@ -108,11 +93,7 @@ class Encoding:
         return None
 
     def wait(self, part: str, exchange: EncoderExchange) -> None:
-        """Let a call wait until its part is placed, by whatever replica: it is told then (`follow`).
-
-        Raises:
-            RequestRejected: Too many wait.
-        """
+        """Let a call wait until its part is placed (`follow`); raise RequestRejected if too many wait."""
         if len(self._waiting) >= WAITING_MAX:
             raise RequestRejected(
                 f"{WAITING_MAX} calls wait for their parts already.",
@@ -126,7 +107,7 @@ class Encoding:
         self._waiting.pop(exchange, None)
 
     def heard(self) -> None:
-        """Placements were published or heard of: tell the calls whose parts are among them."""
+        """Let the calls go on whose parts have been placed by now."""
         for exchange, part in list(self._waiting.items()):
             local = self.whereabouts(part)
             if local is not None and self._waiting.pop(exchange, None) is not None:

@@ -6,7 +6,7 @@
       └──the others──> where its part is ──> send ───────────────> answering ──> done
                         └─ not placed yet: waits until it is, for `WAIT_S` at most
 
-Whatever happens, what the part has reserved is released, and the worker gets exactly one answer.
+In any case the part's reservation is released, and the worker gets exactly one answer.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from router.encoding.calls import EncoderCall, decoded
+from router.encoding.calls import decoded
 from router.errors import (
     ClientError,
     Overloaded,
@@ -50,7 +50,7 @@ ATTEMPTS_MAX = 3
 
 
 class PartEnd(StrEnum):
-    """What became of a part."""
+    """Outcome of a part."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -59,7 +59,7 @@ class PartEnd(StrEnum):
 
 
 WAIT_S = 5.0
-"""How long a call waits for its part, which its language worker sends at about the same time."""
+"""Seconds that a call waits for its part, which its language worker sends at about the same time."""
 
 
 class EncoderExchange:
@@ -71,8 +71,7 @@ class EncoderExchange:
         self._request = request
         self._client = client
         self._path = EncoderPath(request.path.decode())
-        self._call: EncoderCall | None = None
-        self._part = ""
+        self._part, self._key, self._media = "", 0, 0
         self._local: LocalWorker | None = None
         self._upstream: UpstreamRequest | None = None
         self._release: Callable[[], None] | None = None
@@ -105,9 +104,10 @@ class EncoderExchange:
             gateway.sending.admit(self._request.refusal)
             self._hops = hops_of(headers)
             self._encoding.check()
-            self._call = decoded(self._request.body)
-            self._part = self._call.part(tenant.name)
+            call = decoded(self._request.body)
+            self._part = call.part(tenant.name)
             if self._path is EncoderPath.ENCODE:
+                self._key, self._media = call.key, len(call.mm_items)
                 self._encode()
             else:
                 if self._path is EncoderPath.RECEIVE_URL:
@@ -129,7 +129,7 @@ class EncoderExchange:
             self._upstream.resume()
 
     def client_left(self) -> None:
-        """Nobody wants the answer any more."""
+        """Drop the answer: the client left."""
         if not self._done:
             self._abort()
             self._finish(PartEnd.CLIENT_LEFT)
@@ -194,13 +194,8 @@ class EncoderExchange:
     # Inside.
 
     def _encode(self) -> None:
-        """Choose an encoder for the part.
-
-        Raises:
-            NoWorker: There is none.
-        """
-        assert self._call is not None
-        local = self._encoding.choose(self._call.key, np.array(self._tried, dtype=np.intp))
+        """Choose an encoder for the part; raise NoWorker if there is none."""
+        local = self._encoding.choose(self._key, np.array(self._tried, dtype=np.intp))
         self._release = self._encoding.place(self._part, len(self._tried), local)
         for registration in self._encoding.registrations.of(self._part) if self._tried else ():
             # Its first answer has been passed on; if the part fails again, its own exchange reports that.
@@ -218,11 +213,7 @@ class EncoderExchange:
             self._fail(crashed())
 
     def _follow(self) -> None:
-        """Send the call to where its part is, or wait until it is placed.
-
-        Raises:
-            RequestRejected: Too many calls wait.
-        """
+        """Send the call to its part's encoder, or let it wait; raise RequestRejected if too many do."""
         local = self._encoding.whereabouts(self._part)
         if local is not None:
             self._send(local)
@@ -257,7 +248,7 @@ class EncoderExchange:
         )
 
     def _failed_at(self, local: LocalWorker, error: UpstreamError) -> None:
-        """Find out whether the encoder or the call is at fault (`router.gateway.blame`)."""
+        """Decide whether the encoder or the call is at fault (`router.gateway.blame`)."""
         gateway, now_us = self._gateway, self._gateway.log.now_us()
         gateway.registry.noticed(local, error, now_us)
         gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
@@ -269,11 +260,11 @@ class EncoderExchange:
 
     @property
     def _may_go_on(self) -> bool:
-        """Whether another encoder may be asked."""
+        """Return True if another encoder may be asked."""
         return self._path is EncoderPath.ENCODE and len(self._tried) + 1 < ATTEMPTS_MAX
 
     def _again(self, local: LocalWorker, error: UpstreamError) -> bool:
-        """Send the part to another encoder, if it may go to one; True if that has taken over."""
+        """Send the part to another encoder, if allowed; return True if that has taken over."""
         if not self._may_go_on:
             return False
         self._abort()
@@ -329,7 +320,7 @@ class EncoderExchange:
             self._release = None
 
     def _finish(self, end: PartEnd) -> None:
-        """Nothing more happens to it: let go of everything, and tell."""
+        """Release everything, and report the end."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -339,7 +330,7 @@ class EncoderExchange:
         self._gateway.sending.exchanges.discard(self)
         if self._path is EncoderPath.ENCODE:
             self._gateway.metrics.counts[ENCODER_PARTS].add((end.value,))
-        if self._path is EncoderPath.ENCODE and self._call is not None:
+        if self._path is EncoderPath.ENCODE and self._part:
             self._encoding.registrations.discard(self._part)
             logger.info(
                 "part encoded" if end is PartEnd.COMPLETED else "part not encoded",
@@ -347,7 +338,7 @@ class EncoderExchange:
                     "event": "part.ended",
                     "outcome": end.value,
                     "worker_id": self._local.worker.worker_id if self._local is not None else None,
-                    "media": len(self._call.mm_items),
+                    "media": self._media,
                     "attempts": len(self._tried) + 1,
                     "duration_s": self._gateway.now_s() - self.received_s,
                 },

@@ -1,9 +1,9 @@
-"""Where the embeddings of media parts are to go: kept for a while, in case the part moves to another encoder.
+"""Destinations of media parts' embeddings, kept in case the part moves to another encoder.
 
-    /scheduler_receive_url ──> kept by part ──> part ended, moved out by newer ones, or too old ──> forgotten
+    /scheduler_receive_url ──> kept by part ──> part ended, displaced by newer ones, or too old ──> forgotten
 
-A registration comes before, with or after its part, from each rank of a language worker. Little of the
-request is kept, and of all together no more than `BYTES_MAX`: the oldest part goes first.
+A registration comes before, with or after its part, from each rank of a language worker. All together take
+`BYTES_MAX` at most: the oldest part goes first.
 """
 
 from collections import OrderedDict
@@ -21,35 +21,27 @@ REGISTRATION_BYTES_MAX = 4096
 RANKS_MAX = 256
 
 BYTES_MAX = 32 << 20
-"""Of all registrations together: 30,000 of SGLang's."""
+"""Bytes of all registrations together: 30,000 of SGLang's."""
 
 AGE_S_MAX = 120.0
 """A part that has not come or ended by then never will: a call waits five seconds for it."""
 
 OVERHEAD_BYTES = 850
-"""What a registration takes beside its bytes, in memory (``tracemalloc``, 10,000 of them)."""
+"""Bytes of a registration in memory beside its content (``tracemalloc``, 10,000 of them)."""
 
 KEPT_HEADERS = frozenset((b"authorization", b"content-type"))
 HEADER_BYTES_MAX = 1024
 
 
 class _Part(NamedTuple):
-    """The registrations of one part, and when the first of them came."""
+    """Registrations of one part, and the time of the first."""
 
     since_s: float
     requests: list[ClientRequest]
 
 
 class Registrations:
-    """The registrations that one process keeps.
-
-    Args:
-        now_s: Monotonic seconds.
-        bytes_max: Of all together.
-
-    Attributes:
-        size_bytes: What they take.
-    """
+    """The registrations of one process; ``now_s`` returns monotonic seconds."""
 
     def __init__(self, now_s: Callable[[], float], bytes_max: int = BYTES_MAX) -> None:
         self._now_s = now_s
@@ -62,11 +54,7 @@ class Registrations:
         return len(self._parts)
 
     def add(self, part: str, request: ClientRequest) -> None:
-        """Keep what is needed of a registration.
-
-        Raises:
-            ClientError: It is too long for one, or there are too many of this part.
-        """
+        """Keep the needed part of a registration; raise ClientError for too many or too long ones."""
         if len(request.body) > REGISTRATION_BYTES_MAX:
             raise ClientError(
                 f"A registration of {len(request.body)} bytes; at most {REGISTRATION_BYTES_MAX} are kept.",
@@ -75,39 +63,39 @@ class Registrations:
             )
         now_s = self._now_s()
         self._forget_old(now_s)
-        known = self._parts.setdefault(part, _Part(now_s, []))
-        if len(known.requests) >= RANKS_MAX:
+        entry = self._parts.setdefault(part, _Part(now_s, []))
+        if len(entry.requests) >= RANKS_MAX:
             raise ClientError(
                 f"This part has {RANKS_MAX} registrations already, more than a worker has ranks.",
                 code="too_many_registrations",
                 param="req_id",
             )
-        kept = [
+        needed = [
             header
             for header in request.headers
             if header[0] in KEPT_HEADERS and len(header[1]) <= HEADER_BYTES_MAX
         ]
-        kept_request = msgspec.structs.replace(request, headers=kept, query=b"", hop_names=frozenset())
-        known.requests.append(kept_request)
-        self.size_bytes += _size_of(kept_request)
+        registration = msgspec.structs.replace(request, headers=needed, query=b"", hop_names=frozenset())
+        entry.requests.append(registration)
+        self.size_bytes += _size_of(registration)
         while self.size_bytes > self._bytes_max and len(self._parts) > 1:
             self.discard(next(iter(self._parts)))
 
     def of(self, part: str) -> list[ClientRequest]:
         """All that was registered for a part, here."""
-        known = self._parts.get(part)
-        return [] if known is None else known.requests
+        entry = self._parts.get(part)
+        return [] if entry is None else entry.requests
 
     def discard(self, part: str) -> None:
         """A part has ended."""
-        known = self._parts.pop(part, None)
-        if known is not None:
-            self.size_bytes -= sum(map(_size_of, known.requests))
+        entry = self._parts.pop(part, None)
+        if entry is not None:
+            self.size_bytes -= sum(map(_size_of, entry.requests))
 
     def _forget_old(self, now_s: float) -> None:
         while self._parts:
-            part, known = next(iter(self._parts.items()))
-            if now_s - known.since_s < AGE_S_MAX:
+            part, entry = next(iter(self._parts.items()))
+            if now_s - entry.since_s < AGE_S_MAX:
                 return
             self.discard(part)
 

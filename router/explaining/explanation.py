@@ -25,6 +25,7 @@ from policies import (
     cheapest_row,
     priced,
 )
+from policies.disaggregation import ScoredPair
 from router.explaining.non_candidates import Absence, NonCandidate, bystanders
 from router.explaining.plain_words import Candidate, DecodeCandidate, explained, lost_because, seconds
 from router.explaining.rehearsal import Rehearsed
@@ -91,12 +92,12 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
         partners_omitted,
         named,
         Counter(other.absence for other in others),
-        "" if scored is None or scored.verdict is None else explained(scored.verdict),
+        explained(scored.verdict) if isinstance(scored, ScoredPair) and scored.verdict is not None else "",
     )
 
 
 def _priced_sides(gateway: Gateway, scored: ScoredRequest) -> list[_Priced]:
-    if scored.by_site is None or scored.decode_view is None:
+    if not isinstance(scored, ScoredPair) or scored.by_site is None:
         return [_priced(scored.view, "", scored.candidates, scored.policy)]
     parts = [("", scored.by_site.local), *((side.link, side.slots) for side in scored.by_site.remote)]
     chosen = scored.candidates.slots.item(0)
@@ -149,7 +150,8 @@ def _shown(
 
 
 def _candidate(gateway: Gateway, scored: ScoredRequest, side: _Priced, row: int, rank: int) -> Candidate:
-    workers, decode_view, policy = side.workers, scored.decode_view, scored.policy
+    workers, policy = side.workers, scored.policy
+    decode_view = scored.decode_view if isinstance(scored, ScoredPair) else None
     prices = workers.slow.prices_at(row)
     timing = workers.timings(scored.view.prompt_tokens, (prices,))[0]
     slot, now_us, pool = timing.slot, workers.now_us, prices[6]
@@ -206,7 +208,7 @@ def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float
 def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
     """Return the candidates for the decode, none if one worker does all, and the number left out."""
     scored, outcome = rehearsed.scored, rehearsed.outcome
-    if scored is None or scored.decode_view is None:
+    if not isinstance(scored, ScoredPair):
         return [], 0
     chosen = outcome.attempt.chosen if isinstance(outcome, Decision) else scored.first
     if isinstance(chosen, Shed) or not scored.decode_view.splits(chosen.slot):

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from policies import Circuit, exceeded_tokens
+from policies import Circuit
+from policies.disaggregation import ScoredPair
 from router.explaining.rehearsal import Rehearsed
 from router.fleet import Health, LocalWorker
 from router.gateway.gateway import Gateway
@@ -53,7 +54,7 @@ class NonCandidate(NamedTuple):
 def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[NonCandidate]:
     """Yield all workers but the ``candidates`` (slots), in order of their ids, each with its first reason."""
     registry, parsed, now_us = gateway.registry, rehearsed.parsed, rehearsed.now_us
-    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.bucket).tolist())
+    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.length).tolist())
     scored = rehearsed.scored
     scored_slots = frozenset(scored.everyone.slots.tolist()) if scored is not None else frozenset()
     for local in registry.all():
@@ -66,7 +67,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
                 reason = _not_eligible(gateway, rehearsed, local)
             elif slot not in scored_slots:
                 reason = _not_for_this(gateway, rehearsed, local)
-            elif scored is not None and scored.by_site is not None:
+            elif isinstance(scored, ScoredPair) and scored.by_site is not None:
                 reason = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
             else:
                 reason = (
@@ -101,19 +102,18 @@ def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tu
 def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     role = local.worker.role
     if role == "prefill":
-        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.bucket))
+        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.length))
         return Absence.NO_PARTNER, missing or "no decode worker for it may be asked now"
     if role == "decode":
         return Absence.DECODES_ONLY, "it ends what prefill workers begin"
-    if exceeded_tokens(rehearsed.bucket):
+    if rehearsed.length.exceeds_tokens:
         return Absence.TOO_LONG, f"its engine takes {local.longest_tokens(rehearsed.parsed.model)} tokens"
     return Absence.TOO_LONG, "it cannot hold the requests of this length bucket"
 
 
 def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
-    handover = gateway.handovers.get(local.protocol)
-    if role == "prefill" and handover is not None and not handover.splits(parsed):
+    if role == "prefill" and gateway.pairs is not None and not gateway.pairs.splits(local.protocol, parsed):
         return Absence.NOT_SHARED, f"a request like this cannot be shared by two workers ({local.protocol})"
     if rehearsed.tenant.salt and local.engine in OVERLOOKED_BY.get(parsed.endpoint, ()):
         return Absence.NOT_KEPT_APART, f"{local.engine} cannot keep the tenant's cache apart here"

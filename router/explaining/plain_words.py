@@ -9,7 +9,8 @@ from math import inf
 
 import msgspec
 
-from policies import OffloadVerdict, Policy, Reason
+from policies import Policy, Reason
+from policies.disaggregation import OffloadVerdict
 
 NOTICED_S = 5e-5
 """A shorter difference is not mentioned, although costs to nine digits decide."""

@@ -1,6 +1,6 @@
 """A dry run of one request, by the code that decides real ones, without effects.
 
-    the gateway's fleet, registry and rules, and a `PairDecider` that rehearses
+    the gateway's fleet, registry and rules, and a `Decider` that rehearses
         └── `router.gateway.choosing.choose`, once ──> Decision | Queued | Shed, or the error of a client
 
 It publishes, reserves, counts, stores and learns nothing, and is no arrival. It shares with the real gateway
@@ -10,13 +10,13 @@ full the queue is, which `router.explaining.explanation` reports.
 
 import msgspec
 
-from policies import Decision, Policy, Queued, ScoredRequest, Shed
+from policies import Decision, LengthClass, Policy, Queued, ScoredRequest, Shed
 from router.errors import RouterError
 from router.gateway.choosing import choose
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 Outcome = Decision | Queued | Shed | RouterError
 
@@ -26,7 +26,7 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
 
     parsed: ParsedRequest
     tenant: Tenant
-    bucket: int
+    length: LengthClass
     now_us: int
     outcome: Outcome
     scored: ScoredRequest | None
@@ -67,4 +67,4 @@ def rehearse(
         outcome = error
     if notes.scored is not None:
         now_us = notes.scored.candidates.now_us
-    return Rehearsed(parsed, tenant, decider.bucket_of(parsed), now_us, outcome, notes.scored)
+    return Rehearsed(parsed, tenant, decider.length_of(parsed), now_us, outcome, notes.scored)

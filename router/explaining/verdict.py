@@ -9,6 +9,7 @@ If none holds, it follows a prompt that is just prefilled (`policies.dispatch.fo
 """
 
 from policies import SLO_UNREACHABLE, Chosen, Decision, Queued, Reason, Shed
+from policies.disaggregation import ScoredPair
 from router.errors import RouterError
 from router.explaining.plain_words import REASONS, seconds
 from router.explaining.rehearsal import Rehearsed
@@ -111,7 +112,8 @@ class Verdict:
         gateway, now_us = self._gateway, self._rehearsed.now_us
         admission, loads, name = gateway.placing.admission, gateway.fleet.loads, self._name(slot)
         backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
-        decode_view = None if self._rehearsed.scored is None else self._rehearsed.scored.decode_view
+        scored = self._rehearsed.scored
+        decode_view = scored.decode_view if isinstance(scored, ScoredPair) else None
         if admission.closed:
             return "this replica has as many requests at workers as it may"
         if backlog_s >= target_s:

@@ -1,4 +1,4 @@
-"""Which workers exist, and whether they are well."""
+"""The workers of the fleet, and their health."""
 
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.asking import Asker, asking_client
@@ -8,10 +8,8 @@ from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import INSTANCE_HEADER, HealthChecks, instance_of
 from router.fleet.kv_sources import label_hosts
-from router.fleet.link_watch import watch_links
 from router.fleet.local_worker import Health, HealthRules, LocalWorker
 from router.fleet.registry import Registry
-from router.fleet.role_planner import RolePlanner
 from router.fleet.worker_key import WorkerKey
 
 __all__ = [
@@ -25,15 +23,12 @@ __all__ = [
     "HealthChecks",
     "HealthRules",
     "LocalWorker",
-    "Patience",
     "Registry",
-    "RolePlanner",
     "ServedModel",
     "WorkerKey",
     "asking_client",
     "instance_of",
     "label_hosts",
     "normal_url",
-    "watch_links",
     "worker_id_of",
 ]

@@ -1,7 +1,7 @@
 """Worker URLs and the ids made from them.
 
-An id is ``host:port`` (and the base path, if there is one): readable in headers, logs and
-metrics, and the same on every replica without asking anybody.
+An id is ``host:port`` (and the base path, if any): readable in headers, logs and metrics, and the same on
+every replica.
 """
 
 import re
@@ -10,22 +10,16 @@ from urllib.parse import urlsplit
 from router.errors import ClientError
 
 _PLAIN = re.compile(r"[!-\[\]-~]+")
-"""Printable ASCII without the backslash: what goes into a request's head as it is. Other names of hosts
-are written in their ASCII form (``xn--...``)."""
+"""Printable ASCII without the backslash; host names may be in their ASCII form (``xn--...``)."""
 
 
 def normal_url(text: str) -> str:
-    """Check a worker's base URL and write it in one way: lower-case, with port, no trailing slash.
-
-    Raises:
-        ClientError: If it is not an http or https URL of a host.
-    """
+    """Normalise a worker's URL: lower case, with port, no trailing slash; may raise `ClientError`."""
     url = text.strip()
     if "://" not in url:
         url = f"http://{url}"
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts, origin = urlsplit(url), origin_of(url)
     except ValueError as error:
         raise _invalid(text) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -34,13 +28,19 @@ def normal_url(text: str) -> str:
         raise _invalid(text)
     if not all(0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
         raise _invalid(text)  # no resolver takes such a name
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = port if port is not None else (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+    return origin + parts.path.rstrip("/")
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL: lower case, IPv6 in brackets; may raise `ValueError`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def worker_id_of(url: str) -> str:
-    """The id of the worker at a `normal_url`."""
+    """Return the id of the worker at a `normal_url`."""
     return url.split("://", 1)[1]
 
 

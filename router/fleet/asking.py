@@ -1,20 +1,15 @@
-"""What the gateway itself asks workers: health, models, metrics, flushes, new roles.
+"""The gateway's own questions to workers: health, models, metrics, flushes, new roles.
 
     a question ──> the addresses ──> a connection of its own ──> one answer ──> closed, whatever happened
 
-Questions share nothing: no pool, no kept connection, no place in a queue. So nothing that happens to a
-question, cancelled at whatever moment, can keep another from being asked. (A pool leaked the places of
-requests that were cancelled while they connected, until none was left: encode/httpcore#1093.) A connection
-for each question costs little beside that: health checks of a worker are seconds apart, longer than engines
-keep connections.
+Questions share no pool, connection or queue, so a cancelled one cannot keep another from being asked (a pool
+leaked the places of requests cancelled while they connected: encode/httpcore#1093). Health checks of a worker
+are seconds apart, longer than engines keep connections.
 
-It trusts a worker no further than it must. It connects only where `router.destinations` allows, follows no
-redirect, obeys no proxy of the environment, and reads neither compressed nor endless answers: a few
-kilobytes could otherwise be unpacked to gigabytes here. One deadline holds for the whole of a question, so a
-worker that sends a byte now and then gains nothing.
-
-Health checks use the `Asker` itself, which costs a third of what httpx does. Everything else asks through an
-httpx client whose transport it is (`asking_client`): at most `AT_ONCE` questions at a time.
+A worker is trusted no further than necessary: connections only where `router.destinations` allows, no
+redirect, no proxy of the environment, neither compressed nor endless answers, one deadline for the whole
+question. Health checks use the `Asker` itself, at a third of the cost of httpx; all else an httpx client with
+the `Asker` as transport (`asking_client`): at most `AT_ONCE` at a time.
 """
 
 import asyncio
@@ -24,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 import httptools
@@ -37,17 +32,20 @@ ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
 SHARE_BYTES = 256 * 1024
-"""While all answers that are being read hold more than the first, none may be longer than the second: twice
-the metrics of an engine with one rank."""
+"""While incomplete answers hold more than `HELD_BYTES_MAX`, none may be longer than this: twice the metrics
+of an engine with one rank."""
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body, in bytes."""
 
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""Longest page of an engine, in bytes."""
+
 AT_ONCE = 128
-"""Questions at a time that go through httpx."""
+"""Questions at a time through httpx."""
 
 BYTES_MAX = "cacheway.bytes_max"
-"""Name of the extension of an httpx request that says how long its answer may be, if less than the most."""
+"""Extension of an httpx request with the bound on its answer, if below `ANSWER_BYTES_MAX`."""
 
 _LEFT_OUT = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"accept-encoding")
@@ -59,13 +57,7 @@ Lines = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker answered.
-
-    Attributes:
-        status: Its status.
-        lines: Its headers, names in lower case.
-        body: Its body; empty if only the head was asked for.
-    """
+    """A worker's answer, header names in lower case; the body is empty if only the head was asked for."""
 
     status: int
     lines: Lines
@@ -73,16 +65,16 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is one of success."""
+        """True for a 2xx status."""
         return 200 <= self.status < 300
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header of a name in lower case."""
+        """Return the first header of a name in lower case."""
         return next((value for key, value in self.lines if key == name), None)
 
 
 class AskError(Exception):
-    """A question got no answer."""
+    """The question got no answer."""
 
 
 class NotConnected(AskError):
@@ -90,11 +82,7 @@ class NotConnected(AskError):
 
 
 class TooLate(AskError):
-    """There was no answer in time.
-
-    Args:
-        connected: Whether there was a connection.
-    """
+    """The answer, or even the connection, did not come in time."""
 
     def __init__(self, *, connected: bool) -> None:
         super().__init__("no answer in time" if connected else "no connection in time")
@@ -102,51 +90,19 @@ class TooLate(AskError):
 
 
 class BadAnswer(AskError):
-    """The connection broke, or what came is no answer that is accepted."""
+    """The connection broke, or the answer is malformed."""
 
 
 class TooLong(BadAnswer):
-    """The answer is longer than is read."""
+    """The answer exceeds its bound."""
 
 
 class Compressed(BadAnswer):
     """The answer is compressed although that was not asked for."""
 
 
-class Asks(Protocol):
-    """Asks workers."""
-
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        lines: Lines = (),
-        body: bytes = b"",
-        bytes_max: int = ANSWER_BYTES_MAX,
-        head_only: bool = False,
-        begun: Callable[[], None] = ...,
-        connected: Callable[[float], None] = ...,
-    ) -> Answer:
-        """See `Asker.ask`."""
-
-    def rebuild(self) -> None:
-        """Begin anew: forget everything that questions might share, and end those under way."""
-
-
-def _nobody_listens(*_: object) -> None:
-    return None
-
-
 class Asker:
-    """Asks workers, each question on a connection of its own.
-
-    Args:
-        destinations: Where it may connect to.
-        tls: How https workers are talked to.
-        key_at: Returns the bearer token that may be shown at a URL (`router.fleet.worker_key`).
-    """
+    """Questions, each on a connection of its own; `key_at` returns the key that may be shown at a URL."""
 
     def __init__(
         self,
@@ -159,20 +115,11 @@ class Asker:
         self._destinations = destinations
         self._tls = tls
         self._open: set[_Question] = set()
-        self._held = _Held()
-
-    @property
-    def open(self) -> int:
-        """Questions that have a connection, or are getting one."""
-        return len(self._open)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of answers that are not complete yet."""
-        return self._held.bytes
+        self.held_bytes = 0
+        """Bytes of incomplete answers."""
 
     def rebuild(self) -> None:
-        """Break off all questions, and forget which lookups of names are under way."""
+        """End all questions, and forget the lookups of names under way."""
         self._destinations.forget_lookups()
         for question in tuple(self._open):
             question.give_up(BadAnswer("it was broken off: questions were stuck"))
@@ -187,8 +134,8 @@ class Asker:
         body: bytes = b"",
         bytes_max: int = ANSWER_BYTES_MAX,
         head_only: bool = False,
-        begun: Callable[[], None] = _nobody_listens,
-        connected: Callable[[float], None] = _nobody_listens,
+        begun: Callable[[], None] = lambda *_: None,
+        connected: Callable[[float], None] = lambda *_: None,
     ) -> Answer:
         """Ask once.
 
@@ -198,10 +145,10 @@ class Asker:
             timeout_s: For all of it, from the lookup of its name to the last byte.
             lines: Headers beside those of the connection, ``accept-encoding`` and the worker's key.
             body: Sent as it is.
-            bytes_max: A longer body is no answer.
+            bytes_max: Longest body that is accepted.
             head_only: Do not read the body.
             begun: Called when the first connection attempt begins.
-            connected: Told how long it took to connect, in seconds; without TLS's handshake.
+            connected: Called with the seconds that connecting took, without TLS's handshake.
 
         Raises:
             AskError: There was no answer; its class says why.
@@ -220,7 +167,7 @@ class Asker:
             )
         except ValueError as error:
             raise NotConnected(str(error)) from None
-        question = _Question((head, body), bytes_max, self._held, head_only=head_only)
+        question = _Question(self, (head, body), bytes_max, head_only=head_only)
         self._open.add(question)
         try:
             async with asyncio.timeout(timeout_s):
@@ -229,7 +176,7 @@ class Asker:
                 await self._connect(question, addresses, port, host if secure else None, connected)
                 return await question.answered
         except TimeoutError:
-            # Of the clock; one of the system would have become `NotConnected`.
+            # The deadline's; the system's own is `NotConnected` already.
             raise TooLate(connected=question.is_connected) from None
         except (OSError, UnicodeError) as error:
             raise NotConnected(str(error) or type(error).__name__) from error
@@ -262,7 +209,6 @@ class Asker:
         tls_name: str | None,
         connected: Callable[[float], None],
     ) -> None:
-        """Connect to the first address that answers, and send."""
         loop = asyncio.get_running_loop()
         for address in addresses:
             began_s = time.monotonic()
@@ -276,7 +222,7 @@ class Asker:
                     await loop.create_connection(
                         lambda: question, sock=sock, ssl=self._tls, server_hostname=tls_name
                     )
-            except TimeoutError as error:  # the system's own; that of the clock comes as a cancellation
+            except TimeoutError as error:  # the system's own; the deadline's comes as a cancellation
                 if address == addresses[-1]:
                     raise NotConnected(str(error) or "no answer to the connection attempt") from error
             except OSError:
@@ -288,7 +234,6 @@ class Asker:
 
 @lru_cache(maxsize=16_384)
 def _parts(url: str) -> SplitResult:
-    """The parts of a URL; the same ones are asked again and again."""
     return urlsplit(url)
 
 
@@ -304,42 +249,15 @@ async def _connected_socket(loop: asyncio.AbstractEventLoop, address: str, port:
     return sock
 
 
-class _Held:
-    """How many bytes of answers are held that are not complete yet."""
-
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-
 class _Question(asyncio.Protocol):
     """The protocol of one connection, which carries one question."""
 
-    __slots__ = (
-        "_body",
-        "_bytes_left",
-        "_chunked",
-        "_framing_bytes",
-        "_head_only",
-        "_held",
-        "_length",
-        "_lines",
-        "_over",
-        "_parser",
-        "_pieces",
-        "_status",
-        "_transport",
-        "answered",
-        "is_connected",
-    )
-
-    def __init__(self, pieces: tuple[bytes, bytes], bytes_max: int, held: _Held, *, head_only: bool) -> None:
+    def __init__(self, asker: Asker, pieces: tuple[bytes, bytes], bytes_max: int, *, head_only: bool) -> None:
         self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.is_connected = False
         self._pieces = pieces
         self._bytes_left = bytes_max
-        self._held = held
+        self._asker = asker
         self._head_only = head_only
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
@@ -352,29 +270,27 @@ class _Question(asyncio.Protocol):
         self._body = bytearray()
 
     def close(self) -> None:
-        """Close at once; nothing is told any more. Idempotent."""
+        """Close at once, silently. Idempotent."""
         self._over = True
-        self._held.bytes -= len(self._body)
+        self._asker.held_bytes -= len(self._body)
         self._body = bytearray()
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
         if self.answered.done():
             if not self.answered.cancelled():
-                self.answered.exception()  # nobody may have waited for it
+                self.answered.exception()  # perhaps never awaited
         else:
             self.answered.cancel()
 
     def give_up(self, error: AskError) -> None:
-        """Let who waits hear why there is no answer."""
         if not self.answered.done():
             self.answered.set_exception(error)
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the question."""
-        if self._over:  # given up in the very moment
+        if self._over:  # closed while it connected
             transport.abort()  # type: ignore[attr-defined]
             return
         self._transport = transport
@@ -385,7 +301,6 @@ class _Question(asyncio.Protocol):
             self._transport.write(body)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
         if self.answered.done():
             return
         self._framing_bytes += len(data)
@@ -400,7 +315,7 @@ class _Question(asyncio.Protocol):
             self.give_up(BadAnswer("more head or framing than is accepted"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A body without a length ends here; anything else breaks here."""
+        """End a body without a length; fail anything else."""
         if self._status and self._length is None and not self._chunked and exc is None:
             self._tell()
         why = "the connection ended before the answer" if exc is None else f"the connection broke: {exc}"
@@ -409,7 +324,6 @@ class _Question(asyncio.Protocol):
     # Parser callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header."""
         name = name.lower()
         if self._status:  # a trailer
             return
@@ -420,7 +334,7 @@ class _Question(asyncio.Protocol):
         self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Judge the head; skip those of interim answers."""
+        """Check the head; skip interim answers."""
         status = self._parser.get_status_code()
         if self._status or status < 200:
             self._lines, self._length, self._chunked = [], None, False
@@ -434,16 +348,16 @@ class _Question(asyncio.Protocol):
             self._tell()
 
     def on_body(self, data: bytes) -> None:
-        """Collect a piece of the body."""
         self._framing_bytes = 0
         self._bytes_left -= len(data)
-        if self._bytes_left < 0 or (self._held.bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES):
+        if self._bytes_left < 0 or (
+            self._asker.held_bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES
+        ):
             raise TooLong("the answer is longer than is read")
-        self._held.bytes += len(data)
+        self._asker.held_bytes += len(data)
         self._body += data
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
         if self._status:
             self._tell()
 
@@ -453,9 +367,7 @@ class _Question(asyncio.Protocol):
 
 
 class _Transport(httpx.AsyncBaseTransport):
-    """Lets an httpx client ask through an `Asker`."""
-
-    def __init__(self, asker: Asks) -> None:
+    def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -492,16 +404,25 @@ class _Transport(httpx.AsyncBaseTransport):
         return httpx.Response(answer.status, headers=list(answer.lines), content=answer.body)
 
 
-def asking_client(asker: Asks, *, timeout_s: float) -> httpx.AsyncClient:
-    """Make an httpx client that asks through an asker; close it in the end.
-
-    Args:
-        asker: Asks.
-        timeout_s: Of each question, where the caller does not say otherwise.
-    """
+def asking_client(asker: Asker, *, timeout_s: float) -> httpx.AsyncClient:
+    """Make an httpx client that asks through an asker; the timeout is the default of each question."""
     return httpx.AsyncClient(
-        transport=_Transport(asker),
-        timeout=timeout_s,
-        trust_env=False,
-        follow_redirects=False,
+        transport=_Transport(asker), timeout=timeout_s, trust_env=False, follow_redirects=False
     )
+
+
+async def page(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes | None:
+    """Return a worker's successful answer to GET; None on any failure, or after the timeout."""
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            client.stream("GET", url, timeout=timeout_s, extensions={BYTES_MAX: PAGE_BYTES_MAX}) as answer,
+        ):
+            async for data in answer.aiter_bytes():
+                body += data
+                if len(body) > PAGE_BYTES_MAX:
+                    return None
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None
+    return bytes(body) if answer.is_success else None

@@ -1,38 +1,20 @@
-"""Changes of workers, said again where another replica replaced the entry without knowing of them.
+"""Changes of workers by operators and by this gateway: an entry names the changed fields only.
 
-A worker's entry in the log is replaced whole, and says whose changes are in it (`WorkerPut.knows`). Two
-replicas may change different things of a worker within the milliseconds that the log takes: the newer entry
-wins, and does not hold what the older one changed. Who said that sees it, and says it again of the newer one.
-
-    one    drains: {one: 2} ────────────────────> drains, role: {one: 4, two: 3}
-    two                  role: {two: 3}
+Any number of replicas may change one worker at the same time: entries are merged field by field and label by
+label (`policies.state.worker_fields`).
 """
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from policies import OpRefused, Worker, WorkerPut
+from policies import Worker, WorkerPut
 from router.fleet.discovered import kept
-from router.shared import LogPort
-
-logger = logging.getLogger(__name__)
-
-INSIST_US = 600_000_000
-"""How long after a change an entry may come whose author did not know of it: as long as Redis may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be otherwise; None leaves a property as it is.
-
-    Attributes:
-        role: ``plain``, ``prefill``, ``decode`` or ``encode``.
-        draining: Whether it takes no new requests.
-        capacity_tokens: KV capacity.
-        labels: All that it is to have, but for what discovery notes.
-        leaving: Whether it is to be removed when it has drained; only counts while it drains.
-    """
+    """New properties; None leaves one as it is. `leaving` removes a draining worker when it has drained."""
 
     role: str | None = None
     draining: bool | None = None
@@ -40,123 +22,25 @@ class Change:
     labels: Mapping[str, str] | None = None
     leaving: bool | None = None
 
+    def of(self, worker: Worker, now_us: int, replica: str) -> WorkerPut:
+        """Return what to publish.
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    change: Change
-    at_us: int
-    before: Mapping[str, str]
-    """The labels that it had."""
-
-
-class Changes:
-    """Says changes to all replicas.
-
-    Args:
-        log: Where changes are published.
-    """
-
-    def __init__(self, log: LogPort) -> None:
-        self._publish = log.publish
-        self._now_us = log.now_us
-        self._replica = log.replica
-        self._said: dict[str, _Said] = {}
-        """What was last said of each worker."""
-
-    def say(self, worker: Worker, change: Change) -> None:
-        """Change a worker for all replicas.
-
-        Raises:
-            OpRefused: The change has a value beyond its bounds. It is neither made nor said again.
+        Args:
+            worker: As it is known.
+            now_us: Log time.
+            replica: Id of this replica.
         """
-        put = self._put(worker, change)
-        said = self._said.get(worker.worker_id)
-        before: Mapping[str, str] = worker.labels
-        if said is not None and said.at_us == worker.version[0]:
-            change, before = _both(said.change, change), said.before
-        self._publish(put)
-        self._said[worker.worker_id] = _Said(change, put.at_us, before)
-
-    def insist(self, workers: Iterable[Worker]) -> None:
-        """Say again what was said of workers whose entries were replaced by somebody who did not know it."""
-        if not self._said:
-            return
-        since_us = self._now_us() - INSIST_US
-        self._said = {worker_id: said for worker_id, said in self._said.items() if said.at_us > since_us}
-        for worker in workers:
-            said = self._said.get(worker.worker_id)
-            if said is None or said.at_us <= max(worker.knows.get(self._replica, 0), worker.knows.get("", 0)):
-                continue
-            change = _on(worker, said)
-            put = self._put(worker, change)
-            if _content(put) == _content(worker):
-                del self._said[worker.worker_id]
-                continue
-            before = worker.labels
-            try:
-                self._publish(put)
-            except OpRefused as error:  # with what another replica changed it exceeds a bound, as of labels
-                del self._said[worker.worker_id]
-                logger.warning(
-                    "a change of a worker is dropped: it cannot be made beside another replica's change",
-                    extra={
-                        "event": "worker.change_dropped",
-                        "worker_id": worker.worker_id,
-                        "reason": str(error),
-                    },
-                )
-                continue
-            self._said[worker.worker_id] = _Said(change, put.at_us, before)
-            logger.info(
-                "a change of a worker is said again: another replica did not know of it",
-                extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
-            )
-
-    def _put(self, worker: Worker, change: Change) -> WorkerPut:
-        at_us = max(self._now_us(), worker.version[0] + 1)
-        drains = worker.draining if change.draining is None else change.draining
-        labels = worker.labels if change.labels is None else change.labels
-        # What is older nobody says again.
-        knows = {name: known_us for name, known_us in worker.knows.items() if known_us > at_us - INSIST_US}
-        return WorkerPut(
-            worker.worker_id,
-            at_us,
-            self._replica,
-            worker.url,
-            worker.role if change.role is None else change.role,
-            drains,
-            worker.capacity_tokens if change.capacity_tokens is None else change.capacity_tokens,
-            kept(worker.labels, labels, drain_said=change.draining is not None),
-            (worker.drain_us or at_us) if drains else 0,
-            drains and (worker.leaving if change.leaving is None else change.leaving),
-            {**knows, self._replica: at_us},
-        )
-
-
-def _content(entry: Worker | WorkerPut) -> tuple[object, ...]:
-    return entry.role, entry.draining, entry.capacity_tokens, entry.labels, entry.leaving
-
-
-def _both(first: Change, then: Change) -> Change:
-    """Two changes as one."""
-    return Change(
-        first.role if then.role is None else then.role,
-        first.draining if then.draining is None else then.draining,
-        first.capacity_tokens if then.capacity_tokens is None else then.capacity_tokens,
-        first.labels if then.labels is None else then.labels,
-        first.leaving if then.leaving is None else then.leaving,
-    )
-
-
-def _on(worker: Worker, said: _Said) -> Change:
-    """A change of labels that leaves what was done to others meanwhile."""
-    change = said.change
-    if change.labels is None:
-        return change
-    labels = {
-        name: value
-        for name, value in worker.labels.items()
-        if name in change.labels or said.before.get(name) != value
-    }
-    labels |= {name: value for name, value in change.labels.items() if said.before.get(name) != value}
-    return Change(change.role, change.draining, change.capacity_tokens, labels, change.leaving)
+        fields: dict[str, Any] = {}
+        if self.role is not None:
+            fields["role"] = self.role
+        if self.capacity_tokens is not None:
+            fields["capacity_tokens"] = self.capacity_tokens
+        drains = worker.draining
+        if self.draining is not None:
+            drains = fields["draining"] = self.draining
+            fields["drain_us"] = (worker.drain_us or now_us) if drains else 0
+        if self.leaving is not None or self.draining is False:
+            fields["leaving"] = drains and bool(self.leaving)
+        labels = worker.labels if self.labels is None else self.labels
+        labels = kept(worker.labels, labels, drain_said=self.draining is not None)
+        return worker.changed(now_us, replica, labels, **fields)

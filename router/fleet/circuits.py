@@ -1,11 +1,9 @@
-"""Acts on what `policies.Breaker` decides: publishes it, logs it, and says who may not be dispatched to.
+"""Carries out what `policies.Breaker` decides: publishes, logs, and filters the workers for dispatch.
 
-Circuits are shared state; this replica's part in them (failures it counted, its probe) is in the worker's
-`Breaker`. Each transition is one log line in the gateway, by the replica that caused it. While all
-circuits are closed nothing here costs anything.
-
-Of the workers that may take a request at most a share is ejected (`BreakerRules.spared`). The others are
-*spared*: they take requests although their circuits are open, and are probed in their turn all the same.
+Circuits are shared state; this replica's part in them (failures that it counted, its probe) is in the
+worker's `Breaker`. Closed circuits cost nothing here. At most a share of the candidates is ejected
+(`BreakerRules.spared`). The others are *spared*: they take requests although their circuits are open, and are
+probed in turn all the same.
 """
 
 import logging
@@ -22,41 +20,36 @@ logger = logging.getLogger(__name__)
 
 Slots = NDArray[np.intp]
 
-KEPT_MAX = 100
-"""Lists of slots (one per model) that are kept without those that are refused."""
+CACHED_MAX = 100
+"""Lists of slots (one per model) with cached results."""
 
 RANKS_US = 1_000_000
-"""How long the turns to probe are kept: replicas come and go in the meantime."""
+"""Time for which the turns to probe are cached: replicas come and go."""
 
 
 class Circuits:
     """The circuits of the workers, as this replica moves and obeys them."""
 
-    def __init__(
-        self,
-        fleet: FleetState,
-        log: LogPort,
-        rules: BreakerRules,
-    ) -> None:
+    def __init__(self, fleet: FleetState, log: LogPort, rules: BreakerRules) -> None:
         self._fleet = fleet
-        self._publish = log.publish
-        self._replica = log.replica
+        self._log = log
         self._replicas = log.replicas
         self._rules = rules
         self._revision = -1
         self._stale_us = 0
         self._refused = np.zeros(0, dtype=np.intp)
         self.spared: set[int] = set()
-        """Slots of ejected workers that take requests all the same, since too many are ejected."""
+        """Slots of ejected workers that take requests, since too many are ejected."""
         self._logged_spared: set[int] = set()
-        self._kept: dict[int, tuple[Slots, Slots]] = {}
+        self._cached: dict[int, tuple[Slots, Slots]] = {}
 
     def breaker(self, worker_id: str) -> Breaker | None:
         """This replica's part in a new worker's circuit; None if circuits are turned off."""
-        return None if self._rules.disable_circuit_breaker else Breaker(self._rules, worker_id, self._replica)
+        off = self._rules.disable_circuit_breaker
+        return None if off else Breaker(self._rules, worker_id, self._log.replica)
 
     def use(self, rules: BreakerRules, workers: Iterable[LocalWorker]) -> None:
-        """Move and obey circuits by other rules from now on."""
+        """Apply other rules from now on."""
         self._rules = rules
         self._revision = -1
         for local in workers:
@@ -72,36 +65,35 @@ class Circuits:
 
     def state(self, local: LocalWorker) -> Circuit:
         """The state of a worker's circuit."""
-        known = self.of(local)
-        return Circuit.CLOSED if known is None else known.state
+        circuit = self.of(local)
+        return Circuit.CLOSED if circuit is None else circuit.state
 
     def allowed(self, slots: Slots, now_us: int) -> Slots:
-        """Of some workers, those that this replica may dispatch to now: the same array until that changes."""
+        """Return the slots that this replica may dispatch to now: the same array until that changes."""
         if not self._fleet.circuits.tripped or self._rules.disable_circuit_breaker:
             return slots
         if self._revision != self._fleet.circuits.revision or now_us >= self._stale_us:
             self._rank(now_us)
-        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
-        if kept is None or kept[0] is not slots:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            kept = self._kept[id(slots)] = (slots, self._without_refused(slots))
-        return kept[1]
+        cached = self._cached.get(id(slots))  # see `policies.fleet.columns`
+        if cached is None or cached[0] is not slots:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
+            cached = self._cached[id(slots)] = (slots, self._without_refused(slots))
+        return cached[1]
 
     def _without_refused(self, slots: Slots) -> Slots:
-        """Of some workers, those that are not ejected, and those that are spared since too many are."""
+        """Drop ejected workers, but spare some if too many are."""
         refused = slots[np.isin(slots, self._refused)]
         spared = self._rules.spared(len(slots), len(refused))
         if spared:
             tripped = self._fleet.circuits.tripped
-            # Those that were ejected first have had most time to recover; every replica spares the same.
+            # The first that were ejected have had most time to recover; every replica spares the same.
             ranked = sorted(refused.tolist(), key=lambda slot: (tripped[slot].until_us, tripped[slot].worker))
             self._spare(ranked[:spared])
             refused = np.array(ranked[spared:], dtype=np.intp)
         return slots[~np.isin(slots, refused)]
 
     def _spare(self, slots: list[int]) -> None:
-        """Note that workers take requests although they are ejected; logged once for each open circuit."""
         self.spared.update(slots)
         for slot in slots:
             if slot not in self._logged_spared:
@@ -112,56 +104,56 @@ class Circuits:
         self._logged_spared.update(slots)
 
     def dispatched(self, local: LocalWorker, now_us: int) -> None:
-        """A request is about to be sent; to a worker that is spared it is no probe."""
-        if self._fleet.circuits.tripped and local.breaker is not None:
-            known = self._fleet.circuits.tripped.get(local.worker.slot)
-            if known is not None and now_us < probe_from_us(known, self._replica, self._replicas()):
+        """Note a request about to be sent; to a spared worker it is no probe."""
+        tripped = self._fleet.circuits.tripped
+        if tripped and local.breaker is not None:
+            circuit, log = tripped.get(local.worker.slot), self._log
+            if circuit is not None and now_us < probe_from_us(circuit, log.replica, self._replicas()):
                 return
             self._move(local, local.breaker.dispatched(self.of(local), now_us), "the wait is over")
 
     def succeeded(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
-        """A worker answered what was sent at ``sent_us``."""
+        """Note a success of a request sent at ``sent_us``."""
         breaker = local.breaker
         if breaker is not None and (breaker.failures or self._fleet.circuits.tripped):
             self._move(local, breaker.succeeded(self.of(local), now_us, sent_us), "probes succeeded")
 
     def failed(self, local: LocalWorker, now_us: int, sent_us: int, reason: str) -> None:
-        """A worker failed what was sent at ``sent_us``."""
+        """Note a failure of a request sent at ``sent_us``."""
         if local.breaker is not None:
             self._move(local, local.breaker.failed(self.of(local), now_us, sent_us), reason)
 
     def restarted(self, local: LocalWorker, now_us: int) -> None:
-        """Another process is behind a worker, and it is well: it need not wait to be probed."""
+        """Close the circuit of a healthy worker with a new process, without a probe."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             self._move(local, local.breaker.restarted(self.of(local), now_us), "restarted")
 
     def released(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
-        """What was sent at ``sent_us`` is over, with an outcome or without."""
+        """Note the end of a request sent at ``sent_us``, with an outcome or without."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             self._move(local, local.breaker.released(self.of(local), now_us, sent_us), "no outcome")
 
     def _rank(self, now_us: int) -> None:
-        """Work out to whom this replica may not dispatch now, and until when that holds."""
+        """Find the workers that this replica may not dispatch to now, and until when that holds."""
         replicas, refused, stale_us = self._replicas(), [], now_us + RANKS_US
-        for slot, known in self._fleet.circuits.tripped.items():
-            from_us = known.until_us
-            if from_us <= now_us:  # whose turn it is matters only when the wait is over
-                from_us = probe_from_us(known, self._replica, replicas)
+        for slot, circuit in self._fleet.circuits.tripped.items():
+            from_us = circuit.until_us
+            if from_us <= now_us:  # turns to probe matter only after the wait
+                from_us = probe_from_us(circuit, self._log.replica, replicas)
             if from_us > now_us:
                 refused.append(slot)
                 stale_us = min(stale_us, from_us)
         self._refused, self._stale_us = np.array(refused, dtype=np.intp), stale_us
         self._revision = self._fleet.circuits.revision
-        self._kept.clear()
+        self._cached.clear()
         self.spared = set()
         self._logged_spared &= self._fleet.circuits.tripped.keys()
 
     def _move(self, local: LocalWorker, op: CircuitSet | None, reason: str) -> None:
-        """Tell everybody, and log it if the state is another one."""
         if op is None or local.removed:
             return
         before = self.state(local)
-        self._publish(op)
+        self._log.publish(op)
         if op.state is before:
             return
         event, level = _LINES[op.state]
@@ -173,7 +165,7 @@ class Circuits:
                 "event": event,
                 "worker_id": local.worker.worker_id,
                 "reason": reason,
-                "replica": self._replica,
+                "replica": self._log.replica,
                 "successes": op.successes,
             },
         )

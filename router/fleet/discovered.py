@@ -1,16 +1,12 @@
-"""Labels that say how a worker came, which the gateway alone writes.
+"""Labels of a worker's origin, which only the gateway writes.
 
-    discovered   kubernetes:NAMESPACE/POD                                  for people, and to tell whose it is
+    discovered   kubernetes:NAMESPACE/POD                                  for people, and to tell its owner
     discovery    {"uid", "version", "scope", "drained", "said"} as JSON    for the replicas among each other
     registered   encoder                                                   it registered itself, and may leave
 
-A worker's entry in the log is replaced whole, by discovery on several replicas, by people and by the slow
-loop. The note says which state of the pod is in it already: who knows an older one leaves it alone, and who
-knows a newer one changes what the pod changed, and nothing else. So nobody needs a leader, a replica whose
-view is old does no harm, and what people say stays.
-
-Who changes a worker by hand keeps these labels (`kept`), cannot add one of them, and takes over its drain:
-discovery ends only drains that are its own.
+The note in a worker's entry holds the version of the pod that is in the entry: a replica
+with an older view leaves it alone, one with a newer view changes only what the pod changed, so no leader is
+needed. A manual change keeps these labels (`kept`) and takes over the drain.
 """
 
 from collections.abc import Mapping
@@ -24,13 +20,13 @@ ORIGIN_LABELS = frozenset((DISCOVERED_LABEL, NOTE_LABEL, REGISTERED_LABEL))
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of the pod behind a worker.
+    """The pod behind a worker, as of its last operation.
 
     Attributes:
-        uid: Of the pod: another pod at the same address, or with the same name, has another one.
-        version: Its ``resourceVersion`` when this was said; they are ordered (KEP-5504).
-        scope: Who looks after it (`router.discovery.Selection.scope`).
-        drained: Why discovery drains it: ``not_ready`` or ``deleting``; empty if it does not.
+        uid: Of the pod; another pod at the same address or with the same name has another one.
+        version: Its ``resourceVersion``; they are ordered (KEP-5504).
+        scope: Of the selection that manages it (`router.discovery.Selection.scope`).
+        drained: Reason of discovery's drain: ``not_ready`` or ``deleting``; empty for none.
         said: Role, capacity and labels as the pod had them.
     """
 
@@ -46,12 +42,12 @@ _decoder = msgspec.json.Decoder(Note)
 
 
 def note_text(note: Note) -> str:
-    """The label's value."""
+    """Encode a note as the label's value."""
     return _encoder.encode(note).decode()
 
 
 def note_of(labels: Mapping[str, str]) -> Note | None:
-    """The note at a worker; None if discovery did not make it, or the note cannot be read."""
+    """Decode a worker's note; None if discovery did not make the worker, or the note cannot be read."""
     text = labels.get(NOTE_LABEL)
     if text is None or DISCOVERED_LABEL not in labels:
         return None
@@ -62,13 +58,7 @@ def note_of(labels: Mapping[str, str]) -> Note | None:
 
 
 def kept(known: Mapping[str, str], labels: Mapping[str, str], *, drain_said: bool) -> dict[str, str]:
-    """Labels that somebody gives a worker by hand, with those that say how it came.
-
-    Args:
-        known: Those that it has.
-        labels: Those that it is to have.
-        drain_said: Whether they also say whether it drains, which is theirs from then on.
-    """
+    """Merge a manual change's labels with those of origin; `drain_said` makes the drain manual, too."""
     origin = {name: known[name] for name in (REGISTERED_LABEL,) if name in known}
     note = note_of(known)
     if note is not None:

@@ -1,12 +1,10 @@
-"""What an engine says about itself, read leniently: formats drift between versions (`wire.md` 3).
+"""An engine's own description, read leniently: formats drift between versions (`wire.md` 3).
 
-GET /v1/models         which models it serves, and how long their context may be
-GET /metrics           when the process started (``process_start_time_seconds``, while prometheus-client is
-                       not told to gather several processes)
+GET /v1/models    models, and their longest context GET /metrics      start of the process
+(``process_start_time_seconds``, unless prometheus-client gathers many)
 
-The rest each engine says in its own way (`router.engines`). A number beyond `radix.bounds`, or a name that is
-none, is as good as not said: what goes on from here to the log, to clients and to the admin API can be
-written there.
+`router.engines` reads the rest. A number beyond `radix.bounds` or an unusable name counts as missing, so that
+the log, clients and the admin API can hold the result.
 """
 
 import re
@@ -18,7 +16,7 @@ from typing import Any
 from radix import TEXT_CHARS_MAX, TOKENS_MAX, is_name, sane_whole
 
 MODELS_MAX = 4096
-"""Models of one worker, its adapters among them; what is listed behind them is left out."""
+"""Most models of one worker, adapters included; further ones are left out."""
 
 _START_TIME = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?[ \t]+(\S+)", re.MULTILINE)
 
@@ -28,11 +26,9 @@ class ServedModel:
     """One entry of a worker's ``/v1/models``.
 
     Attributes:
-        model_id: The name requests use.
-        max_model_len: Longest context in tokens; 0 if the engine does not say.
-        owned_by: As reported, for the merged list.
-        root: The base model (LoRA adapters name their base as ``parent`` or ``root``).
-        parent: The base model of a LoRA adapter; empty for what is none.
+        max_model_len: Longest context in tokens; 0 if unknown.
+        root: Base model (LoRA adapters name theirs as ``parent`` or ``root``).
+        parent: Base model of a LoRA adapter; else empty.
     """
 
     model_id: str
@@ -65,15 +61,14 @@ def served_models(answer: Any) -> tuple[ServedModel, ...]:
 
 
 def _text(value: object) -> str:
-    """A text that an engine says, such as a path; empty if it is none that can be written."""
     sound = isinstance(value, str) and len(value) <= TEXT_CHARS_MAX and value.isprintable()
     return str(value) if sound else ""
 
 
 def cached_as(models: Sequence[ServedModel], name: str) -> str | None:
-    """Under which name an engine caches what requests call ``name``; None if it does not serve that.
+    """Name under which an engine caches requests for ``name``; None if it does not serve that.
 
-    An adapter has a cache of its own. Other names of one model share the cache, known by the first of them.
+    An adapter has a cache of its own. Other names of one model share the cache of the first of them.
     """
     for served in models:
         if served.model_id == name:
@@ -86,7 +81,7 @@ def cached_as(models: Sequence[ServedModel], name: str) -> str | None:
 
 
 def started_unix_ms(metrics: str) -> int:
-    """When the process started, by its own clock, in milliseconds; 0 if its metrics do not say."""
+    """Start of the process by its own clock, in milliseconds; 0 if its metrics do not report it."""
     found = _START_TIME.search(metrics)
     try:
         started_unix_s = float(found.group(1)) if found is not None else 0.0

@@ -1,13 +1,10 @@
-"""What an engine's ``/metrics`` says of its load, found without reading the rest: 100 KB, mostly histograms.
+"""An engine's load from its ``/metrics``, without parsing the rest: 100 KB, mostly histograms.
 
-`router.engines` names the metrics. All engines count as held what running requests use: a cached block that
-nobody uses is free (vLLM v1/core/block_pool.py ``get_usage``: its blocks are in the free queue; SGLang
-scheduler ``_get_token_info``: evictable tokens are not used). What an engine says may be seconds old when we
-ask.
-
-A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM ``engine``), and where SGLang is told to
-report for all schedulers, one per tensor-parallel rank of each, all alike. So requests are summed over
-ranks, the greatest of each, and shares averaged. A value that no engine has (`radix.bounds`) is not said.
+Blocks of running requests are held, unused cached ones free (vLLM v1/core/block_pool.py ``get_usage``; SGLang
+scheduler ``_get_token_info``). A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM
+``engine``), and one per tensor-parallel rank of each, all alike, if SGLang reports for all schedulers. So
+requests are summed over ranks, the greatest of each, and shares averaged. A value beyond `radix.bounds`
+counts as missing.
 """
 
 import re
@@ -22,20 +19,14 @@ _WAITING = tuple(load.waiting for load in _LOADS)
 _SHARES = tuple(name for load in _LOADS for name in load.shares)
 
 RATIO_MAX = 2.0
-"""Share of its capacity that an engine may hold: a rounding or an overcommitted pool beyond 1."""
+"""Greatest share of its capacity that an engine may hold: a rounding or an overcommitted pool beyond 1."""
 
 _RANK = re.compile(rb'[{,](?:dp_rank|engine)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What one page says.
-
-    Attributes:
-        running: Requests in its batch; -1 if it does not say.
-        waiting: Requests in its own queue; -1 if it does not say.
-        kv_ratio: Share of its KV capacity that running requests hold; -1 if it does not say.
-    """
+    """Requests running and waiting, and share of KV capacity that running ones hold; -1 if missing."""
 
     running: int = -1
     waiting: int = -1
@@ -43,7 +34,7 @@ class EngineLoad:
 
 
 def engine_load(page: bytes) -> EngineLoad | None:
-    """Read the load from a page of metrics; None if it says nothing of it."""
+    """Read the load from a page of metrics; None if it has none."""
     page = b"\n" + page
     running, waiting = _total(page, _RUNNING), _total(page, _WAITING)
     ratio = _kv_ratio(page)
@@ -73,7 +64,7 @@ def _kv_ratio(page: bytes) -> float:
 
 
 def _by_rank(page: bytes, name: bytes, most: float) -> dict[bytes, float]:
-    """The samples of a metric, 0 to ``most``, by data-parallel rank, the greatest of each."""
+    """Samples of a metric, 0 to ``most``, by data-parallel rank, the greatest of each."""
     ranks: dict[bytes, float] = {}
     start = page.find(b"\n" + name + b"{")
     if start < 0:
@@ -92,7 +83,7 @@ def _by_rank(page: bytes, name: bytes, most: float) -> dict[bytes, float]:
 
 
 def _number(words: list[bytes], most: float) -> float:
-    """The value of a sample, which may have a time behind it; -1 if it is none that counts anything."""
+    """Value of a sample, perhaps with a time behind it; -1 if it is out of range or no number."""
     try:
         return sane_real(float(words[0]), most)
     except (ValueError, IndexError):

@@ -1,20 +1,13 @@
-"""Looks at the workers' ``/metrics`` and tells all replicas what they say of their load.
+"""Reads the workers' ``/metrics`` and publishes their load. One loop per replica, started by `router.app`.
 
-One loop per replica, started by `router.app`. A worker is due when the newest report of it, whoever made it,
-is an interval old, and the replica whose turn it is (`policies.turn_of`) looks. If it does not, because it
-cannot reach the worker or has just died, the next in turn does two intervals later, and so on: nothing is
-agreed upon, and nobody is waited for.
+A worker is due when its newest report, of any replica, is an interval old; the replica in turn
+(`policies.turn_of`) reads, the next in turn two intervals later, and so on. Only workers with requests in
+flight are read, and those without a report: any other worker may be given requests
+(`policies.fleet.admission`).
 
-Only workers with something in flight are looked at, and those of which nothing is known yet: a worker
-without our work may always be given some, whatever it says (`policies.fleet.admission`).
-
-What a page says may be seconds old (`router.fleet.engine_load`). Requests that have ended since would look
-like somebody else's, and a worker that has just become free like one that is full. So with a report goes
-the most that was in flight at this look and the one before, and what is taken for foreign is so at least.
-
-A page that does not come, or says nothing, harms nobody: it is counted, and the worker is left alone for a
-while, since most likely its engine has no metrics. The loop never ends; what goes wrong in it unexpectedly
-is logged, and counts as a page that did not come.
+A page may be seconds old: requests that ended since would look foreign, and a free worker full. So a report
+carries the most that was in flight at this look and the one before; foreign work is what exceeds that. A
+missing or silent page, or an unexpected error, is counted, and the worker is left alone for a while.
 """
 
 import asyncio
@@ -22,12 +15,12 @@ import logging
 
 import httpx
 
-from policies import AdmissionRules, Reported, turn_of
+from policies import AdmissionRules, Reported
 from radix import TOKENS_MAX, whole
+from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.engine_load import EngineLoad, engine_load
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.pages import page
 
 logger = logging.getLogger(__name__)
 
@@ -38,52 +31,29 @@ AT_ONCE = 16
 """Pages that are read at the same time."""
 
 TURN_INTERVALS = 2
-"""After so many more intervals the next replica in turn looks."""
+"""Intervals after which the next replica in turn reads."""
 
 LEFT_ALONE_INTERVALS = 10
-"""A worker whose page did not come, or said nothing, is left alone for so long."""
+"""Intervals for which a worker with a missing or silent page is left alone."""
 
 TICKS = 5
 TICK_S_MAX = 5.0
-"""How often in an interval it is asked who is due; and how long it takes at most until another one counts."""
+"""Looks for due workers: `TICKS` in an interval, at most this many seconds apart."""
 
 OFF_S = 1.0
-"""So often it is asked whether it is still off."""
+"""Seconds between two checks if it is still off."""
 
 
 class EngineMetrics:
-    """The loop.
-
-    Args:
-        core: The workers, and what is in flight there.
-        client: Asks them.
-        rules: How often.
-        timeout_s: A page that takes longer does not come.
-
-    Attributes:
-        rules, timeout_s: As given; others take their place when settings change.
-        reports: Pages that said something of a load.
-        failures: Pages that did not come, or said nothing of it.
-    """
+    """The loop. `reports` counts pages with a load, `failures` those without, or later than `timeout_s`."""
 
     def __init__(
-        self,
-        core: Core,
-        client: httpx.AsyncClient,
-        rules: AdmissionRules,
-        timeout_s: float,
+        self, core: Core, client: httpx.AsyncClient, rules: AdmissionRules, timeout_s: float
     ) -> None:
         self.rules, self.timeout_s = rules, timeout_s
-        self._registry = core.registry
-        self._fleet = core.fleet
+        self._core = core
         self._client = client
-        self._publish = core.log.publish
-        self._now_us = core.log.now_us
-        self._replica = core.log.replica
-        self._replicas = core.log.replicas
-        self._alive: tuple[str, ...] = ()
-        self._turns: dict[str, int] = {}
-        self._looking: set[str] = set()
+        self._reading: set[str] = set()
         self._inflight: dict[str, tuple[int, int]] = {}
         """Requests and tokens in flight at the last look."""
         self._not_before_us: dict[str, int] = {}
@@ -92,11 +62,11 @@ class EngineMetrics:
 
     @property
     def _interval_us(self) -> int:
-        """Between two looks at a worker; 0: never."""
+        """Time between two looks at a worker; 0: never."""
         return round(self.rules.engine_metrics_interval_s * 1e6)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Read until cancelled."""
         limit = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             while True:
@@ -105,15 +75,15 @@ class EngineMetrics:
                     continue
                 tick_s = min(self._interval_us / 1e6 / TICKS, TICK_S_MAX)
                 looks_max = max(1, round(LOOKS_PER_S_MAX * tick_s))
-                for local in self.due(self._now_us())[:looks_max]:
-                    self._looking.add(local.worker.worker_id)
-                    group.create_task(self._look(local, limit), name=f"look {local.worker.worker_id}")
+                for local in self.due(self._core.log.now_us())[:looks_max]:
+                    self._reading.add(local.worker.worker_id)
+                    group.create_task(self._read(local, limit), name=f"look {local.worker.worker_id}")
                 await asyncio.sleep(tick_s)
 
     async def look(self, local: LocalWorker) -> None:
-        """Look at one worker, and tell."""
-        worker, loads = local.worker, self._fleet.loads
-        asked_us = self._now_us()
+        """Read one worker's page, and publish."""
+        worker, loads = local.worker, self._core.fleet.loads
+        asked_us = self._core.log.now_us()
         inflight = int(loads.inflight_requests[worker.slot]), int(loads.inflight_tokens[worker.slot])
         before = self._inflight.get(worker.worker_id, inflight)
         self._inflight[worker.worker_id] = inflight
@@ -135,33 +105,32 @@ class EngineMetrics:
         self.reports += 1
 
     def _tell(self, local: LocalWorker, load: EngineLoad, asked_us: int, inflight: tuple[int, int]) -> None:
-        """Tell all replicas what a page said, and how many requests and tokens were in flight there."""
         worker = local.worker
-        capacity_tokens = worker.capacity_tokens or self._fleet.rules.capacity_tokens
-        knows_kv = load.kv_ratio >= 0 and capacity_tokens > 0
-        self._publish(
+        capacity_tokens = worker.capacity_tokens or self._core.fleet.rules.capacity_tokens
+        reports_kv = load.kv_ratio >= 0 and capacity_tokens > 0
+        self._core.log.publish(
             Reported(
                 worker.worker_id,
                 asked_us,
-                self._replica,
+                self._core.log.replica,
                 load.running,
                 load.waiting,
-                whole(load.kv_ratio * capacity_tokens, TOKENS_MAX) if knows_kv else -1,
+                whole(load.kv_ratio * capacity_tokens, TOKENS_MAX) if reports_kv else -1,
                 local.running_max,
                 *inflight,
             )
         )
 
-    async def _look(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
+    async def _read(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
         try:
             async with limit:
                 await self.look(local)
         finally:
-            self._looking.discard(local.worker.worker_id)
+            self._reading.discard(local.worker.worker_id)
 
     def due(self, now_us: int) -> list[LocalWorker]:
-        """Who is to be looked at now by this replica, the longest overdue first."""
-        workers = self._registry.all()
+        """Workers that this replica is to read now, the longest overdue first."""
+        workers = self._core.registry.all()
         self._forget_others({local.worker.worker_id for local in workers})
         due: list[tuple[int, str, LocalWorker]] = []
         for local in workers:
@@ -172,34 +141,21 @@ class EngineMetrics:
         return [local for _, _, local in sorted(due, key=lambda each: each[:2])]
 
     def _due_us(self, local: LocalWorker, now_us: int) -> int | None:
-        """When a worker is due; None if it is not for now."""
         worker_id = local.worker.worker_id
-        if local.health is not Health.HEALTHY or worker_id in self._looking:
+        if local.health is not Health.HEALTHY or worker_id in self._reading:
             return None
-        known = self._fleet.reports.get(worker_id)
-        if known is not None and not self._fleet.loads.inflight_requests[local.worker.slot]:
+        report = self._core.fleet.reports.get(worker_id)
+        if report is not None and not self._core.fleet.loads.inflight_requests[local.worker.slot]:
             return None
-        # Of a worker of which nothing is known, the time runs from when this replica first saw it due.
+        # Of a worker without a report, the time runs from when this replica first saw it due.
         first_us = self._not_before_us.setdefault(worker_id, now_us)
-        wait_us = TURN_INTERVALS * self._turn(worker_id) * self._interval_us
-        if known is None:
+        wait_us = TURN_INTERVALS * self._core.turn(worker_id) * self._interval_us
+        if report is None:
             return first_us + wait_us
-        return max(first_us, known.at_us + self._interval_us + wait_us)
+        return max(first_us, report.at_us + self._interval_us + wait_us)
 
-    def _turn(self, worker_id: str) -> int:
-        """How many replicas come before this one at a worker."""
-        alive = self._replicas()
-        if alive != self._alive:
-            self._alive = alive
-            self._turns.clear()
-        turn = self._turns.get(worker_id)
-        if turn is None:
-            turn = self._turns[worker_id] = turn_of(worker_id, self._replica, alive)
-        return turn
-
-    def _forget_others(self, known: set[str]) -> None:
-        """Forget the workers that are gone."""
-        if len(self._not_before_us) > len(known):
-            for kept in (self._not_before_us, self._turns, self._inflight):
-                for worker_id in kept.keys() - known:
-                    del kept[worker_id]
+    def _forget_others(self, current: set[str]) -> None:
+        if len(self._not_before_us) > len(current):
+            for worker_id in self._not_before_us.keys() - current:
+                del self._not_before_us[worker_id]
+                self._inflight.pop(worker_id, None)

@@ -1,18 +1,13 @@
-"""Active health checks: one loop per replica.
+"""Active health checks: one loop per replica, started by `router.app`.
 
-Started by `router.app`. Every ``interval_s`` (with jitter, so that replicas do not probe together)
-it probes each worker's health endpoint, and at once a worker that is new or may have restarted
-(`Registry.suspect`). A worker that became healthy or may have restarted, and with every tenth probe, is
-also asked what it serves and when it started. A probe
-that raises something unexpected counts as failed; the loop itself never ends.
+It probes each worker every ``interval_s`` (with jitter, so that replicas do not probe together), and at once
+if it is new or may have restarted (`Registry.suspect`). A worker that became healthy or may have restarted is
+also asked for its description and start time, and any worker with every tenth probe. An unexpected exception
+in a probe counts as failed; the loop itself never ends.
 
-Nothing that happens to some workers keeps others from being probed: probes share no connections
-(`router.fleet.asking`), and slow ones take no place of quick ones (`router.fleet.timetable`). If probes
-begin and end for `STUCK_S`, and none so much as tries to connect, or one never ends, then what asks is
-stuck. Probes under way are broken off then, and it is built anew, which is logged and counted.
-
-A worker whose answer names a replica of this gateway (`INSTANCE_HEADER`) is this gateway: requests would go
-round in circles, so it is unhealthy.
+If probes begin for `STUCK_S` and none tries to connect, or one never ends, the asker is stuck: probes under
+way are ended and the asker is rebuilt, logged and counted. A worker that answers with an instance of this
+gateway (`INSTANCE_HEADER`) is unhealthy: requests would go round in circles.
 """
 
 import asyncio
@@ -26,10 +21,9 @@ from hashlib import blake2b
 from typing import Any
 
 from router.engines import DIALECTS, Description, switches_role
-from router.fleet.asking import AskError, Asks, NotConnected, TooLate
+from router.fleet.asking import PAGE_BYTES_MAX, Asker, AskError, NotConnected, TooLate
 from router.fleet.engine_info import served_models, started_unix_ms
 from router.fleet.local_worker import Health, HealthRules, LocalWorker
-from router.fleet.pages import PAGE_BYTES_MAX
 from router.fleet.registry import Registry
 from router.fleet.timetable import PLACES, YOUNG_S, Timetable
 
@@ -37,45 +31,40 @@ logger = logging.getLogger(__name__)
 
 DESCRIBE_EVERY = 10
 SUSPICION_INTERVAL_S = 1.0
-"""Least time between a probe and the next because of a suspicion: an engine that closes every connection soon
-is not to be asked every time."""
+"""Least time between two probes because of a suspicion: some engines close every connection soon."""
 
 BEGUN_AT_ONCE = 32
 PAUSE_S = 0.01
-"""So many probes begin in one turn of the event loop, and after this pause the next: 3,000 in a second."""
+"""Pause after `BEGUN_AT_ONCE` probes began in one turn of the event loop: 3,000 in a second."""
 
 SCAN_S_MIN, SCAN_S_MAX = 0.05, 1.0
-"""How often the list of workers is looked through, which takes a millisecond for a thousand."""
+"""Bounds of the time between two scans of the workers; one takes a millisecond for a thousand."""
 
 STUCK_S = 15.0
-"""Without a sign of life for so long, or for three timeouts if that is more, what asks is stuck."""
+"""Time without a sign of life after which the asker is stuck; at least three timeouts."""
 
 PAGES = 4
-"""Questions of one probe at most, each of which may last as long as the timeout."""
+"""Most questions of one probe, each of which may last for the timeout."""
 
 UNHEALTHY_INTERVAL_S_MAX = 2.0
-"""Between two probes of a worker that is not healthy, at most: that it is back should be seen soon."""
+"""Longest time between two probes of an unhealthy worker, so that its return is seen soon."""
 
 INSTANCE_HEADER = "x-cacheway-instance"
-"""Header of a gateway's answer to a health check: says which replica it is."""
+"""Header of a gateway's answer to a health check with its `instance_of`."""
 
 
 def instance_of(replica: str) -> str:
-    """Return what a replica calls itself in `INSTANCE_HEADER`: its id, unreadable."""
+    """Return the instance name of a replica: a hash of its id."""
     return blake2b(replica.encode(), digest_size=12, person=b"cacheway-replica").hexdigest()
 
 
 class HealthChecks:
-    """The probing loop.
-
-    Attributes:
-        rebuilt: How often what asks was stuck, and was built anew.
-    """
+    """The probing loop; `rebuilt` counts how often the asker was stuck."""
 
     def __init__(
         self,
         registry: Registry,
-        asker: Asks,
+        asker: Asker,
         rules: HealthRules,
         connected: Callable[[LocalWorker, float], None] = lambda _, __: None,
         *,
@@ -84,37 +73,32 @@ class HealthChecks:
     ) -> None:
         """Make the loop, not yet running.
 
-        Args:
-            registry: Told what workers say.
-            asker: Asks them.
-            rules: How often.
-            connected: Told of each new connection, and how long it took to make it, in seconds.
-            replicas: Ids of the replicas that are alive, this one among them.
-            places: Most probes at a time; each may have a connection.
+        `connected` is called with the seconds that a new connection took; `replicas` returns the ids of live
+        ones; `places` bounds the probes, and so the connections, at a time.
         """
         self._registry = registry
         self._connected = connected
         self._asker = asker
         self._rules = rules
         self._replicas = replicas
-        self._own: tuple[Collection[str], frozenset[bytes]] = ((), frozenset())
+        self._own_instances: tuple[Collection[str], frozenset[bytes]] = ((), frozenset())
         self._timetable = Timetable(places)
         self._wake = asyncio.Event()
         self._changed = True
         self._probed_s: dict[str, float] = {}
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._given_up: set[str] = set()
-        self._unheard_since_s: float | None = None
-        """When the first probe began of which, as of all that began since, nothing was heard."""
+        self._no_progress_since_s: float | None = None
+        """Start of the first probe since which no probe has shown a sign of life."""
         self.rebuilt = 0
-        registry.on_change = self._look_again
+        registry.on_change = self._rescan
 
     def use(self, rules: HealthRules) -> None:
-        """Probe by other rules from now on: everybody soon, if they differ."""
+        """Apply other rules from now on; if they differ, probe all workers soon."""
         if rules != self._rules:
             self._rules = rules
             self._timetable.keep(())
-            self._look_again()
+            self._rescan()
 
     async def all_probed(self) -> None:
         """Wait until each worker was probed once."""
@@ -124,32 +108,32 @@ class HealthChecks:
     async def run(self) -> None:
         """Probe until cancelled."""
         loop = asyncio.get_running_loop()
-        known: dict[str, LocalWorker] = {}
+        workers: dict[str, LocalWorker] = {}
         scanned_s = -SCAN_S_MAX
-        self._unheard_since_s = None
+        self._no_progress_since_s = None
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
                 now_s = loop.time()
                 if now_s - scanned_s >= (SCAN_S_MIN if self._changed else SCAN_S_MAX):
                     scanned_s, self._changed = now_s, False
-                    known = self._scan(now_s)
+                    workers = self._scan(now_s)
                 self._watch(now_s)
                 if self._timetable.is_held_up(now_s):
-                    self._give_up(known, now_s)
+                    self._give_up(workers, now_s)
                 begun = self._timetable.begin(now_s, BEGUN_AT_ONCE)
                 for worker_id in begun:
-                    if worker_id not in known:  # it was removed while it was probed
+                    if worker_id not in workers:  # removed while it was probed
                         self._timetable.end(worker_id)
                         continue
-                    task = group.create_task(self._probe(known[worker_id]), name=f"probe {worker_id}")
+                    task = group.create_task(self._probe(workers[worker_id]), name=f"probe {worker_id}")
                     self._running[worker_id] = task, now_s
-                if begun and self._unheard_since_s is None:
-                    self._unheard_since_s = now_s
+                if begun and self._no_progress_since_s is None:
+                    self._no_progress_since_s = now_s
                 if len(begun) == BEGUN_AT_ONCE:
                     await asyncio.sleep(PAUSE_S)
                     continue
-                # A worker probed in the meantime may be due sooner than those that wait now.
+                # A worker that is probed meanwhile may be due sooner than the waiting ones.
                 most_s = min(SCAN_S_MAX, self._rules.health_check_interval_s)
                 wait_s = self._timetable.wait_s(now_s, SCAN_S_MIN if self._changed else most_s)
                 try:
@@ -158,18 +142,18 @@ class HealthChecks:
                 except TimeoutError:
                     continue
 
-    def _look_again(self) -> None:
+    def _rescan(self) -> None:
         self._changed = True
         self._wake.set()
 
     def _scan(self, now_s: float) -> dict[str, LocalWorker]:
-        """Look through the workers: who is new, who is gone, and who should be asked sooner."""
+        """Plan probes of new and suspected workers; forget the removed ones."""
         timetable = self._timetable
-        known = {local.worker.worker_id: local for local in self._registry.all()}
-        timetable.keep(known)
-        for gone in self._probed_s.keys() - known.keys():
+        workers = {local.worker.worker_id: local for local in self._registry.all()}
+        timetable.keep(workers)
+        for gone in self._probed_s.keys() - workers.keys():
             del self._probed_s[gone]
-        for worker_id, local in known.items():
+        for worker_id, local in workers.items():
             if timetable.is_running(worker_id):
                 continue
             due_s = timetable.due_s(worker_id)
@@ -179,14 +163,13 @@ class HealthChecks:
                 soon_s = self._probed_s.get(worker_id, now_s) + SUSPICION_INTERVAL_S
                 if due_s > soon_s:
                     timetable.plan(worker_id, soon_s)
-        return known
+        return workers
 
     def _watch(self, now_s: float) -> None:
-        """Build anew what asks if it is stuck."""
         stuck_s = max(STUCK_S, 3 * self._rules.health_check_timeout_s)
         endless_s = stuck_s + PAGES * self._rules.health_check_timeout_s
         oldest_s = next((begun_s for _, begun_s in self._running.values()), now_s)
-        unheard_s = 0.0 if self._unheard_since_s is None else now_s - self._unheard_since_s
+        unheard_s = 0.0 if self._no_progress_since_s is None else now_s - self._no_progress_since_s
         if unheard_s <= stuck_s and now_s - oldest_s <= endless_s:
             return
         self.rebuilt += 1
@@ -203,16 +186,16 @@ class HealthChecks:
         for task, begun_s in self._running.values():
             if unheard_s > stuck_s or now_s - begun_s > endless_s:
                 task.cancel()
-        self._unheard_since_s = None
+        self._no_progress_since_s = None
         self._asker.rebuild()
 
-    def _give_up(self, known: Mapping[str, LocalWorker], now_s: float) -> None:
-        """End the oldest probes of workers that are not well anyway, so that others can be probed."""
+    def _give_up(self, workers: Mapping[str, LocalWorker], now_s: float) -> None:
+        """End the oldest probes of unhealthy workers, so that others can be probed."""
         count = BEGUN_AT_ONCE
         for worker_id, (task, begun_s) in self._running.items():
             if now_s - begun_s <= YOUNG_S:
                 return
-            local = known.get(worker_id)
+            local = workers.get(worker_id)
             if worker_id in self._given_up or (local is not None and local.health is Health.HEALTHY):
                 continue
             self._given_up.add(worker_id)
@@ -221,9 +204,9 @@ class HealthChecks:
             if not count:
                 return
 
-    def _heard(self) -> None:
-        """A probe tried to connect, or ended otherwise than by waiting."""
-        self._unheard_since_s = None
+    def _note_progress(self) -> None:
+        """Note that a probe tried to connect, or ended otherwise than by waiting."""
+        self._no_progress_since_s = None
 
     async def _probe(self, local: LocalWorker) -> None:
         worker_id = local.worker.worker_id
@@ -264,7 +247,7 @@ class HealthChecks:
         )
 
     async def probe(self, local: LocalWorker) -> None:
-        """Probe one worker once and tell the registry."""
+        """Probe one worker once, and report to the registry."""
         asked_us = self._registry.now_us()
         try:
             ok, refused, detail = await self._check(local)
@@ -294,7 +277,7 @@ class HealthChecks:
             )
 
     async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
-        """Whether the worker is well, whether it refused the connection, and what it said."""
+        """Return success, a refused connection, and the outcome in words."""
         endpoint, timeout_s = self._rules.health_check_endpoint, self._rules.health_check_timeout_s
         try:
             answer = await self._asker.ask(
@@ -302,41 +285,40 @@ class HealthChecks:
                 local.worker.url + endpoint,
                 timeout_s=timeout_s,
                 head_only=True,
-                begun=self._heard,
+                begun=self._note_progress,
                 connected=partial(self._connected, local),
             )
         except TooLate as error:
             if error.connected:
-                self._heard()
+                self._note_progress()
             return False, False, f"no {'answer' if error.connected else 'connection'} within {timeout_s:g} s"
         except NotConnected as error:
-            self._heard()
+            self._note_progress()
             return False, True, f"connection failed: {error}"
         except AskError as error:
-            self._heard()
+            self._note_progress()
             return False, False, f"no answer: {error}"
-        self._heard()
+        self._note_progress()
         instance = answer.header(INSTANCE_HEADER.encode())
         if instance is not None and instance in self._instances():
             return False, False, "it is this gateway itself: requests would go round in circles"
         return answer.is_success, False, f"HTTP {answer.status} from {endpoint}"
 
     def _instances(self) -> frozenset[bytes]:
-        """What the replicas of this gateway call themselves."""
         replicas = self._replicas()
-        if replicas != self._own[0]:
-            self._own = replicas, frozenset(instance_of(replica).encode() for replica in replicas)
-        return self._own[1]
+        if replicas != self._own_instances[0]:
+            self._own_instances = replicas, frozenset(instance_of(replica).encode() for replica in replicas)
+        return self._own_instances[1]
 
     async def _describe(self, local: LocalWorker) -> None:
-        """Ask what the engine serves; what it does not answer stays as it was."""
+        """Ask the engine for its description; fields without an answer stay."""
         listed = _json(await self._text(local, "/v1/models"))
         models = local.models if listed is None else served_models(listed) or None
         asked_us = self._registry.now_us()
         metrics = await self._text(local, "/metrics")
-        known = local.worker.capacity_tokens and local.engine and not local.misnamed
+        complete = local.worker.capacity_tokens and local.engine and not local.misnamed
         described = Description()
-        if not known or (switches_role(local.engine) and local.suspected_us):
+        if not complete or (switches_role(local.engine) and local.suspected_us):
             described = await self._description(local, metrics)
         self._registry.described(
             local,
@@ -353,7 +335,7 @@ class HealthChecks:
             self._registry.started(local, started_ms, asked_us)
 
     async def _description(self, local: LocalWorker, metrics: str) -> Description:
-        """What the engine says on a page of its own, else in its metrics."""
+        """Read the engine's own page, else its metrics."""
         described = Description()
         for dialect in DIALECTS.values():
             if dialect.info_page:
@@ -368,7 +350,7 @@ class HealthChecks:
         return described
 
     async def _text(self, local: LocalWorker, path: str) -> str:
-        """What a worker answers, whole and in time; empty if it does not."""
+        """Return a page as text; empty on any failure."""
         try:
             answer = await self._asker.ask(
                 "GET",
@@ -382,7 +364,6 @@ class HealthChecks:
 
 
 def _json(text: str) -> Any:
-    """The JSON in a text, None if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

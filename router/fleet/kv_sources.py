@@ -1,14 +1,11 @@
-"""Where a worker's engine publishes what its KV cache stores and removes.
+"""Endpoints where a worker's engine publishes the stores and removals of its KV cache.
 
-    label kv_events [and kv_replay]     as somebody says; bind:ENDPOINT listens for the engine
-    a page of the engine                as `router.engines` knows
+    label kv_events [and kv_replay]     set by an operator; bind:ENDPOINT listens for the engine
+    a page of the engine                read by `router.engines`
 
-An engine whose endpoint has no wildcard connects (``_is_bind_endpoint`` in vLLM's distributed/kv_events.py),
-and then only a label can say that the gateway listens.
-
-Where the gateway connects to is judged as for URLs of workers (`router.destinations`): what is in the
-settings is the operator's will, what others say is not. Files (``ipc:``) and listening concern this machine,
-so ``fleet.disable_loopback_workers`` refuses both to others.
+An engine whose endpoint has no wildcard connects (``_is_bind_endpoint`` in vLLM's distributed/kv_events.py).
+Endpoints that are not from the settings are judged like URLs of workers (`router.destinations`); files
+(``ipc:``) and listening count as loopback.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,15 +20,7 @@ _BIND = "bind:"
 
 
 def labelled(labels: Mapping[str, str], ranks: int) -> tuple[Source, ...]:
-    """The sources that a worker's labels name; none without a label.
-
-    Args:
-        labels: Of the worker.
-        ranks: How many data-parallel ranks it has.
-
-    Raises:
-        ClientError: A label is no endpoint.
-    """
+    """Sources in a worker's labels, one per data-parallel rank; raise `ClientError` if malformed."""
     events = labels.get(EVENTS_LABEL, "")
     if not events:
         return ()
@@ -51,21 +40,13 @@ def labelled(labels: Mapping[str, str], ranks: int) -> tuple[Source, ...]:
 
 
 def check_labels(labels: Mapping[str, str], check_host: Callable[[str], None]) -> None:
-    """Judge the endpoints that labels name which are not from the settings.
-
-    Raises:
-        ClientError: A label is no endpoint, or the gateway does not connect there, or listen.
-    """
+    """Judge the endpoints of labels that are not from the settings; see `labelled` and `judge`."""
     for source in labelled(labels, 1):
         judge(source, check_host)
 
 
 def judge(source: Source, check_host: Callable[[str], None]) -> None:
-    """Judge where a source is.
-
-    Raises:
-        ClientError: The gateway does not connect there, or listen.
-    """
+    """Raise `ClientError` if the gateway may not connect to a source, or listen there."""
     if source.listens:
         check_host("127.0.0.1")
     for endpoint in (source.endpoint, source.replay):
@@ -76,19 +57,19 @@ def judge(source: Source, check_host: Callable[[str], None]) -> None:
 
 
 def host_of(endpoint: str) -> str | None:
-    """The host of an endpoint; None of a file."""
+    """Host of an endpoint; None for a file."""
     found = TCP.fullmatch(endpoint)
     return None if found is None else found[1].strip("[]")
 
 
 def label_hosts(labels: Mapping[str, str]) -> set[str]:
-    """The hosts that a worker's labels name for its events."""
+    """Hosts that a worker's labels name for its events."""
     texts = (labels.get(label, "").removeprefix(_BIND) for label in (EVENTS_LABEL, REPLAY_LABEL))
     return {host for text in texts if (host := host_of(text)) is not None}
 
 
 def port_of(endpoint: str) -> int:
-    """The port of a tcp endpoint."""
+    """Port of a tcp endpoint."""
     return int(endpoint.rpartition(":")[2])
 
 

@@ -1,4 +1,4 @@
-"""One worker as this replica sees it: whether it is well, what it serves, its connections."""
+"""One worker as this replica sees it: health, models, connections."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,12 +8,9 @@ from router.engines import DIALECTS
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
-PROTOCOL_OF_ENGINE = {name: dialect.handover for name, dialect in DIALECTS.items()}
-"""How prefill and decode workers of an engine hand over, if no label says otherwise."""
-
 
 class Health(StrEnum):
-    """What probes say of a worker."""
+    """Health by probes."""
 
     STARTING = "starting"
     HEALTHY = "healthy"
@@ -73,25 +70,20 @@ class LocalWorker:
     """One worker as seen from this replica.
 
     Attributes:
-        worker: What all replicas know of it.
-        pool: Its connections.
         breaker: This replica's part in its circuit; None if circuits are turned off.
-        health: What probes say.
-        detail: What the last one said.
-        models: What it serves; None while it has not said.
+        detail: Outcome of the last probe.
+        models: What it serves; None before it reported.
         engine: Name of its dialect (`router.engines`), or empty.
-        running_max: Most requests that its engine runs at a time; 0 while it has not said.
-        step_tokens: Tokens that one of its steps prefills at most, if others find what a step computes only
-            when it is over (SGLang); 0 if they find it before, or it has not said.
-        advertised_port: Bootstrap port that its engine names; 0 while it has not said.
-        engine_role: Role that its engine was started for; empty while it has not said.
-        failures: Failed probes in a row.
-        successes: Good probes in a row.
-        probes: How many there were.
-        suspected_us: Log time of the last sign of a restart that no probe has cleared up yet, or 0.
-        heard_us: Log time at which it was found to be another process, while a sibling is to say so, or 0.
-        refused_us: Log time at which nobody listened there, until it is back, or 0.
-        removed: It is no longer one of the fleet's; its last requests may still end.
+        running_max: Most requests that its engine runs at a time; 0 if unknown.
+        step_tokens: Most tokens that one step prefills, if later requests find its blocks only when it is
+            over (SGLang); 0 if they find them before, or it is unknown.
+        advertised_port: Bootstrap port of its engine; 0 if unknown.
+        engine_role: Role that its engine was started for; empty if unknown.
+        failures: Failed probes in a row; successes likewise.
+        suspected_us: Log time of the last sign of a restart that no probe has cleared up, or 0.
+        heard_us: Log time at which another process was found that a sibling is to report, or 0.
+        refused_us: Log time at which the connection was refused, until it is back, or 0.
+        removed: No longer in the fleet; its last requests may still end.
     """
 
     worker: Worker
@@ -119,22 +111,19 @@ class LocalWorker:
         return "draining" if self.worker.draining else self.health.value
 
     @property
-    def site(self) -> str:
-        """Where it stands."""
-        return self.worker.site
-
-    @property
     def protocol(self) -> str:
-        """How it hands requests over, or takes them: by its label, else its engine; empty while unknown."""
+        """Hand-over protocol by its label, else its engine; empty if unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
-        return label if label in HAND_OVERS else PROTOCOL_OF_ENGINE.get(self.engine, "")
+        if label in HAND_OVERS:
+            return label
+        return DIALECTS[self.engine].handover if self.engine in DIALECTS else ""
 
     @property
     def misnamed(self) -> str:
-        """What is wrong if its engine was started for another role; empty if nothing is.
+        """Problem of an engine that was started for another role; empty for none.
 
-        SGLang's engines wait minutes for a partner that is none, and one that is to be somebody's partner
-        may stop at a request without. One that is convertible is asked when it turns.
+        SGLang's engines wait minutes for a wrong partner, and may stop at a request without one. The engine
+        of a convertible worker is asked when it turns.
         """
         role = self.worker.role
         if self.engine_role in ("", role) or role == "encode":
@@ -145,13 +134,13 @@ class LocalWorker:
         return f"its engine was started with --disaggregation-mode {mode}, but its role is {role}"
 
     def serves(self, model: str | None) -> bool:
-        """Whether it serves a model; one that does not list its models may serve any."""
+        """Return True if it serves a model; one without a list of models may serve any."""
         return model is None or self.models is None or any(served.model_id == model for served in self.models)
 
     def context_tokens_max(self, model: str | None) -> int:
-        """Longest prompt and answer that it can hold for a model, as far as it says so; 0 if it does not."""
-        known = [tokens for tokens in (self.longest_tokens(model), self.worker.capacity_tokens) if tokens]
-        return min(known, default=0)
+        """Longest prompt and answer that it can hold for a model; 0 if unknown."""
+        limits = [tokens for tokens in (self.longest_tokens(model), self.worker.capacity_tokens) if tokens]
+        return min(limits, default=0)
 
     def longest_tokens(self, model: str | None) -> int:
         """Longest prompt and answer that its engine takes for a model (``max_model_len``); 0 if unknown."""

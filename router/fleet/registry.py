@@ -1,21 +1,15 @@
 """This replica's own view of the workers: health, models, connections.
 
-Which workers exist, and their circuits, are shared state (`policies.FleetState`,
-`router.fleet.circuits`): what fails one replica's requests fails everybody's. Whether a worker can be
-reached is seen from here, since a partition may separate it from one replica only.
+The list of workers and their circuits are shared state (`policies.FleetState`, `router.fleet.circuits`). A
+replica sees health for itself, since a partition may separate a worker from one replica only.
 
     starting ──probe ok──> healthy ──N failures──> unhealthy ──M successes──> healthy
                             (drain and circuit are shared state)
 
-A worker that restarts has lost its cache, and everybody must forget it at once, but once, although
-several replicas notice. Its process says when it started, and `policies.Started` in the log says what is
-known. Of those who hear of another start time, the replica whose turn it is says so at once, the others only
-if nobody has when they ask again. A refused, reset or unexpectedly closed connection is a reason to ask
-at once. Of an engine that does not say when it started, a refused connection is the only sign: when it
-is back it has lost its cache, unless a sibling has said so since.
-
-A worker that returns, to this replica's eyes or everybody's, takes a growing share
-(`policies.pricing.slow_start`).
+A restarted worker has lost its cache; all replicas must forget it at once, but once. `policies.Started` in
+the log holds the current start time. Of the replicas that see another one, the replica in turn publishes it
+at once, the others only if it is still missing when they ask again; a refused, reset or unexpectedly closed
+connection is a reason to ask. Of an engine without a start time, a refused connection is the only sign.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies import (
-    ANY_BUCKET,
+    ANY_LENGTH,
     BOOTSTRAP_HOST_LABEL,
     BreakerRules,
     FleetState,
     Forget,
+    LengthClass,
     Pairing,
     Started,
     Worker,
@@ -42,7 +37,7 @@ from policies import (
 )
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
-from router.fleet.changes import Change, Changes
+from router.fleet.changes import Change
 from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
@@ -56,25 +51,21 @@ Slots = NDArray[np.intp]
 
 
 NAMES_MAX = 1000
-"""Model names whose answers are kept at a time; names come from clients."""
+"""Model names with cached answers; clients send the names."""
 
 NAME_LENGTH_MAX = 256
-"""A longer name is looked up each time."""
+"""A longer name is not cached."""
 
 START_SLACK_MS = 1000
-"""How far two start times of one process may be apart: some exporters derive it again and again from a boot
-time in whole seconds."""
+"""Greatest difference of two start times of one process: some exporters derive it from a boot time in
+seconds."""
 
 SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
-"""Failures that a process that ends causes: connections refused, reset or closed; no timeouts."""
+"""Failures that an ending process causes: connections refused, reset or closed; no timeouts."""
 
 
 class Registry:
-    """The workers this replica may use.
-
-    Attributes:
-        rules: When a worker is well; others take their place when settings change.
-    """
+    """The workers that this replica may use."""
 
     def __init__(
         self,
@@ -88,18 +79,11 @@ class Registry:
         check_engine_host: Callable[[str], None] = lambda _: None,
         worker_key: WorkerKey | None = None,
     ) -> None:
-        """Know no worker yet.
+        """Begin empty.
 
-        Args:
-            fleet: The shared state.
-            log: Where changes are published.
-            rules: When a worker is well.
-            breaker: When circuits open and close.
-            make_pool: Makes the connections to a base URL.
-            check_host: Raises `ClientError` if no worker may be at a host (`router.destinations`). What the
-                settings name is not asked about.
-            check_engine_host: Likewise for a host that only engines connect to.
-            worker_key: Knows which workers are shown the fleet's key; None if there is none.
+        `check_host` raises `ClientError` if no worker may be at a host, but is not asked for the settings'
+        workers; `check_engine_host` likewise for a host that only engines connect to. `worker_key` None is no
+        key.
         """
         self.rules = rules
         self._fleet = fleet
@@ -114,12 +98,11 @@ class Registry:
         self.circuits = Circuits(fleet, log, breaker)
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
-        """Whether what follows from the workers' roles is to be found anew when somebody asks."""
-        self._changes = Changes(log)
+        """True if `pairs` and `has_encoders` are to be computed anew when they are used."""
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
-        self._eligible: dict[tuple[str | None, int], Slots] = {}
+        self._eligible: dict[Kind, Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
         self._encoders: Slots | None = None
         self._has_encoders = False
@@ -129,52 +112,40 @@ class Registry:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
-    # What dispatch asks.
+    # Dispatch
 
-    def eligible(self, model: str | None, now_us: int, bucket: int = ANY_BUCKET) -> Slots:
-        """Slots of the workers that may begin a request for a model now, in rising order.
+    def eligible(self, model: str | None, now_us: int, length: LengthClass = ANY_LENGTH) -> Slots:
+        """Slots of workers that may begin a request for a model now, rising (roles: `router.fleet.pairs`).
 
-        Of the roles, see `router.fleet.pairs`. The list is kept until a worker changes; circuits that are
-        not closed are asked each time.
-
-        Args:
-            model: What the request asks for; None if it does not say.
-            now_us: Log time.
-            bucket: Length bucket of the request (`policies.BucketMembers.of_length`). Workers of other
-                buckets are among them, if they can hold what this one takes: placement prices them.
+        The list is cached until a worker changes; open circuits are checked each time. Workers of other
+        length buckets that hold its length are included, for placement
+        to price.
         """
         if self._fleet.revision != self._revision:
             self._sync()
-        slots = self._eligible.get((model, bucket))
+        slots = self._eligible.get((model, length))
         if slots is None:
             if len(self._eligible) > NAMES_MAX:
                 self._eligible.clear()
-            slots = self.pairs.beginners((model, bucket))
+            slots = self.pairs.beginners((model, length))
             if model is None or len(model) <= NAME_LENGTH_MAX:
-                self._eligible[model, bucket] = slots
+                self._eligible[model, length] = slots
         if not self._fleet.circuits.tripped:
             return slots
         slots = self.circuits.allowed(slots, now_us)
-        return self.pairs.accompanied(slots, (model, bucket), now_us) if self.pairs.active else slots
+        return self.pairs.accompanied(slots, (model, length), now_us) if self.pairs.active else slots
 
     def pairing(
-        self, slots: Slots, model: str | None, now_us: int, bucket: int = ANY_BUCKET
+        self, slots: Slots, model: str | None, now_us: int, length: LengthClass = ANY_LENGTH
     ) -> Pairing | None:
-        """Who of those that `eligible` gave needs a partner, and who may be it.
+        """Return the workers among `slots`, a result of `eligible`, that need a partner; None if none does.
 
-        Args:
-            slots: What it gave.
-            model: As given there.
-            now_us: As given there.
-            bucket: As given there.
-
-        Returns:
-            None if nobody does. The same value again until a worker or a circuit changes.
+        The value, with the partners, is the same until a worker or a circuit changes.
         """
-        return self.pairs.pairing(slots, (model, bucket), now_us) if self.pairs.active else None
+        return self.pairs.pairing(slots, (model, length), now_us) if self.pairs.active else None
 
     def encoders(self, now_us: int) -> Slots:
-        """Slots of the workers that encode media and may be asked now, in rising order; maybe none."""
+        """Slots of the workers that may encode media now, rising; may be empty."""
         if self._fleet.revision != self._revision:
             self._sync()
         if self._encoders is None:
@@ -186,42 +157,42 @@ class Registry:
 
     @property
     def pairs(self) -> Pairs:
-        """Who needs a partner, and who may be it."""
+        """The pairs that workers can form."""
         if self._roles_changed:
             self._follow_roles()
         return self._pairs
 
     @property
     def has_encoders(self) -> bool:
-        """Whether some worker, well or not, encodes media."""
+        """True if a worker, healthy or not, encodes media."""
         self._sync()
         if self._roles_changed:
             self._follow_roles()
         return self._has_encoders
 
-    def fits(self, model: str | None, bucket: int) -> bool:
-        """Whether some worker, well or not, may take requests for a model of this length bucket."""
+    def fits(self, model: str | None, length: LengthClass) -> bool:
+        """Return True if a worker, healthy or not, may take requests for a model of this length class."""
         self._sync()
-        return len(self._fitting(model, bucket)) > 0
+        return len(self._fitting(model, length)) > 0
 
     def limits(self, model: str | None) -> tuple[int, ...]:
-        """Return what some workers of a model hold and others exceed, in tokens of prompt and answer, rising.
+        """Context lengths, in tokens and rising, that some workers of a model hold and others exceed.
 
-        Empty where all say the same, and while nobody says anything. Who has not said it may hold any length.
+        Empty if all report the same. A worker without a reported length may hold any.
         """
         limits = self._limits.get(model)
         if limits is None:
             if len(self._limits) > NAMES_MAX:
                 self._limits.clear()
             serving = (local for local in self._local.values() if local.worker.role != "encode")
-            said = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
-            limits = tuple(said[1:] if said[:1] == [0] else said[:-1])
+            lengths = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
+            limits = tuple(lengths[1:] if lengths[:1] == [0] else lengths[:-1])
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._limits[model] = limits
         return limits
 
     def without(self, slots: Slots, engines: frozenset[str]) -> Slots:
-        """Of some workers, those whose engine is none of these; one that is not known yet is none of any."""
+        """Return the slots whose engine is not one of `engines`; a worker of unknown engine stays."""
         left_out = self._of_engines.get(engines)
         if left_out is None:
             left_out = np.array(
@@ -232,15 +203,9 @@ class Registry:
         return slots[~np.isin(slots, left_out)] if len(left_out) else slots
 
     def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
-        """Of some workers, those that a request may go to: all but those that returned too recently for it.
+        """Return the slots that a request with this key may use: not those that returned too recently for it.
 
-        Args:
-            slots: Not empty.
-            key: Of the request.
-            now_us: Log time.
-
-        Returns:
-            Not empty: if all of them have just returned for it, somebody must take it.
+        `slots` is not empty, nor is the result: if all have just returned, all stay.
         """
         ramp_us = self.rules.slow_start_s * 1e6
         if now_us - self._fleet.last_return_us >= ramp_us:
@@ -258,38 +223,35 @@ class Registry:
         return float(shares(now_us - returned_us, ramp_us)[0])
 
     def at_site(self, site: str) -> list[int]:
-        """Slots of all workers that stand in a site."""
+        """Slots of all workers in a site."""
         return [local.worker.slot for local in self._local.values() if local.worker.site == site]
 
     def at_slot(self, slot: int) -> LocalWorker:
-        """The local view of the worker in a slot of `eligible`."""
+        """The worker in a slot of `eligible`."""
         return self._by_slot[slot]
 
     def step_tokens(self, slot: int) -> int:
-        """What one step of the worker in a slot of `eligible` prefills at most (see `LocalWorker`)."""
+        """Most tokens that one step of the worker in a slot prefills (see `LocalWorker`)."""
         return self._by_slot[slot].step_tokens
 
     def found(self, slot: int) -> LocalWorker | None:
-        """The local view of the worker that is in a slot now, if there is one."""
+        """The worker in a slot, if there is one."""
         return self._by_slot.get(slot)
 
     def knows(self, model: str) -> bool:
-        """Whether some worker serves the model, well or not; True while a worker has not said yet."""
+        """Return True if a worker, healthy or not, serves the model or has not reported its models."""
         self._sync()
-        known = self._known.get(model)
-        if known is None:
+        served = self._known.get(model)
+        if served is None:
             if len(self._known) > NAMES_MAX:
                 self._known.clear()
-            known = not self._local or any(local.serves(model) for local in self._local.values())
+            served = not self._local or any(local.serves(model) for local in self._local.values())
             if len(model) <= NAME_LENGTH_MAX:
-                self._known[model] = known
-        return known
+                self._known[model] = served
+        return served
 
     def cached_as(self, model: str) -> str:
-        """Under which name engines cache what requests call a model (`router.fleet.engine_info.cached_as`).
-
-        Workers that give their models several names should give them in the same order.
-        """
+        """Name under which engines cache requests for a model; all workers should give names in one order."""
         self._sync()
         name = self._cached_as.get(model)
         if name is None:
@@ -302,10 +264,7 @@ class Registry:
         return name
 
     def noticed(self, local: LocalWorker, error: UpstreamError, now_us: int) -> None:
-        """Take note of a failure that may show that a worker's process has ended.
-
-        Whether it counts in the worker's circuit is for `router.gateway.blame` to say.
-        """
+        """Note a sign that a worker's process has ended; `router.gateway.blame` moves its circuit."""
         if isinstance(error, WorkerRefused):
             local.refused_us = now_us
             local.successes = 0
@@ -313,28 +272,28 @@ class Registry:
             self.suspect(local)
 
     def suspect(self, local: LocalWorker) -> None:
-        """A worker may have restarted: ask it soon."""
+        """Have a worker probed soon: it may have restarted."""
         local.suspected_us = self.now_us()
         self.on_change()
 
     def withholds_key(self, worker_id: str) -> bool:
-        """Whether the fleet has a key that a worker is not shown (`router.fleet.worker_key`)."""
+        """Return True if the fleet has a key that this worker is not shown (`router.fleet.worker_key`)."""
         return self._worker_key is not None and self._worker_key.is_withheld(worker_id)
 
     def key_changed(self) -> None:
-        """Show workers the key that is theirs now."""
+        """Show workers the current key."""
         for local in self.all():
             self._show_key(local)
 
-    # What people and discovery ask.
+    # Operators and discovery
 
     def all(self) -> list[LocalWorker]:
-        """All workers, in order of their ids."""
+        """All workers, by id."""
         self._sync()
         return [self._local[key] for key in sorted(self._local)]
 
     def get(self, worker_id: str) -> LocalWorker | None:
-        """One worker by id."""
+        """Return one worker by id."""
         self._sync()
         return self._local.get(worker_id)
 
@@ -347,21 +306,10 @@ class Registry:
         labels: dict[str, str] | None = None,
         static: bool = False,
     ) -> str:
-        """Add a worker for all replicas.
+        """Add a worker for all replicas, and return its id; may raise `ClientError`.
 
-        Args:
-            url: Base URL.
-            role: ``plain``, ``prefill`` or ``decode``.
-            capacity_tokens: KV capacity, 0 to ask the engine.
-            labels: Free labels.
-            static: True for workers named in the settings: anything said of the worker through the
-                admin API is newer and wins, also over a restart with the same settings.
-
-        Returns:
-            The worker's id.
-
-        Raises:
-            ClientError: If the URL is not one, or leads where no worker may be.
+        `capacity_tokens` 0 asks the engine. A `static` worker is the settings': a change through the admin
+        API is newer and wins, even over a restart with the same settings.
         """
         url = normal_url(url)
         if not static:
@@ -375,9 +323,11 @@ class Registry:
 
     def remove(self, worker_id: str) -> bool:
         """Remove a worker for all replicas; requests in flight there finish. False if unknown."""
-        if self.get(worker_id) is None:
+        local = self.get(worker_id)
+        if local is None:
             return False
-        gone = WorkerGone(worker_id, self.now_us(), self._replica)
+        # Newer than the newest change that is known: its author's clock may be some milliseconds ahead.
+        gone = WorkerGone(worker_id, max(self.now_us(), local.worker.version[0] + 1), self._replica)
         self._say(worker_id, lambda: self._publish(gone))
         return True
 
@@ -391,14 +341,10 @@ class Registry:
         labels: dict[str, str] | None = None,
         leaving: bool | None = None,
     ) -> bool:
-        """Change a worker for all replicas; None leaves a property as it is. False if unknown.
+        """Change a worker for all replicas; None leaves a property as it is. Return False if unknown.
 
-        It is said again if another replica changes the worker at the same moment (`router.fleet.changes`).
-        Only a worker that drains can be leaving: to be removed when it has drained
-        (`policies.fleet.departures`).
-
-        Raises:
-            ClientError: If a label names a host where no worker may be.
+        Another replica may change the worker at the same moment (`router.fleet.changes`). Only a draining
+        worker can be leaving (`policies.fleet.departures`). A label's host may raise `ClientError`.
         """
         local = self.get(worker_id)
         if local is None:
@@ -406,25 +352,17 @@ class Registry:
         if labels is not None:
             self._check_labels(labels)
         change = Change(role, draining, capacity_tokens, labels, leaving)
-        self._say(worker_id, lambda: self._changes.say(local.worker, change))
+        self._say(worker_id, lambda: self._publish(change.of(local.worker, self.now_us(), self._replica)))
         return True
 
-    # What probes tell.
+    # Probes
 
     def probed(
         self, local: LocalWorker, *, ok: bool, refused: bool, detail: str, asked_us: int | None = None
     ) -> bool:
-        """Take in a probe's outcome.
+        """Apply a probe's outcome; return True if the worker's health changed.
 
-        Args:
-            local: The worker.
-            ok: Whether it is well.
-            refused: Whether nobody listens there.
-            detail: What it said.
-            asked_us: Log time at which it was asked; now, if not given.
-
-        Returns:
-            True if the worker's state changed.
+        `refused`: the connection was. `asked_us` is the log time of the question; None for now.
         """
         before, now_us = local.health, self.now_us()
         self._show_key(local)  # discovery may have seen its pod since
@@ -465,7 +403,7 @@ class Registry:
         bootstrap_port: int = 0,
         engine_role: str = "",
     ) -> None:
-        """Take in what the engine says about itself."""
+        """Apply an engine's own description."""
         if models != local.models:
             local.models = models
             self._lists_changed()
@@ -482,29 +420,24 @@ class Registry:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 
     def started(self, local: LocalWorker, started_unix_ms: int, asked_us: int) -> None:
-        """Take in when the worker's process says it started.
+        """Apply a process's start time by its own clock; `asked_us` is the log time of the question.
 
-        Another time is another process if something else speaks for a restart; if nothing does, only one that
-        is clearly later: behind one address several processes may answer, one after the other.
-
-        Args:
-            local: The worker.
-            started_unix_ms: By the worker's own clock.
-            asked_us: Log time at which it was asked.
+        Another time means another process if another sign of a restart came, too; without one only if it is
+        clearly later: several processes may answer behind one address.
         """
         worker_id = local.worker.worker_id
-        known = self._fleet.started(worker_id)
-        if known is None:
+        current = self._fleet.started(worker_id)
+        if current is None:
             cold = self._lost_cache(local)
-        elif known.at_us >= asked_us:
+        elif current.at_us >= asked_us:
             return  # a sibling asked later
         else:
-            later_ms = started_unix_ms - known.started_unix_ms
+            later_ms = started_unix_ms - current.started_unix_ms
             cold = later_ms != 0 if local.suspected_us else later_ms > START_SLACK_MS
         if cold and not local.heard_us and turn_of(worker_id, self._replica, self._replicas()):
             local.heard_us = local.suspected_us = self.now_us()
             return
-        if known is None or cold:
+        if current is None or cold:
             self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
         if cold:
             self.circuits.restarted(local, self.now_us())
@@ -522,8 +455,7 @@ class Registry:
             self._check_engine_host(labels[BOOTSTRAP_HOST_LABEL])
         check_labels(labels, self._check_host)
 
-    def _fitting(self, model: str | None, bucket: int) -> Slots:
-        """The workers that serve a model, and requests of a length bucket, in rising order."""
+    def _fitting(self, model: str | None, length: LengthClass) -> Slots:
         serving = sorted(
             local.worker.slot
             for local in self._local.values()
@@ -531,12 +463,11 @@ class Registry:
         )
         return self._fleet.buckets.fitting(
             np.array(serving, dtype=np.intp),
-            bucket,
+            length,
             lambda slot: self._by_slot[slot].context_tokens_max(model),
         )
 
     def _ready(self, kind: Kind) -> list[LocalWorker]:
-        """Those of the fitting workers that are well and do not drain."""
         return self._well(self._by_slot[slot] for slot in self._fitting(*kind).tolist())
 
     @staticmethod
@@ -548,11 +479,10 @@ class Registry:
         ]
 
     def _lost_cache(self, local: LocalWorker) -> bool:
-        """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""
+        """True if the connection was refused, and no `Forget` of the worker came since."""
         return local.refused_us > 0 and self._fleet.forgot_us(local.worker.slot) <= local.refused_us
 
     def _cleared_up(self, local: LocalWorker, asked_us: int) -> None:
-        """A worker that was asked then is well, and what it lost is known."""
         local.heard_us = 0
         if asked_us >= local.suspected_us:
             local.suspected_us = 0
@@ -574,10 +504,7 @@ class Registry:
         self._pairs.follow(self._local.values())
 
     def _say(self, worker_id: str, publish: Callable[[], None]) -> None:
-        """Publish something of one worker, and follow that.
-
-        Of a fleet whose workers come one after the other, all need not be looked through for each.
-        """
+        """Publish an operation on one worker, and apply it without reading all other workers."""
         follows = self._fleet.revision == self._revision
         publish()
         if not follows:
@@ -592,7 +519,6 @@ class Registry:
             self._lists_changed()
 
     def _sync(self) -> None:
-        """Follow the shared list of workers."""
         if self._fleet.revision == self._revision:
             return
         self._revision = self._fleet.revision
@@ -602,7 +528,6 @@ class Registry:
         self._take(workers.values())
 
     def _take(self, workers: Collection[Worker]) -> None:
-        """Follow what is said of workers."""
         fresh = False
         for worker in workers:
             worker_id = worker.worker_id
@@ -625,10 +550,9 @@ class Registry:
         self._lists_changed()
         if fresh:
             self.on_change()
-        self._changes.insist(workers)
 
     def _drop(self, worker_id: str) -> None:
-        """Use a worker no more; what it is sending is still received."""
+        """Stop using a worker; its answers in flight are still received."""
         local = self._local.pop(worker_id)
         self._leave_slot(local)
         local.removed = True
@@ -637,7 +561,6 @@ class Registry:
             self._worker_key.forget(local.worker)
 
     def _show_key(self, local: LocalWorker) -> None:
-        """Have requests carry the fleet's key to a worker that may know it."""
         if self._worker_key is not None and not local.removed:
             local.pool.authorization = self._worker_key.line_for(local.worker)
 

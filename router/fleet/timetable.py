@@ -1,38 +1,30 @@
-"""Which worker is probed when, so that slow probes take no place of quick ones. Pure.
+"""Schedule of probes, so that slow probes take no place of quick ones. Pure.
 
     due ──a quick place is free──> young ──ended──────────────────────> due again
      │                              └──after `YOUNG_S`──> old ──ended──┘
-     └──was slow, is not well: a slow place is free──────> old
+     └──was slow, is unhealthy: a slow place is free─────> old
 
-A probe of a worker that does not answer lasts as long as the timeout. If such probes took the same places as
-all others, a few hundred dead workers would keep the living from being probed. So a probe holds its quick
-place for a second at most: it ends, or it is old. Workers that are not well and were slow the last time do
-not get a quick place at all. Old probes are bounded by themselves, as each has a connection. While there are
-too many, young ones must keep their places, unless somebody ends an old one (`is_held_up`).
-
-Workers are taken in the order in which they are due. A probe costs O(log workers) here, a change of the fleet
-O(workers).
+A probe of a worker that does not answer lasts for the timeout; a few hundred dead workers would keep the
+living from being probed. So a probe is young for a second at most. Old probes have a bound of their own;
+beyond it young ones keep their places, unless an old one is ended (`is_held_up`). Workers are taken in the
+order in which they are due. A probe costs O(log workers), a change of the fleet O(workers).
 """
 
 import heapq
 from collections.abc import Iterable
 
 YOUNG_S = 1.0
-"""How long a probe is young, in seconds. A worker that is well answers within milliseconds."""
+"""Seconds for which a probe is young. A healthy worker answers within milliseconds."""
 
 FULL_S = 0.05
-"""While there is no place, it is seen so often whether there is one, in seconds."""
+"""Seconds between two looks for a place while there is none."""
 
 PLACES = 2048
-"""Most probes at a time, where there are files enough: half are for slow ones, an eighth for young ones."""
+"""Most probes at a time, with files enough: half for slow ones, an eighth for young ones."""
 
 
 class Timetable:
-    """When workers are due, and which probes are under way.
-
-    Args:
-        places: Most probes at a time, at least 16.
-    """
+    """Due times of workers, and probes under way; at most `places` (16 or more) probes at a time."""
 
     def __init__(self, places: int = PLACES) -> None:
         self._young_max = places // 8
@@ -40,54 +32,35 @@ class Timetable:
         self._old_max = places - self._young_max
         self._due_s: dict[str, float] = {}
         self._queues: dict[bool, list[tuple[float, str]]] = {False: [], True: []}
-        """Of quick and of slow workers; entries that are not those of `_due_s` any more are skipped."""
+        """Quick and slow workers; entries that differ from `_due_s` are skipped."""
         self._slow: set[str] = set()
         self._young: dict[str, float] = {}
         self._old: set[str] = set()
 
-    @property
-    def running(self) -> int:
-        """Probes that are under way."""
-        return len(self._young) + len(self._old)
-
     def is_running(self, worker_id: str) -> bool:
-        """Whether a worker is being probed."""
+        """Return True while a worker is being probed."""
         return worker_id in self._young or worker_id in self._old
 
     def keep(self, worker_ids: Iterable[str]) -> None:
-        """Forget all workers but these; a probe that is under way still ends."""
-        known = set(worker_ids)
-        for worker_id in self._due_s.keys() - known:
+        """Forget all other workers; their probes under way still end."""
+        current = set(worker_ids)
+        for worker_id in self._due_s.keys() - current:
             del self._due_s[worker_id]
-        self._slow &= known
+        self._slow &= current
 
     def plan(self, worker_id: str, due_s: float, *, slow: bool | None = None) -> None:
-        """Let a worker be due then, instead of when it was; not while it is being probed.
-
-        Args:
-            worker_id: The worker.
-            due_s: When.
-            slow: Whether it is to take a slow place; None leaves that as it is.
-        """
+        """Set when a worker is due; not while it is being probed. `slow` None leaves its kind of place."""
         if slow is not None:
             (self._slow.add if slow else self._slow.discard)(worker_id)
         self._due_s[worker_id] = due_s
         heapq.heappush(self._queues[worker_id in self._slow], (due_s, worker_id))
 
     def due_s(self, worker_id: str) -> float | None:
-        """When a worker is due; None if it is being probed, or unknown."""
+        """Return when a worker is due; None while it is probed or unknown."""
         return self._due_s.get(worker_id)
 
     def begin(self, now_s: float, count: int) -> list[str]:
-        """Begin the probes of workers that are due and for which there are places.
-
-        Args:
-            now_s: The time.
-            count: Of so many at most.
-
-        Returns:
-            Their ids; `end` must be called for each.
-        """
+        """Begin due probes, at most `count`, that have places; `end` must be called for each id."""
         self._age(now_s)
         begun: list[str] = []
         for slow, queue in self._queues.items():
@@ -107,7 +80,7 @@ class Timetable:
         return begun
 
     def is_held_up(self, now_s: float) -> bool:
-        """Whether a quick worker is due and finds no place because there are too many old probes."""
+        """Return True if a quick worker is due and too many old probes leave it no place."""
         quick = self._next(slow=False)
         return (
             quick is not None
@@ -118,7 +91,7 @@ class Timetable:
         )
 
     def end(self, worker_id: str) -> None:
-        """A probe has ended: its place is free."""
+        """Free the place of an ended probe."""
         self._young.pop(worker_id, None)
         self._old.discard(worker_id)
 

@@ -1,4 +1,4 @@
-"""Which workers are shown the fleet's key (``fleet.worker_api_key``): those that the settings name.
+"""The fleet's key (``fleet.worker_api_key``), shown only to workers that the settings name.
 
     fleet.worker_urls, prefill, decode, encode   by scheme, host and port
     fleet.worker_hosts                           by the host's name
@@ -6,11 +6,8 @@
     discovery.selector and the like              by a pod that this replica sees, or by the note of a
                                                  selection that this replica makes, too
 
-An administrator, or an encoder that registers itself, may name any other address and would be told the key by
-the first health check. Such a worker is asked and used without it. A line in the log and the worker's view in
-the admin API say so.
-
-Requests carry the key by their worker's pool, all else by the client of `router.fleet.asking`.
+An administrator, or an encoder that registers itself, may name any other address; such a worker is used
+without the key, which a log line and the admin API report. Requests carry it by their worker's pool.
 """
 
 import logging
@@ -19,20 +16,16 @@ from urllib.parse import urlsplit
 
 from policies import Worker
 from router.destinations import Destinations
+from router.fleet.address import origin_of
 from router.fleet.discovered import note_of
 
 logger = logging.getLogger(__name__)
 
 
 class WorkerKey:
-    """The key, and the workers that it is shown to.
+    """The key (None if workers ask for none), and the workers that it is shown to.
 
-    Args:
-        key: Bearer token of the fleet's workers; None if they ask for none.
-        destinations: Knows hosts that the settings name.
-        urls: Of the workers that the settings name.
-        scopes: Of discovery's selections (`router.discovery.Selection.scope`).
-        discovers: Whether discovery sees a pod at a URL without a path.
+    `scopes` are discovery's (`Selection.scope`); `discovers` returns True if it sees a pod at a URL.
     """
 
     def __init__(
@@ -46,26 +39,21 @@ class WorkerKey:
     ) -> None:
         self._key = key
         self._destinations = destinations
-        self._named = frozenset(map(_origin_of, urls))
+        self._named = frozenset(map(origin_of, urls))
         self._scopes = frozenset(scopes)
         self._discovers = discovers
         self._discovered: dict[str, str] = {}
-        """Ids of workers that discovery found, by origin."""
+        """Ids of discovered workers, by origin."""
         self._withheld: set[str] = set()
 
-    @property
-    def is_set(self) -> bool:
-        """Whether workers ask for a key at all."""
-        return self._key is not None
-
     def use(self, key: str) -> None:
-        """The key is this one now; there was one before."""
+        """Replace the key by a new one."""
         self._key = key
 
     def line_for(self, worker: Worker) -> bytes:
-        """The header line with which requests go to a worker."""
+        """Return the header line for requests to a worker."""
         note = note_of(worker.labels)
-        origin = _origin_of(worker.url)
+        origin = origin_of(worker.url)
         if note is not None and note.scope in self._scopes:
             self._discovered[origin] = worker.worker_id
         elif self._discovered.get(origin) == worker.worker_id:
@@ -79,19 +67,19 @@ class WorkerKey:
         return b"authorization: Bearer %b\r\n" % self._key.encode()
 
     def forget(self, worker: Worker) -> None:
-        """A worker is gone."""
-        origin = _origin_of(worker.url)
+        """Forget a worker that is gone."""
+        origin = origin_of(worker.url)
         if self._discovered.get(origin) == worker.worker_id:
             del self._discovered[origin]
         self._withheld.discard(worker.worker_id)
 
     def is_withheld(self, worker_id: str) -> bool:
-        """Whether there is a key that a worker is not shown."""
+        """Return True if there is a key that a worker is not shown."""
         return worker_id in self._withheld
 
     def shown_at(self, url: str) -> str | None:
-        """The key, if it may be shown at a URL; None if there is none, or it may not."""
-        return self._key if self._key is not None and self._is_trusted(_origin_of(url)) else None
+        """Return the key if it may be shown at a URL, else None."""
+        return self._key if self._key is not None and self._is_trusted(origin_of(url)) else None
 
     def _is_trusted(self, origin: str) -> bool:
         return (
@@ -110,11 +98,3 @@ class WorkerKey:
             "fleet.worker_hosts or discovery's selectors name it",
             extra={"event": "worker.key_withheld", "worker_id": worker.worker_id, "url": worker.url},
         )
-
-
-def _origin_of(url: str) -> str:
-    """Scheme, host and port of a URL."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

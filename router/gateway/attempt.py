@@ -1,4 +1,4 @@
-"""An attempt of a request at its worker, or at the two that share it: its reservation and its answer.
+"""An attempt of a request at its worker: its reservation and its answer.
 
     sent ──head──> held back ──first body byte──> passed on ──> end
              └ 4xx, 5xx ──redispatched?──┐              └──fails──> the stream ends with its error
@@ -14,14 +14,14 @@ from typing import Protocol
 import msgspec
 
 from router.errors import RouterError, UpstreamError
+from router.fleet import LocalWorker
 from router.gateway.answer import answered_error
 from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
-from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Phase
 from router.gateway.record import RequestRecord
-from router.gateway.reservation import Reservation
+from router.gateway.reservation import Reserved
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.usage import TailBuffer
 from router.gateway.whole_events import BLANK, WholeEvents
@@ -44,6 +44,9 @@ NO_HEAD = AnswerHead(0, b"", None)
 class Owner(Protocol):
     """The request of an attempt (`router.gateway.exchange.RequestExchange`)."""
 
+    def begins(self, attempt: "WorkerAttempt") -> None:
+        """Take note of the present attempt, which is about to reserve."""
+
     def prompt_is_sent(self) -> None:
         """Release the body: no other worker will get it."""
 
@@ -63,8 +66,13 @@ class Retries(Protocol):
     def redispatched(self, attempt: "WorkerAttempt", error: UpstreamError, status: int | None) -> bool:
         """Make another attempt if the rule allows; True if one has taken over."""
 
-    def transfer_late(self, attempt: "PairAttempt") -> None:
-        """Prefill on this side of the link instead, if possible: the KV is late."""
+    def may_leave(self, avoided: Sequence[int]) -> bool:
+        """True if another worker is left, and the rule allows another attempt; that is then paid for."""
+
+    def leave(
+        self, attempt: "WorkerAttempt", local: LocalWorker, avoided: Sequence[int], error: UpstreamError
+    ) -> None:
+        """Give an attempt up that could still succeed, and make another one."""
 
     def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
         """Find out whether the worker or the request is at fault."""
@@ -86,7 +94,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
     client: ClientConnection
     owner: Owner
     retries: Retries
-    reservation: Reservation | PairReservation
+    reservation: Reserved
     upstream: UpstreamRequest | None = None
     head: AnswerHead = NO_HEAD
     events: WholeEvents | None = None
@@ -201,25 +209,3 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         if record.attempts > 1 and head.status < 400:
             self.retries.answers_well()
         self.client.send_head(head.status, head.lines + record.lines(), length=head.length, body=body)
-
-
-class PairAttempt(WorkerAttempt, eq=False, kw_only=True):
-    """An attempt at two workers that share a request (`router.handover.PairSink`)."""
-
-    pair: PairReservation
-
-    def prefill_ended(self) -> None:
-        """Free the prefill worker."""
-        self.pair.prefill_over()
-        if self.record.spans is not None:
-            self.record.spans.leg_over(self.gateway.now_s())
-
-    def shipped(self) -> None:
-        """Free the link: the KV is at the decode worker."""
-        self.pair.shipped()
-        if self.record.spans is not None:
-            self.record.spans.leg_over(self.gateway.now_s())
-
-    def late(self) -> None:
-        """Prefill on this side of the link instead, if possible."""
-        self.retries.transfer_late(self)

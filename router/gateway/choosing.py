@@ -1,32 +1,41 @@
 """Chooses a worker for one request by the present state of the fleet: real requests and dry runs alike.
 
-    eligible workers ── hand-over can split it? ── not tried yet ── keep a tenant's cache apart ── slow start
-                                                                                     └──> `PairDecider.decide`
+    eligible workers ── may two share it? ── not tried yet ── keep a tenant's cache apart ── slow start
+                                                                               └──> `Decider.decide`
 
 A worker that needs a partner is an option as long as one of its partners is. There is no await between
 reading the fleet and reserving, so nothing changes in between.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from policies import Decision, PairDecider, Pairing, Partners, Queued, QueueEntry, Shed, Slots, lane_of
-from router.errors import ClientError, NoWorker
+from policies import (
+    Decider,
+    Decision,
+    DecisionInput,
+    Pairing,
+    Partners,
+    Queued,
+    QueueEntry,
+    Shed,
+    Slots,
+    lane_of,
+)
+from router.errors import ClientError
 from router.fleet import Registry
 from router.gateway.endpoints import Endpoint
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.gateway.salting import OVERLOOKED_BY, WITHOUT_CACHE
-from router.handover import Handover
+from router.gateway.salting import OVERLOOKED_BY
 
 
 def choose(
     gateway: Gateway,
-    decider: PairDecider,
+    decider: Decider,
     record: RequestRecord,
     parsed: ParsedRequest,
     tried: Sequence[int] = (),
@@ -41,15 +50,15 @@ def choose(
     """
     registry, now_s = gateway.registry, gateway.now_s()
     now_us = gateway.log.now_us()
-    bucket = decider.bucket_of(parsed)
-    slots = every = registry.eligible(parsed.model, now_us, bucket)
+    length = decider.length_of(parsed)
+    slots = every = registry.eligible(parsed.model, now_us, length)
     pairing = None
     if registry.pairs.active:
-        pairing = registry.pairing(every, parsed.model, now_us, bucket)
+        pairing = registry.pairing(every, parsed.model, now_us, length)
     if not len(slots):
-        raise gateway.placing.nobody_for(parsed.model, bucket)
-    if pairing is not None:
-        slots, pairing = splitting(slots, pairing, gateway.handovers, parsed)
+        raise gateway.placing.nobody_for(parsed.model, length)
+    if pairing is not None and gateway.pairs is not None:
+        slots, pairing = gateway.pairs.splitting(slots, pairing, parsed)
     if tried:
         slots, pairing, _ = untried(slots, pairing, tried)
     if record.tenant.salt:
@@ -59,12 +68,12 @@ def choose(
     if parsed.paths:  # a request without a prompt takes no worker's time worth waiting for
         if not record.arrived_us:
             record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-        lane = lane_of(parsed.model, bucket)
+        lane = lane_of(parsed.model, length)
         entry = QueueEntry(
             record.arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
         )
     profile = gateway.placing.profile_of(parsed.model)
-    return decider.decide(parsed, profile, slots, now_us, now_s, entry, bucket, pairing)
+    return decider.decide(DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing))
 
 
 def untried(
@@ -76,7 +85,7 @@ def untried(
         return (fresh, None, True) if len(fresh) else (slots, None, False)
     ending = [each.slots[~np.isin(each.slots, tried)] for each in pairing.partners]
     spent = [number for number, left in enumerate(ending) if not len(left)]
-    fresh = fresh[~np.isin(_groups(fresh, pairing), spent)]
+    fresh = fresh[~np.isin(pairing.groups_of(fresh), spent)]
     if not len(fresh):
         return slots, pairing, False
     partners = tuple(
@@ -84,32 +93,6 @@ def untried(
         for each, left in zip(pairing.partners, ending, strict=True)
     )
     return fresh, msgspec.structs.replace(pairing, partners=partners), True
-
-
-def splitting(
-    slots: Slots, pairing: Pairing, handovers: Mapping[str, Handover], parsed: ParsedRequest
-) -> tuple[Slots, Pairing | None]:
-    """Leave out the pairs whose hand-over protocol cannot split a request; `NoWorker` if no other is left.
-
-    A request that computes nothing may go to either half of a pair; ranks and scores are computed, by one
-    worker.
-    """
-    whole = [
-        number for number, each in enumerate(pairing.partners) if not handovers[each.protocol].splits(parsed)
-    ]
-    if not whole:
-        return slots, pairing
-    if parsed.endpoint in WITHOUT_CACHE:
-        return slots, None
-    left = slots[~np.isin(_groups(slots, pairing), whole)]
-    if not len(left):
-        protocols = ", ".join(pairing.partners[number].protocol for number in whole)
-        raise NoWorker(
-            f"Requests like this one to {parsed.endpoint} cannot be shared by a prefill and a decode worker "
-            f"({protocols}): they need a plain worker.",
-            retry_after_s=1.0,
-        )
-    return left, pairing
 
 
 def _keeping_apart(registry: Registry, slots: Slots, endpoint: Endpoint) -> Slots:
@@ -124,7 +107,3 @@ def _keeping_apart(registry: Registry, slots: Slots, endpoint: Endpoint) -> Slot
             code="isolation_unsupported",
         )
     return left
-
-
-def _groups(slots: Slots, pairing: Pairing) -> NDArray[np.intp]:
-    return pairing.groups[np.searchsorted(pairing.slots, slots)]

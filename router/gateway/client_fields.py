@@ -17,7 +17,7 @@ from router.gateway.edits import Member, members, removal
 from router.gateway.endpoints import Endpoint
 from router.gateway.salting import SALT_FIELDS, salt_field, salt_in_place, takes_salt
 from router.offsets import Edit
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 ID_FIELDS = ("rid", "request_id")
 

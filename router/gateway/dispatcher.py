@@ -19,15 +19,14 @@ from router.errors import (
     HandoverFailed,
     NoWorker,
     RouterError,
-    TransferFailed,
     UpstreamError,
     WorkerSilent,
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed, error_of
-from router.gateway.attempt import PairAttempt, WorkerAttempt
+from router.gateway.attempt import WorkerAttempt
 from router.gateway.blame import Blame, Failure
-from router.gateway.choosing import choose, splitting, untried
+from router.gateway.choosing import choose, untried
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Phase
@@ -90,7 +89,7 @@ class Dispatcher(msgspec.Struct, eq=False):
     def renew(self, left_us: int, now_us: int) -> None:
         """Publish the ticket again if the request waits; see `RequestExchange.renew`."""
         if self.ticket_id:
-            self.gateway.placing.room.say_again(self.ticket_id, left_us, now_us)
+            self.gateway.placing.room.republish(self.ticket_id, left_us, now_us)
 
     def end(self) -> None:
         """Stop waiting: the request has ended."""
@@ -154,8 +153,9 @@ class Dispatcher(msgspec.Struct, eq=False):
         now_us = gateway.log.now_us()
         avoided = reservation.avoided
         others = self._others(avoided, now_us)
-        if not others and record.pair is not None and isinstance(error, TransferFailed):
-            avoided = [record.pair.prefill.worker.slot]  # the other side may serve it, too
+        fewer = () if others or record.pair is None else record.pair.avoided_at_least(error)
+        if fewer:
+            avoided = list(fewer)
             others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         broke_off = status is None and error.asked and not isinstance(error, WorkerSilent | HandoverFailed)
@@ -181,29 +181,27 @@ class Dispatcher(msgspec.Struct, eq=False):
             self.pause_timer = gateway.loop.call_later(pause_s, partial(self._dispatch_again, error))
         return True
 
-    def transfer_late(self, attempt: PairAttempt) -> None:
-        """Prefill on this side of the link instead: the KV of a pair is late, and that is now faster.
+    def may_leave(self, avoided: Sequence[int]) -> bool:
+        """True if another worker is left, and the rule allows another attempt; that is then paid for."""
+        others = self._others(avoided, self.gateway.log.now_us())
+        return others and isinstance(self._verdict(None), Redispatch)
 
-        If no worker here can, or the rule allows no other attempt, the KV may still arrive.
-        """
-        pair = attempt.pair
-        if pair.arrived or pair.released or not self._others(pair.avoided, self.gateway.log.now_us()):
-            return
-        if isinstance(self._verdict(None), Redispatch):
-            pair.transfer_late()
-            error = HandoverFailed("The KV did not come over the link in time.", code="transfer_late")
-            self._leave(attempt, pair.prefill, pair.avoided, error)
-            self._dispatch_again(error)
+    def leave(
+        self, attempt: WorkerAttempt, local: LocalWorker, avoided: Sequence[int], error: UpstreamError
+    ) -> None:
+        """Give an attempt up that could still succeed, and make another one."""
+        self._leave(attempt, local, avoided, error)
+        self._dispatch_again(error)
 
     def _others(self, avoided: Sequence[int], now_us: int) -> bool:
         """Return True if a worker is left that was not tried and is not to be avoided."""
         gateway, parsed = self.gateway, self.parsed
-        bucket = gateway.placing.decider.bucket_of(parsed)
-        eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
-        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
-        if pairing is not None:
+        length = gateway.placing.decider.length_of(parsed)
+        eligible = gateway.registry.eligible(parsed.model, now_us, length)
+        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, length)
+        if pairing is not None and gateway.pairs is not None:
             try:
-                eligible, pairing = splitting(eligible, pairing, gateway.handovers, parsed)
+                eligible, pairing = gateway.pairs.splitting(eligible, pairing, parsed)
             except NoWorker:
                 return False
         return untried(eligible, pairing, (*self.tried, *avoided))[2]

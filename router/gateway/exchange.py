@@ -8,11 +8,12 @@
 
 States: `router.gateway.phase`. Every attempt's `Reservation` is released on every path, and the client gets
 exactly one answer. A request is counted out before its answer ends, since a pipelined request behind it
-begins then. A request that a prefill and a decode worker share is one attempt, too (`router.handover`).
+begins then. A request that a prefill and a decode worker share is one attempt, too (`router.pairs`).
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -26,25 +27,41 @@ from router.errors import (
     WorkerSilent,
 )
 from router.gateway.answer import crashed, error_event, without_worker
-from router.gateway.attempt import PairAttempt, WorkerAttempt
+from router.gateway.attempt import Owner, Retries, WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.forwarding import hops_of
 from router.gateway.gateway import Gateway, TokenizingPort
 from router.gateway.large import LARGE_BODY_BYTES
-from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Phase
 from router.gateway.reader import ENDPOINTS
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.step_runner import Steps
-from router.handover import Pair
 from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
 from router.offsets import edited
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
-from router.tenants import Tenant
+from router.tenant import Tenant
+
+
+class ShareRequest(Protocol):
+    """Sends a request to the two workers that share it (`router.pairs`)."""
+
+    def __call__(
+        self,
+        gateway: Gateway,
+        decision: Decision,
+        request: ClientRequest,
+        record: RequestRecord,
+        parsed: ParsedRequest,
+        client: ClientConnection,
+        owner: Owner,
+        retries: Retries,
+        /,
+    ) -> None:
+        """Reserve on both, tell the owner of the attempt, and send."""
 
 
 class RequestExchange:
@@ -59,13 +76,21 @@ class RequestExchange:
         "_parsing",
         "_record",
         "_request",
+        "_share",
         "_timeout_s",
     )
 
-    def __init__(self, gateway: Gateway, request: ClientRequest, client: ClientConnection) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        request: ClientRequest,
+        client: ClientConnection,
+        share: ShareRequest | None = None,
+    ) -> None:
         self._gateway = gateway
         self._request = request
         self._client = client
+        self._share = share
         self._record = RequestRecord(
             gateway, request.path, request.client, request.received_s, len(request.body)
         )
@@ -257,14 +282,16 @@ class RequestExchange:
         record.pair = None
         record.tail = None
         if decision.decode is not None:
-            self._send_pair(decision, decision.decode, dispatcher)
+            assert self._share is not None
+            self._share(gateway, decision, request, record, parsed, self._client, self, dispatcher)
             return
         body: Sequence[bytes | memoryview] = (request.body,)
         if parsed.edits:
             body = edited(request.body, parsed.edits)
         if local.worker.role == "decode":
             gateway.metrics.counts[WHOLE_AT_DECODE].add((local.worker.worker_id,))
-            body = gateway.handovers[local.protocol].alone(body)
+            if gateway.pairs is not None:
+                body = gateway.pairs.alone(local.protocol, body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
         self._attempt = attempt = WorkerAttempt(
             gateway, record, parsed, self._client, self, dispatcher, reservation
@@ -285,47 +312,9 @@ class RequestExchange:
             resend=record.attempts == 1,
         )
 
-    def _send_pair(self, decision: Decision, half: Decision, dispatcher: Dispatcher) -> None:
-        gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
-        prefill = gateway.registry.at_slot(decision.attempt.chosen.slot)
-        decode = gateway.registry.at_slot(half.attempt.chosen.slot)
-        pair = PairReservation(
-            gateway,
-            parsed,
-            prefill,
-            decode,
-            decision.attempt,
-            half.attempt,
-            decision.placed,
-            half.placed,
-            decision.shipping,
-            decision.offload,
-        )
-        attempt = PairAttempt(gateway, record, parsed, self._client, self, dispatcher, pair, pair=pair)
-        if decision.shipping is not None:
-            pair.too_late = attempt.late
-        self._attempt, record.pair = attempt, pair
-        pair.make()
-        context = b""
-        if record.spans is not None:
-            workers = {
-                "cacheway.prefill_worker": decision.attempt.worker_id,
-                "cacheway.worker": half.attempt.worker_id,
-            }
-            context = record.spans.sent(decision.attempt, workers, gateway.now_s())
-        legs = Pair(
-            parsed,
-            request.method,
-            request.path,
-            request.query,
-            gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
-            edited(request.body, parsed.edits),
-            record.request_id,
-            prefill,
-            decode,
-            record.attempts == 1,
-        )
-        attempt.upstream = pair.request = gateway.handovers[prefill.protocol].send(legs, attempt)
+    def begins(self, attempt: WorkerAttempt) -> None:
+        """Take note of the present attempt, which is about to reserve."""
+        self._attempt = attempt
 
     def left(self) -> None:
         """Forget the attempt that failed; another follows."""
@@ -394,13 +383,13 @@ class RequestExchange:
         record.ended(outcome, status, error)
 
 
-def starting(gateway: Gateway, encode: StartExchange) -> StartExchange:
+def starting(gateway: Gateway, encode: StartExchange, share: ShareRequest | None = None) -> StartExchange:
     """Return the function that starts a gateway's exchanges; ``encode`` starts those of `router.encoding`."""
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
         if request.path in ENCODER_PATHS:
             return encode(request, connection)
-        exchange = RequestExchange(gateway, request, connection)
+        exchange = RequestExchange(gateway, request, connection, share)
         exchange.begin()
         return exchange
 

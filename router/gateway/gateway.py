@@ -4,7 +4,7 @@
                                                  ├─> Placing         chooses workers
                                                  ├─> Sending         counts and times requests in flight
                                                  ├─> Reports         takes results
-                                                 └─> Plugins         tenants' limits, hand-over, token ids
+                                                 └─> Plugins         pairs, tenants' limits, token ids
 
 Nothing here or below knows an exchange.
 """
@@ -12,20 +12,21 @@ Nothing here or below knows an exchange.
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from router.errors import RequestRejected
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
-from router.gateway.placing import Placing
+from router.gateway.placing import MakeShadow, PairsPort, Placing
 from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
 from router.gateway.step_runner import StepRunner
-from router.handover import Handover
 from router.settings import Settings
-from router.tenants import Limiter
+from router.shared import Charge
+from router.tenant import Tenant
 
 
 class TokenizingPort(Protocol):
@@ -43,13 +44,40 @@ class TokenizingPort(Protocol):
         """Compare the number of ids with an engine's count."""
 
 
+class LimiterPort(Protocol):
+    """Charges tenants for their requests (`router.tenants.limits`)."""
+
+    @property
+    def degraded_reason(self) -> str | None:
+        """Why each replica keeps to its share of the limits now; None if they are counted together."""
+
+    def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
+        """Charge the estimated tokens of a request; ``decided`` hears later what is not decided yet."""
+
+    def rejection(self, charge: Charge) -> RequestRejected:
+        """Count a refused request, and return the error for its client."""
+
+    def settle(self, charge: Charge, tokens: int) -> None:
+        """Replace the estimate of a request that ended by the tokens it used."""
+
+    def withdraw(self, charge: Charge) -> None:
+        """Drop the charge of a request that no worker served."""
+
+    def left(self, tenant: Tenant) -> dict[str, int] | None:
+        """Return the remainder of each limited rate; None if it is not known."""
+
+    def lines(self, charge: Charge) -> bytes:
+        """Return header lines with the tenant's limits and remainders."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """Options of a gateway: None and empty where off."""
+    """Options of a gateway: None where off."""
 
-    handovers: Mapping[str, Handover] = field(default_factory=dict)
-    limiter: Limiter | None = None
+    pairs: PairsPort | None = None
+    limiter: LimiterPort | None = None
     tokenizing: TokenizingPort | None = None
+    make_shadow: MakeShadow | None = None
 
 
 class Gateway:
@@ -74,9 +102,9 @@ class Gateway:
     ) -> None:
         self.fleet, self.registry, self.log = core.fleet, core.registry, core.log
         self.reader, self.loop, self.now_s = reader, loop, now_s
-        self.handovers, self.limiter = plugins.handovers, plugins.limiter
+        self.pairs, self.limiter = plugins.pairs, plugins.limiter
         self.tokenizing = plugins.tokenizing
-        self.placing = Placing(settings, core, telemetry.metrics, loop)
+        self.placing = Placing(settings, core, telemetry.metrics, loop, plugins.pairs, plugins.make_shadow)
         self.sending = Sending(
             settings,
             core,
@@ -98,4 +126,6 @@ class Gateway:
         self.reader.use(settings)
         self.placing.use(settings)
         self.sending.use(settings)
+        if self.pairs is not None:
+            self.pairs.use(settings)
         self.reports.rules = settings.observability

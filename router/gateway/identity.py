@@ -52,7 +52,10 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptHasher:
-    """Identifies prompts within one namespace; one per process."""
+    """Identifies prompts within one namespace; one per process.
+
+    The hash of the namespace is the seed until `use_seed`.
+    """
 
     def __init__(
         self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
@@ -62,6 +65,13 @@ class PromptHasher:
         self.block_bytes = block_bytes
         self._roots: dict[tuple[bytes, ...], int] = {}
         self._canonical: OrderedDict[bytes, bytes] = OrderedDict()
+        self._canonical_bytes = 0
+
+    def use_seed(self, seed: int) -> None:
+        """Hash with another seed from now on: one that all replicas share and no client can guess."""
+        self._seed = seed
+        self._roots.clear()
+        self._canonical.clear()
         self._canonical_bytes = 0
 
     def identify(

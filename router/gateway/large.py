@@ -29,7 +29,7 @@ from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
 from router.gateway.parsing import Identifier, ParsedRequest, invalid_json, parsed_request
-from router.tenants import ANONYMOUS, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 LARGE_BODY_BYTES = 256 * 1024
 """From here a body is parsed in steps; below, parsing it at once takes less than 0.3 ms."""

@@ -49,7 +49,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, Prompt, PromptHasher
 from router.gateway.salting import hashed_salt, seen_salt
 from router.offsets import Edit
-from router.tenants import ANONYMOUS, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')
 """Values of unused fields."""

@@ -1,11 +1,9 @@
-"""The states of one request and of a pair of reservations, and the only ways between them.
+"""The states of one request, and the only ways between them.
 
     READING ──┬──────────> SENT ──> ANSWERING ──> DONE
               │            ^ │ ^
               └─> QUEUED ──┘ v │
                      ^────BETWEEN        each of them may also end: DONE
-
-    UNMADE ──> PREFILLING ──> SHIPPING ──> DECODING      of a pair; from each but the first: RELEASED
 
 Any other way is a mistake of ours, and raises `KeyError`.
 """
@@ -42,29 +40,3 @@ NEXT: dict[Phase, dict[Phase, Phase]] = {
     before: {after: after for after in ways} for before, ways in _WAYS.items()
 }
 """``NEXT[before][after]`` is ``after``, where a way leads there."""
-
-
-class PairPhase(IntEnum):
-    """State of the reservations of a request that a prefill and a decode worker share."""
-
-    UNMADE = 0
-    """Nothing is reserved yet."""
-    PREFILLING = 1
-    """Both workers and the link are reserved."""
-    SHIPPING = 2
-    """The prefill worker is free."""
-    DECODING = 3
-    """The KV is at the decode worker, and the link is free."""
-    RELEASED = 4
-
-
-_PAIR_WAYS = {
-    PairPhase.UNMADE: (PairPhase.PREFILLING,),
-    PairPhase.PREFILLING: (PairPhase.SHIPPING, PairPhase.RELEASED),
-    PairPhase.SHIPPING: (PairPhase.DECODING, PairPhase.RELEASED),
-    PairPhase.DECODING: (PairPhase.RELEASED,),
-    PairPhase.RELEASED: (),
-}
-NEXT_OF_PAIR: dict[PairPhase, dict[PairPhase, PairPhase]] = {
-    before: {after: after for after in ways} for before, ways in _PAIR_WAYS.items()
-}

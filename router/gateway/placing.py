@@ -1,39 +1,39 @@
 """Placement: the parts that choose workers and keep the queue; one of each per replica.
 
-PairDecider ── prices workers (`Feedback`, `DecodeSelector`, `Offloading`), and asks whose turn it is
+Decider ── prices workers (`Feedback`), and asks whose turn it is; an option may extend it
 RequestQueue ── keeps the others; Admission ── room of each worker
 """
 
 import asyncio
 import secrets
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Protocol
 
 from policies import (
-    ANY_BUCKET,
+    ANY_LENGTH,
     GRACE_LAGS,
     GRACE_S,
     Admission,
+    Decider,
+    DeciderParts,
     DecisionRules,
-    DecodeSelector,
     EarlyRejection,
     Feedback,
     Lanes,
-    Offload,
-    Offloading,
-    PairDecider,
+    LengthClass,
     Pairing,
+    PartnerRoom,
+    Policy,
     QueueOrder,
     RequestQueue,
-    Shadow,
+    ShadowObserver,
     Slots,
     WaitEnd,
     Waiting,
     class_of,
-    decode_policy,
-    exceeded_tokens,
     make_policy,
-    model_and_bucket,
+    model_and_length,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
@@ -43,6 +43,34 @@ from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
 
 
+class PairsPort(Protocol):
+    """Lets two workers share a request (`router.pairs`)."""
+
+    def partners(self, admission: Admission, feedback: Feedback) -> PartnerRoom:
+        """Return the room of the workers that end what others begin; called once, before `decider`."""
+
+    def decider(self, parts: DeciderParts, rules: DecisionRules) -> Decider:
+        """Make the decider of a replica."""
+
+    def use(self, settings: Settings) -> None:
+        """Apply new settings."""
+
+    def splitting(
+        self, slots: Slots, pairing: Pairing, parsed: ParsedRequest
+    ) -> tuple[Slots, Pairing | None]:
+        """Leave out the pairs that cannot share a request; `NoWorker` if no other worker is left."""
+
+    def splits(self, protocol: str, parsed: ParsedRequest) -> bool:
+        """True if two workers with this hand-over may share a request."""
+
+    def alone(self, protocol: str, body: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+        """Return the body for a decode worker that does all of a request."""
+
+
+MakeShadow = Callable[[Policy, float], ShadowObserver]
+"""Makes the observer that asks a second policy about a share of the prompts."""
+
+
 class Placing:
     """Decides where the requests of one replica go.
 
@@ -50,14 +78,20 @@ class Placing:
     """
 
     def __init__(
-        self, settings: Settings, core: Core, metrics: Metrics, loop: asyncio.AbstractEventLoop
+        self,
+        settings: Settings,
+        core: Core,
+        metrics: Metrics,
+        loop: asyncio.AbstractEventLoop,
+        pairs: PairsPort | None = None,
+        make_shadow: MakeShadow | None = None,
     ) -> None:
         fleet, registry, log = self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
-        self._metrics = metrics
+        self._metrics, self._make_shadow = metrics, make_shadow
         self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(settings.admission, fleet)
-        self._decode_selector = DecodeSelector(fleet, self.admission, self.feedback.learn_decodes)
-        self._lanes = Lanes(self._slots_of, self._pairing_of, self._decode_selector)
+        partners = None if pairs is None else pairs.partners(self.admission, self.feedback)
+        self._lanes = Lanes(self._slots_of, self._pairing_of, partners)
         fleet.tickets.watched = log.replica
         self.room = RequestQueue(
             log=log,
@@ -73,49 +107,31 @@ class Placing:
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
-        self.decider = PairDecider(
-            fleet,
-            self._rules(settings),
-            self.feedback,
-            replica=log.replica,
-            next_attempt_id=self.next_attempt_id,
-            decode_selector=self._decode_selector,
-            offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
-            limits=registry.limits,
-        )
+        parts = DeciderParts(fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits)
+        make_decider = Decider if pairs is None else pairs.decider
+        self.decider: Decider = make_decider(parts, self._rules(settings))
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
-        self._profiles = {
-            name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
-            for name, model in settings.placement.models.items()
-        }
+        self._profiles = {name: model.profile for name, model in settings.placement.models.items()}
         self._default_profile = self._profiles.get("*", FULL_ATTENTION)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
         """Apply new settings; waiting requests keep their deadlines."""
-        placement, offload = settings.placement, self.decider.offloading.offload
+        placement = settings.placement
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
         self.room.rules = settings.queue
         self.admission.rules = settings.admission
-        self._decode_selector.policy = decode_policy(
-            placement.decode_policy, placement.options_of(placement.decode_policy)
-        )
         self.decider.use(self._rules(settings))
         self._watch(placement)
-        offload.rules = offload.states.rules = settings.offload
 
     def _watch(self, placement: PlacementSettings) -> None:
         shadowed = placement.shadow_policy, placement.shadow_policy_options, placement.shadow_ratio
         if shadowed != self._shadowed:
             self._shadowed, self.decider.shadow = shadowed, None
-            if placement.shadow_policy:
-                self.decider.shadow = Shadow(
-                    make_policy(placement.shadow_policy, placement.shadow_policy_options),
-                    self._fleet,
-                    placement.shadow_ratio,
-                    partial(self._metrics.shadowed, placement.shadow_policy),
-                )
+            if placement.shadow_policy and self._make_shadow is not None:
+                policy = make_policy(placement.shadow_policy, placement.shadow_policy_options)
+                self.decider.shadow = self._make_shadow(policy, placement.shadow_ratio)
 
     def _rules(self, settings: Settings) -> DecisionRules:
         placement = settings.placement
@@ -162,7 +178,7 @@ class Placing:
             sums[class_of(ticket.flow)] = requests + 1, tokens + ticket.uncached_tokens
         return [(name, requests, tokens) for name, (requests, tokens) in sums.items()]
 
-    def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
+    def nobody_for(self, model: str | None, length: LengthClass = ANY_LENGTH) -> ClientError | NoWorker:
         """Return the error for a request that no worker can take: unknown model, too long, or not now."""
         registry = self._registry
         if model is not None and not registry.knows(model):
@@ -173,7 +189,7 @@ class Placing:
                 status=404,
             )
         lengths = self._fleet.buckets.lengths
-        if lengths is not None and bucket >= len(lengths) and not registry.fits(model, bucket):
+        if lengths is not None and length.bucket >= len(lengths) and not registry.fits(model, length):
             return ClientError(
                 f"The prompt and its expected answer are longer than {lengths.tokens_max[-1]} tokens, the "
                 "most that any worker takes.",
@@ -184,21 +200,21 @@ class Placing:
             if model
             else "No worker can take a request now."
         )
-        if exceeded := exceeded_tokens(bucket):
-            message += f" This one is for those that hold more than {exceeded} tokens."
-        missing = registry.pairs.missing((model, bucket))
+        if length.exceeds_tokens:
+            message += f" This one is for those that hold more than {length.exceeds_tokens} tokens."
+        missing = registry.pairs.missing((model, length))
         return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
     def _slots_of(self, lane: str) -> Slots:
-        model, bucket = model_and_bucket(lane)
-        return self._registry.eligible(model, self._log.now_us(), bucket)
+        model, length = model_and_length(lane)
+        return self._registry.eligible(model, self._log.now_us(), length)
 
     def _pairing_of(self, lane: str) -> Pairing | None:
         registry = self._registry
         if not registry.pairs.active:
             return None
-        (model, bucket), now_us = model_and_bucket(lane), self._log.now_us()
-        return registry.pairing(registry.eligible(model, now_us, bucket), model, now_us, bucket)
+        (model, length), now_us = model_and_length(lane), self._log.now_us()
+        return registry.pairing(registry.eligible(model, now_us, length), model, now_us, length)
 
     def _wait_ended(self, ticket: Waiting, how: WaitEnd, wait_s: float) -> None:
         self._metrics.wait_ended(class_of(ticket.flow), how.value, wait_s)

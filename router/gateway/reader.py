@@ -16,6 +16,7 @@ views only.
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from router.errors import ClientError
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
@@ -26,7 +27,7 @@ from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.proxy import Header
 from router.settings import Settings
-from router.tenants import Door, Keyring, Tenant
+from router.tenant import Tenant
 
 TIMEOUT_HEADER = b"x-request-timeout"
 
@@ -46,6 +47,24 @@ ENDPOINTS: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoi
 _PROXIED = ENCODER_PATHS | ENDPOINTS.keys()
 
 
+class DoorPort(Protocol):
+    """Finds the tenant of a request by its headers (`router.tenants.door`).
+
+    Attributes:
+        header_names: The headers it reads.
+        hands_out_keys: True if clients present keys of ours, which workers must not see.
+    """
+
+    header_names: frozenset[bytes]
+    hands_out_keys: bool
+
+    def tenant_of(self, headers: Sequence[Header]) -> Tenant:
+        """Return the tenant of a request; raise InvalidKey if a key is needed, and this is none of ours."""
+
+    def holds_own_key(self, headers: Sequence[Header]) -> bool:
+        """Return True if a request carries the gateway's own key."""
+
+
 class RequestReader:
     """The rules for requests of clients.
 
@@ -59,17 +78,12 @@ class RequestReader:
         settings: Settings,
         *,
         cached_as: Callable[[str], str],
-        keys: Keyring | None = None,
+        door: DoorPort,
         traced: bool = False,
     ) -> None:
-        key = settings.server.api_key
-        self.door = Door(
-            admin_key=key.get_secret_value().encode() if key is not None else None,
-            tenant_header=settings.tenancy.tenant_header.encode(),
-            keys=keys,
-        )
+        self.door = door
         self.forwarding = Forwarding(
-            passes_keys=settings.fleet.worker_api_key is None and not self.door.hands_out_keys
+            passes_keys=settings.fleet.worker_api_key is None and not door.hands_out_keys
         )
         block_tokens = settings.placement.block_tokens
         self.identifier = Identifier(
@@ -82,7 +96,7 @@ class RequestReader:
         self.identifier.finds_roots = any(model.tokenizer for model in settings.placement.models.values())
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         own = (PRIORITY_HEADER, TIMEOUT_HEADER, HOPS_HEADER)
-        self._noted = frozenset((*self._id_headers, *own)) | self.door.header_names
+        self._noted = frozenset((*self._id_headers, *own)) | door.header_names
         if traced:
             self._noted |= CONTEXT_HEADERS
         self.hides = settings.tenancy.answer_details == "none"

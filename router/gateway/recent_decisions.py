@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import Attempt, OffloadVerdict, Usage
+from policies import Attempt, Usage
 from router.gateway.endpoints import Endpoint
 
 KEPT_MAX = 4096
@@ -34,7 +34,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         endpoint: None if it was rejected before that was known.
         prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
         attempt: The last one; None if it was never sent. Of a pair, the prefill worker's.
-        offload: The choice of the prefill's site; None if there was no choice.
+        offload: The choice of the prefill's site, by an option; None if there was no choice.
         received_s: Monotonic seconds when the request was complete.
         first_byte_s: Of the answer; 0 if none came.
         wait_s: Total wait of all its attempts.
@@ -53,7 +53,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
     prefix_key: int
     attempt: Attempt | None
     decode_worker: str
-    offload: OffloadVerdict | None
+    offload: object
     attempts: int
     received_s: float
     first_byte_s: float

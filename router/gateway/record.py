@@ -22,15 +22,15 @@ import msgspec
 from policies import Attempt, Usage
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
-from router.gateway.gateway import Gateway
-from router.gateway.pair_reservation import PairReservation
+from router.gateway.gateway import Gateway, LimiterPort
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import Phase
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
+from router.gateway.reservation import SharedReservation
 from router.gateway.usage import TailBuffer, find_usage
 from router.request_trace import TraceLine
 from router.shared import Charge
-from router.tenants import ANONYMOUS, Limiter, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.spans import RequestSpans
@@ -44,7 +44,7 @@ CLIENTS_DOING = ("client_left", RequestExpired.code)
 class Bill(NamedTuple):
     """A tenant's charge for a request."""
 
-    limiter: Limiter
+    limiter: LimiterPort
     charge: Charge
 
 
@@ -83,7 +83,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     phase: Phase = Phase.READING
     bill: Bill | None = None
     attempt: Attempt | None = None
-    pair: PairReservation | None = None
+    pair: SharedReservation | None = None
     attempts: int = 0
     arrived_us: int = 0
     waits_since_s: float = 0.0

@@ -8,15 +8,81 @@ every path: an attempt never released would leave a worker no room. The worker's
 requests at workers and the predicted end of the prefill are counted in and out at the same two places.
 """
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import msgspec
 
-from policies import Attempt, Finished, FirstToken, Placed
+from policies import Attempt, Finished, FirstToken, Placed, Usage
 from router.errors import UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.metric_families import UPSTREAM_ERRORS
+
+
+class Reserved(Protocol):
+    """A reservation as its attempt knows it: `Reservation`, or one of an option."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt in the log; of a pair, the prefill worker's."""
+
+    @property
+    def local(self) -> LocalWorker:
+        """The worker whose answer or failure is heard now."""
+
+    @property
+    def avoided(self) -> list[int]:
+        """Slots of the workers that another attempt should avoid."""
+
+    @property
+    def prefilled(self) -> bool:
+        """True once the prefill is over."""
+
+    def prefill_ended(self) -> None:
+        """End the prefill: the answer began."""
+
+    def renew(self, left_us: int, now_us: int) -> None:
+        """Publish the reservation again if it was dropped."""
+
+    def worker_failed(self, error: UpstreamError) -> list[Failure]:
+        """Note a failure; return the failures that may count."""
+
+    def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
+        """Release, once."""
+
+
+class SharedReservation(Reserved, Protocol):
+    """The reservation of a request that two workers share, an option's (`router.pairs`)."""
+
+    @property
+    def decode_attempt(self) -> Attempt:
+        """The attempt at the worker that answers."""
+
+    @property
+    def usage(self) -> bytes:
+        """The end of the prefill worker's answer, with its counts; empty before."""
+
+    @property
+    def offload(self) -> object:
+        """The choice of the prefill's site, for operators; None if there was no choice."""
+
+    def avoided_at_least(self, error: UpstreamError) -> list[int]:
+        """Return fewer slots than `avoided` for the case that no other worker is left; empty: no fewer."""
+
+    def refused(self, status: int) -> None:
+        """Note an error answer of one worker."""
+
+    def log_fields(self) -> Mapping[str, object]:
+        """Fields of the request's log line."""
+
+    def understood(self, prefill: Usage | None, decode: Usage | None) -> Usage | None:
+        """Combine the counts of both workers."""
+
+    def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> bool:
+        """Learn from a completed answer; True if the prefill worker has lost its cache."""
 
 
 class Reservation(msgspec.Struct, eq=False):

@@ -20,7 +20,7 @@ from router.engines import DIALECTS
 from router.gateway.bodies import ABSENT, Scalars
 from router.gateway.conversation import canonical_json, loads
 from router.gateway.endpoints import Endpoint
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 SALT_FIELDS = ("cache_salt", "extra_key")
 """Fields by which engines keep caches apart."""

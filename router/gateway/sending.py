@@ -1,20 +1,18 @@
 """Requests in flight: their limits, retries, and slow ones.
 
-Inflight ── timeouts       PrefillEnds ── predicted ends      StallDetector ── stalled workers LinkWatch ── KV
-on links   RetryBudget ── price of retries
+Inflight ── timeouts       PrefillEnds ── predicted ends       RetryBudget ── price of retries
 """
 
 import asyncio
 import sys
 from collections.abc import Callable
 
-from policies import LinkWatch, RetryBudget
+from policies import RetryBudget
 from router.errors import RequestRejected, RouterError
 from router.fleet import Core
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.placing import Placing
 from router.gateway.prefill_ends import PrefillEnds
-from router.gateway.stall_detector import StallDetector
 from router.metric_families import REDISPATCHES
 from router.metrics import Metrics
 from router.settings import Settings
@@ -42,16 +40,7 @@ class Sending:
         self._now_us = core.log.now_us
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
-        self.link_watch = LinkWatch(core.fleet, core.log)
         self.retry_budget = RetryBudget(settings.reliability)
-        self.stall_detector = StallDetector(
-            core.fleet,
-            placing.feedback,
-            settings.reliability,
-            loop=loop,
-            now_s=now_s,
-            now_us=core.log.now_us,
-        )
         self._requests_max = requests_max
         self._at_workers = 0
         self.use(settings)
@@ -59,7 +48,7 @@ class Sending:
     def use(self, settings: Settings) -> None:
         """Apply new settings; requests in flight keep their worker."""
         self.exchanges.timeout_s = settings.server.request_timeout_s
-        self.retry_budget.rules = self.stall_detector.rules = settings.reliability
+        self.retry_budget.rules = settings.reliability
         self._at_workers_max = settings.server.max_concurrent_requests
         self._queues = not settings.queue.disable_queue
         self.at_workers(0)

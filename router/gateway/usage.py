@@ -29,8 +29,8 @@ HEAD_BYTES_MAX = 2 << 10
 CANDIDATES_MAX = 8
 """Objects tried, from the end; the counts of a stream are in its last two at most."""
 
-TOKENS_MAX = 1 << 40
-"""Larger counts are garbage."""
+TOKENS_MAX = 1 << 24
+"""Larger counts are garbage: the longest context ever published has ten million tokens (Llama 4 Scout)."""
 
 CLOSINGS_MAX = 8
 """Objects within an object of counts for which its end is looked for; engines have one or two."""
@@ -55,6 +55,8 @@ class _Counts(msgspec.Struct, gc=False):
     input_tokens_details: _Details | None = None
     cache_read_input_tokens: _Tokens | None = None
     cache_creation_input_tokens: _Tokens | None = None
+    garbage: bool = False
+    """Whether one of them is a number that none can be."""
 
 
 _decode_counts = msgspec.json.Decoder(_Counts).decode
@@ -154,17 +156,21 @@ def _odd_counts_at(data: bytes, start: int) -> _Counts:
     except (ValueError, RecursionError):
         return _Counts()
     counts = _Counts()
+    found = []
     for name in _COUNTS:
-        setattr(counts, name, _sane(value.get(name)))
+        found.append(value.get(name))
+        setattr(counts, name, _sane(found[-1]))
     for name in _DETAILS:
         details = value.get(name)
         if isinstance(details, dict):
-            setattr(counts, name, _Details(_sane(details.get("cached_tokens"))))
+            found.append(details.get("cached_tokens"))
+            setattr(counts, name, _Details(_sane(found[-1])))
+    counts.garbage = any(type(each) in (int, float) and _sane(each) is None for each in found)
     return counts
 
 
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-_COUNTS = tuple(name for name in _Counts.__struct_fields__ if name not in _DETAILS)
+_COUNTS = tuple(name for name in _Counts.__struct_fields__ if name not in (*_DETAILS, "garbage"))
 
 
 def _sane(value: Any) -> int | None:
@@ -184,4 +190,9 @@ def _usage_of(counts: _Counts, completion_tokens: int | None) -> Usage | None:
         cached_tokens = counts.cache_read_input_tokens
         prompt_tokens += (cached_tokens or 0) + (counts.cache_creation_input_tokens or 0)
     # A prompt has a token: engines send 0 in events that come before they counted.
-    return Usage(prompt_tokens, cached_tokens, completion_tokens) if prompt_tokens else None
+    if not prompt_tokens:
+        return None
+    # Older SGLang adds up what each of several answers to one prompt found cached.
+    if counts.garbage or (cached_tokens or 0) > prompt_tokens:
+        return Usage(prompt_tokens, None, completion_tokens, possible=False)
+    return Usage(prompt_tokens, cached_tokens, completion_tokens)

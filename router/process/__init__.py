@@ -1,4 +1,1 @@
-"""The parts of one gateway process that are no library: what runs, what is reported, who is let in.
-
-`router.app` puts them together.
-"""
+"""Parts of one gateway process, which `router.app` puts together: tasks, reports, and each side's state."""

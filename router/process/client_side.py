@@ -27,18 +27,7 @@ from router.settings import Settings
 
 
 class ClientSide:
-    """Who may connect, send and hold how much. Make it inside a running event loop.
-
-    Args:
-        settings: The effective settings.
-        metrics: Counts who is refused, and is served on a port of its own if there is one.
-        files: For how many connections there are open files.
-
-    Attributes:
-        ending: Tells readiness and all client connections when the process ends.
-        clients: Counts what clients have.
-        held: Counts the bytes of bodies.
-    """
+    """Connections of clients, and their limits. Make it inside a running event loop."""
 
     def __init__(self, settings: Settings, metrics: Metrics, files: OpenFiles) -> None:
         self._settings, self._metrics, self._files = settings, metrics, files
@@ -73,12 +62,7 @@ class ClientSide:
         return made
 
     def listen_for_admins(self, api: FastAPI, listener: socket.socket) -> None:
-        """Serve the admin API on a port of its own.
-
-        Args:
-            api: What is served.
-            listener: Bound to the port.
-        """
+        """Serve the admin API on the port that a listener is bound to."""
         tls = admin_tls(self._settings.admin)
         admin = self._listener(api, self._settings.server, tls)
         self._listeners.append((admin, False))
@@ -86,11 +70,11 @@ class ClientSide:
         self._loops.append(("admin listener", lambda: admin.serve(listener.dup())))
 
     def loops(self) -> list[Loop]:
-        """What must run while the process serves."""
+        """Return the tasks to run while the process serves."""
         return self._loops
 
     def use(self, new: Settings) -> None:
-        """Let clients ask and have what these settings say from now on."""
+        """Apply new settings."""
         self._settings = new
         self.clients.use(new.server)
         self.held.use(_held_bytes_max(new.server))
@@ -108,7 +92,6 @@ class ClientSide:
         self._loops.append(("metrics listener", lambda: serve_metrics(scrapes, host, port, alone=alone)))
 
     def _listener(self, api: FastAPI, limits: ClientLimits, tls: ssl.SSLContext | None = None) -> Listener:
-        """A listener beside the data port."""
         server = self._settings.server
         quota = ClientQuota(trusted_proxies=server.trusted_proxies)
         files_max = self._files.listener_connections_max
@@ -117,7 +100,7 @@ class ClientSide:
 
 
 def scrape_limits(limits: ClientLimits) -> ClientLimits:
-    """What a scraper may ask of one connection: it sends no body."""
+    """Return the limits of a scraper's connection: it sends no body."""
     return ClientLimits(
         body_bytes_max=0,
         header_count_max=limits.header_count_max,
@@ -127,5 +110,5 @@ def scrape_limits(limits: ClientLimits) -> ClientLimits:
 
 
 def _held_bytes_max(limits: ClientLimits) -> int:
-    """How many bytes of bodies a process holds, 0 for any number; the longest body must fit."""
+    """Return the most bytes of bodies that a process holds, 0 for any number; the longest body must fit."""
     return limits.held_bytes_max and max(limits.held_bytes_max, limits.body_bytes_max)

@@ -1,28 +1,16 @@
-"""What the fold needs to know, from the sections of the settings that say it."""
+"""Rules of the fold, from several sections of the settings."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from policies import (
-    PROFILES,
-    CachePool,
-    FleetRules,
-    KvBytes,
-    LengthBuckets,
-    LinkRules,
-)
+from policies import PROFILES, FleetRules, LengthBuckets
 from router.gateway import weights
 from router.settings import Settings
 from router.values import token_count
 
 
 def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) -> FleetRules:
-    """What the fold needs to know.
-
-    Args:
-        settings: All of them.
-        tenant_weight_of: Weight of a tenant, by its name.
-    """
+    """Return the rules of the fold; ``tenant_weight_of`` returns a tenant's weight by its name."""
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:
@@ -35,29 +23,11 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
         lifetime_s_max=2 * settings.server.request_timeout_s,
         default_model=model,
         buckets=LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
-        pools={
-            name: CachePool(
-                pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min
-            )
-            for name, pool in placement.cache_pools.items()
-        },
+        pools=placement.cache_pools,
         weight_of=weights(settings.queue.classes, tenant_weight_of),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
-        links={
-            name: LinkRules(
-                bytes_per_s=link.gbps * 1e9 / 8,
-                rtt_s=link.rtt_ms / 1e3,
-                cap_ratio=link.cap_ratio,
-                loss_ratio_max=link.loss_ratio_max,
-            )
-            for name, link in settings.fleet.links.items()
-        },
+        links=settings.fleet.links,
         site=settings.fleet.site,
-        kv_bytes={
-            name: KvBytes(
-                model.kv_bytes_per_token, model.window_bytes_per_token, model.window_tokens, model.state_bytes
-            )
-            for name, model in placement.models.items()
-        },
+        kv_bytes=placement.models,
     )

@@ -1,6 +1,6 @@
-"""What a replica does once a second beside its requests: forget, let go, give up, compare.
+"""Housekeeping: what a replica does once a second beside its requests.
 
-`Housekeeping.run` is started by `router.app`, restarted if it ever fails, and ends when it is cancelled.
+`router.app` starts `Housekeeping.run`, restarts it if it ever fails, and cancels it at the end.
 """
 
 import asyncio
@@ -19,26 +19,21 @@ HOUSEKEEPING_S = 1.0
 
 
 class Housekeeping:
-    """The loop.
-
-    Args:
-        core: The fleet.
-        gateway: Its requests are reserved again if this replica was given up.
-        settings: As they are now.
-    """
+    """The loop; ``settings`` returns the current ones."""
 
     def __init__(self, core: Core, gateway: Gateway, settings: Callable[[], Settings]) -> None:
         self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
         self._gateway, self._settings = gateway, settings
 
     async def run(self) -> None:
-        """Once a second: forget what is too old, release what nobody finished (a bug, so an error).
+        """Once a second: forget old entries, and release reservations that leaked (a bug, so an error).
 
-        See whether a snapshot says that this replica was given up: the log says so by itself. And without
-        Redis give up the others, as they do this one, when their heartbeats would have expired.
+        If a snapshot says that this replica was given up, reserve its requests again (the log announces it by
+        itself). Without Redis, give up the other replicas when their heartbeats would have expired, as they
+        do this one.
         """
-        known_us = 0
-        heard_s = time.monotonic()
+        handled_us = 0
+        connected_s = time.monotonic()
         compared = False
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
@@ -46,13 +41,13 @@ class Housekeeping:
                 compared = True
                 self._compare_roles()
             left_us = self._fleet.loads.left_us(self._log.replica)
-            if left_us > known_us:
-                known_us = left_us
+            if left_us > handled_us:
+                handled_us = left_us
                 self._gateway.sending.given_up(left_us)
             if self._log.status().connected:
-                heard_s = time.monotonic()
+                connected_s = time.monotonic()
                 self._let_go()
-            elif time.monotonic() - heard_s > self._settings().shared.heartbeat_ttl_s:
+            elif time.monotonic() - connected_s > self._settings().shared.heartbeat_ttl_s:
                 for left in self._fleet.cut_off(self._log.replica, self._log.now_us()):
                     self._log.publish(left)
                 self._gateway.placing.room.changed()
@@ -64,14 +59,16 @@ class Housekeeping:
                 )
 
     def _let_go(self) -> None:
-        """Remove workers that were to go when they had drained."""
+        """Remove drained workers that were to be removed."""
         replicas = self._log.status().replicas
-        for gone in departures(self._fleet, self._log.replica, replicas, self._log.now_us()):
-            self._log.publish(gone)
-            logger.info("a drained worker left", extra={"event": "worker.left", "worker_id": gone.worker})
+        for departure in departures(self._fleet, self._log.replica, replicas, self._log.now_us()):
+            self._log.publish(departure)
+            logger.info(
+                "a drained worker left", extra={"event": "worker.left", "worker_id": departure.worker}
+            )
 
     def _compare_roles(self) -> None:
-        """Say it if a worker that the settings name has another role in the shared state, which wins."""
+        """Warn if a worker in the settings has another role in the shared state, which wins."""
         for named in self._settings().fleet.workers:
             local = self._registry.get(worker_id_of(normal_url(named.url)))
             if local is None or local.worker.role == named.role:

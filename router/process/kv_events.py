@@ -6,18 +6,14 @@ from collections.abc import Callable
 import httpx
 
 from router.destinations import Destinations
+from router.errors import SettingsError
 from router.fleet import Core, normal_url, worker_id_of
 from router.fleet.kv_events import FollowingRules, KvEvents
 from router.settings import Settings
-from router.sources import SettingsError
 
 
 def check_kv_events(settings: Settings) -> None:
-    """See that events can be received, before anything starts.
-
-    Raises:
-        SettingsError: They are wanted, and ZeroMQ is not installed.
-    """
+    """Check before the start that events can be received; raise SettingsError if ZeroMQ is missing."""
     if settings.fleet.kv_events != "off" and importlib.util.find_spec("zmq") is None:
         raise SettingsError(["fleet.kv_events: ZeroMQ is not installed; install cacheway[kv-events]"])
 
@@ -30,15 +26,7 @@ def make_kv_events(
     root_of: Callable[[str, str], int],
     destinations: Destinations,
 ) -> KvEvents:
-    """Build it as the settings say.
-
-    Args:
-        settings: All of them.
-        core: The fleet.
-        client: Asks engines where they publish.
-        root_of: Root of the token ids that an engine caches under a model's name and a salt.
-        destinations: Where the gateway connects to.
-    """
+    """Build the followers of KV events; ``root_of`` returns the root for a model's name and a salt."""
     models = settings.placement.models
     with_ids = {name for name, model in models.items() if model.tokenizer}
 

@@ -10,7 +10,7 @@ RESTART_S = 1.0
 """Between the end of a task that must not end and its next start."""
 
 Loop = tuple[str, Callable[[], Awaitable[None]]]
-"""A name for the log, and what runs for ever."""
+"""A name for the log, and a function that runs for ever."""
 
 
 class Loops:
@@ -32,7 +32,7 @@ class Loops:
 
 
 async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop that must not end; if it does, say so and start it again."""
+    """Run a loop that must not end; if it does, log it and start it again."""
     while True:
         try:
             await run()

@@ -1,4 +1,4 @@
-"""What metrics read rather than count: told at each scrape, by one function for each part of a process."""
+"""State of a process: metrics that are read at each scrape, counts of the log, and faults in sentences."""
 
 from collections.abc import Callable, Mapping
 
@@ -32,6 +32,8 @@ from router.metric_families import (
     LOG_LINES_DROPPED,
     OFFLOAD_DECISIONS,
     PROBES_REBUILT,
+    REGISTERS_DIFFER,
+    REGISTERS_PUBLISHED_AGAIN,
     SETTINGS_OVERRIDDEN,
     TRACE_LINES_DROPPED,
     TREE_BLOCKS,
@@ -40,22 +42,53 @@ from router.metric_families import (
     Family,
 )
 from router.metrics import Component, Metrics
+from router.pairs import PairPlugin
 from router.process.client_side import ClientSide
-from router.process.log_listener import LogListener
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.request_trace import RequestTrace
+from router.shared import NoListener, RefusalReason
 
 Report = Callable[[Metrics], None]
 
 
+class LogListener(NoListener):
+    """Counts operations and refused snapshots for the metrics.
+
+    ``changed`` is called when operations of others were applied, or a snapshot was merged.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.published_ops = 0
+        self.applied_ops = 0
+        self.snapshots_refused = 0
+
+    def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
+        """Count this replica's operations."""
+        self.published_ops += ops
+
+    def applied(self, ops: int, lag_s: float) -> None:
+        """Count other replicas' operations; they may let a waiting request go."""
+        self.applied_ops += ops
+        self._changed()
+
+    def snapshot_merged(self) -> None:
+        """All may be new."""
+        self._changed()
+
+    def snapshot_refused(self, reason: RefusalReason) -> None:
+        """Count an unusable snapshot; the log line has the reason."""
+        self.snapshots_refused += 1
+
+
 def reports_of(*parts: Report | None) -> list[Report]:
-    """Leave out what a process has not."""
+    """Drop the reports of parts that are off."""
     return [part for part in parts if part is not None]
 
 
 def report_requests(gateway: Gateway) -> Report:
-    """Return what tells of requests under way and of the queue."""
+    """Return the report of requests under way and of the queue."""
 
     def report(metrics: Metrics) -> None:
         room, inversions = gateway.placing.room, gateway.fleet.tickets.inversions
@@ -67,14 +100,12 @@ def report_requests(gateway: Gateway) -> Report:
             inversion_s_max=inversions.us_max / 1e6,
             rooms_overdue=room.overdue,
         )
-        for reason, total in gateway.placing.decider.offloading.counts.items():
-            metrics.follow(OFFLOAD_DECISIONS, total, reason.value)
 
     return report
 
 
 def report_clients(clients: ClientSide) -> Report:
-    """Return what tells of connections and bodies."""
+    """Return the report of connections and bodies."""
 
     def report(metrics: Metrics) -> None:
         metrics.set(CLIENT_CONNECTIONS, clients.clients.connections)
@@ -83,8 +114,8 @@ def report_clients(clients: ClientSide) -> Report:
     return report
 
 
-def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Report:
-    """Return what tells of workers and of what they are asked."""
+def report_workers(workers: WorkerSide) -> Report:
+    """Return the report of workers and of questions to them."""
 
     def report(metrics: Metrics) -> None:
         core = workers.core
@@ -96,6 +127,16 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
         metrics.follow(PROBES_REBUILT, workers.health.rebuilt)
         metrics.set(TREE_BLOCKS, core.fleet.tree.blocks)
         metrics.set(TREE_NODES, core.fleet.tree.nodes)
+
+    return report
+
+
+def report_pairs(pairs: PairPlugin, handovers: Mapping[str, Handover]) -> Report:
+    """Return the report of requests that two workers share."""
+
+    def report(metrics: Metrics) -> None:
+        for reason, total in pairs.offloading.counts.items():
+            metrics.follow(OFFLOAD_DECISIONS, total, reason.value)
         for name, handover in handovers.items():
             for event, total in handover.counts.items():
                 metrics.follow(HANDOVER_EVENTS, total, name, event)
@@ -104,7 +145,8 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
 
 
 def report_log(core: Core, ops: LogListener) -> Report:
-    """Return what tells of the shared log."""
+    """Return the report of the shared log."""
+    reported: set[str] = set()
 
     def report(metrics: Metrics) -> None:
         status = core.log.status()
@@ -121,12 +163,17 @@ def report_log(core: Core, ops: LogListener) -> Report:
             skipped_ops=status.skipped_ops,
             snapshots_refused=ops.snapshots_refused,
         )
+        reported.update(status.differing)
+        for register in reported:
+            metrics.set(REGISTERS_DIFFER, len(status.differing.get(register, ())), register)
+        for register, total in status.published_again.items():
+            metrics.follow(REGISTERS_PUBLISHED_AGAIN, total, register)
 
     return report
 
 
 def report_settings(live: LiveSettings) -> Report:
-    """Return what tells of settings that were changed."""
+    """Return the report of changed settings."""
 
     def report(metrics: Metrics) -> None:
         refused = len(live.refused)
@@ -138,7 +185,7 @@ def report_settings(live: LiveSettings) -> Report:
 
 
 def report_tenants(tenants: TenantSide) -> Report | None:
-    """Return what tells of keys and limits; None without a keys file."""
+    """Return the report of keys and limits; None without a keys file."""
     keys, leases = tenants.keys, tenants.leases
     if keys is None:
         return None
@@ -154,7 +201,7 @@ def report_tenants(tenants: TenantSide) -> Report | None:
 
 
 def report_discovery(discovery: Discovery | None) -> Report | None:
-    """Return what tells of discovery; None where it is off."""
+    """Return the report of discovery; None where it is off."""
     if discovery is None:
         return None
 
@@ -169,7 +216,7 @@ def report_discovery(discovery: Discovery | None) -> Report | None:
 
 
 def report_lines(trace: RequestTrace | None) -> Report:
-    """Return what tells of lines that were dropped."""
+    """Return the report of dropped lines."""
 
     def report(metrics: Metrics) -> None:
         metrics.follow(LOG_LINES_DROPPED, lines_dropped())
@@ -190,11 +237,11 @@ _KV_EVENTS: dict[str, tuple[Family, tuple[str, ...]]] = {
     "forgets": (KV_EVENT_FORGETS, ()),
     "corrections": (KV_EVENT_CORRECTIONS, ()),
 }
-"""Where each name of `KvEvents.counts` is counted."""
+"""Family and labels for each name of `KvEvents.counts`."""
 
 
 def report_kv_events(kv_events: KvEvents) -> Report:
-    """Return what tells of cache events."""
+    """Return the report of cache events."""
 
     def report(metrics: Metrics) -> None:
         counts = kv_events.counts()
@@ -202,3 +249,25 @@ def report_kv_events(kv_events: KvEvents) -> Report:
             metrics.follow(family, counts.get(name, 0), *labels)
 
     return report
+
+
+def troubles(core: Core, tenants: TenantSide, discovery: Discovery | None) -> tuple[str, ...]:
+    """Return a sentence for each part that does not work; ``discovery`` is None where it is off."""
+    status, found = core.log.status(), []
+    if status.degraded_reason is not None:
+        found.append(f"the shared log: {status.degraded_reason}")
+    workers = core.registry.all()
+    unwell = sum(local.health is not Health.HEALTHY for local in workers)
+    if unwell:
+        found.append(f"{unwell} of {len(workers)} workers are not healthy")
+    files = (("keys", tenants.keys), ("tokens", tenants.tokens))
+    found += [
+        f"the file of {noun} cannot be used; what it said before holds, and the log says why"
+        for noun, watch in files
+        if watch is not None and watch.problem is not None
+    ]
+    if discovery is not None and discovery.problem is not None:
+        found.append(f"discovery of pods: {discovery.problem}; known workers stay")
+    if tenants.leases.degraded_reason is not None:
+        found.append(f"limits of tenants: {tenants.leases.degraded_reason}")
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Who tenants are and what they may use: the files of keys and tokens, and the leases of limits."""
+"""Tenants of a process: the files of keys and tokens, and the leases of limits."""
 
 import asyncio
 
@@ -6,25 +6,13 @@ from router.metrics import Metrics
 from router.process.loops import Loop
 from router.settings import Settings
 from router.shared import Keys, Leases, LogPort
-from router.tenants import Keyring, KeysWatch, Limiter, TokensWatch
+from router.tenants import Door, Keyring, KeysWatch, Limiter, TokensWatch
 
 
 class TenantSide:
-    """The tenants of one process. Make it inside a running event loop.
+    """The tenants of one process, and their door. Make it inside a running event loop.
 
-    Args:
-        settings: The effective settings.
-        keyring: Holds the tenants' keys.
-        log: Says which replicas share the limits.
-        redis_url: Where they do.
-        metrics: Counts rejections.
-
-    Attributes:
-        keys: Watches the keys file; None without one.
-        tokens: Watches the file of admin tokens; None without one.
-        leases: This replica's part of each limit.
-        limiter: Keeps tenants to their limits; None without a keys file.
-        keyring: As given; None without a keys file.
+    ``keys`` and ``limiter`` are None without a keys file, ``tokens`` without a file of admin tokens.
     """
 
     def __init__(
@@ -33,7 +21,12 @@ class TenantSide:
         keys_file, tokens_file = settings.tenancy.keys_file, settings.admin.tokens_file
         self.keys = KeysWatch(keys_file, keyring, classes=settings.queue.classes) if keys_file else None
         self.tokens = TokensWatch(tokens_file) if tokens_file else None
-        self.keyring = keyring if keys_file else None
+        key = settings.server.api_key
+        self.door = Door(
+            admin_key=key.get_secret_value().encode() if key is not None else None,
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keyring if keys_file else None,
+        )
         self.leases = Leases(
             redis_url,
             Keys(settings.shared.namespace),
@@ -49,7 +42,7 @@ class TenantSide:
                 watch.load()
 
     def loops(self) -> list[Loop]:
-        """What must run while the process serves."""
+        """Return the tasks to run while the process serves."""
         loops: list[Loop] = []
         if self.keys is not None:
             loops += [("keys", self.keys.run), ("limits", self.leases.run)]

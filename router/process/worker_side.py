@@ -26,22 +26,15 @@ from router.tls import worker_context
 
 
 class WorkerSide:
-    """What belongs to the workers.
+    """The workers of one process.
 
     Args:
         settings: The effective settings.
-        fleet: What all replicas know.
-        log: Where changes are published.
-        discovers: Whether discovery sees a pod at a URL.
-        may_resend: Whether a request that met a stale connection may be sent once more.
-        connected: Told of each new connection, and how long it took to make it, in seconds.
-
-    Attributes:
-        destinations: Where workers may be.
-        client: Asks them.
-        core: The fleet, with its registry.
-        health: Probes them.
-        engine_metrics: Reads what they say of their load.
+        fleet: The shared state.
+        log: Publishes changes.
+        discovers: Returns True if discovery sees a pod at a URL.
+        may_resend: Returns True if a request that met a stale connection may be sent once more.
+        connected: Gets each new connection, and the seconds that it took to make it.
     """
 
     def __init__(
@@ -95,7 +88,7 @@ class WorkerSide:
         )
 
     def loops(self) -> list[Loop]:
-        """What must run while the process serves."""
+        """Return the tasks to run while the process serves."""
         return [("health checks", self.health.run), ("engine metrics", self.engine_metrics.run)]
 
     def use(self, new: Settings) -> None:
@@ -121,7 +114,6 @@ class WorkerSide:
             self.core.registry.add(worker.url, role=worker.role, labels=dict(worker.labels), static=True)
 
     def _pool(self, url: str) -> WorkerPool:
-        """The connections to a worker."""
         upstream = self._settings.upstream
         return WorkerPool(
             url,
@@ -136,7 +128,6 @@ class WorkerSide:
 
 
 def _destinations(fleet: FleetSettings) -> Destinations:
-    """Where workers may be."""
     named = {urlsplit(worker.url).hostname or "" for worker in fleet.workers}
     named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
     named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}

@@ -1,9 +1,8 @@
 """HTTP/1.1 streaming between client and worker."""
 
-from router.proxy.client_protocol import GatewayProtocol, IsProxied, make_protocol
+from router.proxy.answer import error_answer, retry_after
+from router.proxy.client_protocol import Ending, GatewayProtocol, IsProxied, make_protocol
 from router.proxy.clients import ClientQuota, Clients, Refusal
-from router.proxy.ending import Ending
-from router.proxy.errors import error_answer, retry_after
 from router.proxy.handshake import Handshakes
 from router.proxy.headers import lines_of, may_pass
 from router.proxy.held_bytes import HeldBytes

@@ -1,4 +1,4 @@
-"""One proxied request on a client's connection, and the answer to it.
+"""One proxied request on a client's connection, and its answer.
 
     receiving --body complete, its turn--> started --finish--> complete
         |                                    |--abort--------> complete, connection closed
@@ -6,17 +6,14 @@
         +--refused, its turn--> refused
         +--turned away, its turn--> started without its body --finish--> complete, connection closed
 
-`Answer` is the `ports.ClientConnection` of one exchange. It is also a uvicorn *cycle* (the
-object that stands for a request in `HttpToolsProtocol`), only without an ASGI task behind it, so
-uvicorn's own pipelining, keep-alive and shutdown treat it like any other request.
-
-Each write is a system call (14 µs beside `loadtest.bench.serving processes --bare`, a quarter of a
-small request), so the head leaves together with the first body bytes: an answer that comes in one
-read leaves in one write.
+`Answer` is an exchange's `ports.ClientConnection`, and to uvicorn a *cycle* without an ASGI task. A write is
+a system call (14 µs beside `loadtest.bench.serving processes --bare`, a quarter of a small request), so the
+head leaves together with the first body bytes.
 """
 
 import asyncio
 import logging
+import math
 import socket
 import struct
 import time
@@ -25,8 +22,7 @@ from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from router.errors import RouterError
-from router.proxy.errors import error_answer
+from router.errors import RouterError, error_body
 from router.proxy.headers import named_by
 from router.proxy.ports import ClientRequest, Exchange, Header
 
@@ -36,33 +32,45 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JOINED_BYTES_MAX = 16 * 1024
-"""Up to this size a chunk is copied into its frame; beyond, frame and data are written side by side."""
+"""Size up to which a chunk is copied into its frame; beyond it, frame and data are written side by side."""
 
 PIECE_BYTES_MIN = 4 * 1024
-"""Smaller pieces of a request body are appended to their neighbour, so that a body of tiny chunks costs
-little more memory than its bytes."""
+"""Smaller pieces of a body are appended to their neighbour, so that tiny chunks cost little memory."""
 
 REQUEST_ID_BYTES_MAX = 256
-"""A longer request id is not echoed."""
+"""Longest request id that is echoed."""
+
+
+def retry_after(seconds: float) -> bytes:
+    """A Retry-After header value: whole seconds, at least one."""
+    return b"%d" % max(1, math.ceil(seconds))
+
+
+def error_answer(error: RouterError) -> tuple[bytes, bytes]:
+    """Header lines and body of an answer that is an error."""
+    lines = b"content-type: application/json\r\n"
+    if error.status in (429, 503):
+        lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+    return lines, error_body(error)
 
 
 class Answer(RequestResponseCycle):
-    """A request and its answer. Made by `GatewayProtocol` when the head is complete."""
+    """A request and its answer. `GatewayProtocol` makes it when the head is complete."""
 
-    # The part of uvicorn's interface that `HttpToolsProtocol` uses. Nobody waits for this event.
+    # The part of uvicorn's interface that `HttpToolsProtocol` uses. No task waits for this event.
     message_event = asyncio.Event()
     disconnected = False
     response_complete = False
 
     body_complete = False
     expects_continue = False
-    """Whether its client waits to be asked for the body."""
+    """True if the client waits to be asked for the body."""
     refusal: RouterError | None = None
-    """Why it is answered without its body."""
+    """The error that answers it, without its body."""
     turned_away = False
-    """Whether its exchange answers with the refusal, so that it is counted and logged like others."""
+    """True if its exchange answers with the refusal, so that it is counted and logged like others."""
     judged = False
-    """Whether its body may come in."""
+    """True if its body may come in."""
     exchange: Exchange | None = None
     forwarded_for = ""
     _head_sent = False
@@ -71,9 +79,8 @@ class Answer(RequestResponseCycle):
     _left_bytes: int | None = None
     body_bytes = 0
     length = 0
-    """Of the body, as declared; 0 if it is not."""
+    """Declared length of the body, or 0."""
     counted_bytes = 0
-    """What is counted of the body (`router.proxy.held_bytes`)."""
 
     def __init__(
         self,
@@ -101,11 +108,7 @@ class Answer(RequestResponseCycle):
     # The request
 
     def add_body(self, data: bytes) -> int:
-        """Add a piece of the body; returns its length so far.
-
-        Raises:
-            RequestRejected: There is no room for it.
-        """
+        """Add a piece of the body; return the length so far, or raise `RequestRejected` if it has no room."""
         pieces = self._pieces
         if not pieces or len(data) >= PIECE_BYTES_MIN:
             pieces.append(data)
@@ -119,18 +122,18 @@ class Answer(RequestResponseCycle):
         return body_bytes
 
     def release_body(self) -> None:
-        """The body is not needed any more. Idempotent."""
+        """Drop the body, and count it no longer. Idempotent."""
         self._pieces = []
         counted_bytes, self.counted_bytes = self.counted_bytes, 0
         self._protocol.held.release(counted_bytes)
 
     def refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
-        """Answer with an error when its turn comes; its body is of no use any more."""
+        """Answer with an error when its turn comes, and drop the body."""
         self.refusal, self.turned_away = error, turned_away
         self.release_body()
 
     def start(self) -> None:
-        """Begin the exchange. The body is complete (or refused) and every earlier answer is sent."""
+        """Begin the exchange. The body is complete (or refused), and every earlier answer is sent."""
         pieces, self._pieces = self._pieces, []
         if self.refusal is not None and not self.turned_away:
             self._refuse(self.refusal)
@@ -196,7 +199,7 @@ class Answer(RequestResponseCycle):
             self._protocol.transport.write(head)
 
     def send_body(self, data: bytes) -> None:
-        """Pass on body bytes, as a chunk where the answer is chunked."""
+        """Pass on body bytes, as a chunk if the answer is chunked."""
         if data and not (self.disconnected or self.response_complete or self._bodyless):
             self._pass_on(b"", data)
 
@@ -217,7 +220,7 @@ class Answer(RequestResponseCycle):
             transport.write(head + data)
 
     def finish(self) -> None:
-        """End the answer. Fewer bytes than announced cannot be a complete answer: that aborts."""
+        """End the answer. Fewer bytes than announced abort it."""
         if self.disconnected or self.response_complete:
             return
         assert self._head_sent
@@ -246,14 +249,14 @@ class Answer(RequestResponseCycle):
         self.release_body()
         protocol = self._protocol
         if self._head_sent and not self._chunked and self._left_bytes is None:
-            # This answer ends where the connection ends: only a reset says that it did not end here.
+            # The end of the connection would end this answer: only a reset tells the client that it is cut.
             sock: socket.socket | None = protocol.transport.get_extra_info("socket")
             if sock is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         protocol.transport.abort()
 
     def leave(self) -> None:
-        """The client is gone: tell the exchange, once."""
+        """Tell the exchange once that its client is gone."""
         if self.disconnected or self.response_complete:
             return
         self.disconnected = True

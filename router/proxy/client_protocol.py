@@ -1,40 +1,22 @@
-"""The server side: uvicorn's HTTP protocol, with the proxied routes served by exchanges.
+"""The client's side: uvicorn's HTTP protocol, with the proxied routes served by exchanges.
 
     bytes --> httptools --+--> proxied route: Answer --> start_exchange(request, answer)
                           +--> any other:     uvicorn's ASGI cycle --> the FastAPI application
 
-uvicorn keeps sockets, TLS, accepting and graceful shutdown. This class decides, when a head is complete,
-which of the two serves it, and enforces limits for both:
+uvicorn keeps sockets, TLS, accepting and graceful shutdown. `GatewayProtocol` chooses the route when a head
+is complete, and enforces limits for both:
 
-* a head has at most `ClientLimits.header_count_max` headers and `header_bytes_max` bytes (431, or 414 if it
-  is the target that is long);
-* a client may have so many connections, and send so many requests, as `Clients` say (closed, or 429); where
-  there is no place left, a connection on which nothing is under way is closed for a new one (`Spare`);
-* a body that is compressed is refused (415): nothing is ever unpacked here, and engines do not do it either;
-* a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
-* who may not send one is answered when the head is complete, and no body is asked for or read (`JudgeHead`);
-* all bodies that are held have at most so many bytes (429, `HeldBytes`);
-* of bodies that are coming in, one pass of the event loop reads so much and no more (`Intake`);
-* behind `WAITING_MAX` requests of one client no more are parsed, nor read, until some are answered;
-* a request that begins must be complete in time (408), a client must take its answer in time;
-* malformed or ambiguous framing is refused (400), and the connection closed;
-* a connection on which nothing is asked closes after uvicorn's keep-alive time.
+* framing malformed or ambiguous: 400; head beyond `ClientLimits`: 431, or 414 for a long target; body
+  compressed (engines do not unpack it either): 415, or beyond ``body_bytes_max``: 413;
+* a head that `JudgeHead` refuses: its error, before a body is asked for; no room in `HeldBytes`: 429;
+* requests of a client beyond `Clients`: 429; connections: closed, after idle ones made room (`Spare`);
+* large bodies beyond `Intake`, or `WAITING_MAX` pipelined requests: not read for now;
+* a request incomplete in time: 408; an answer not taken in time, or an idle connection: closed.
 
-A refusal waits for its turn like any answer, so that pipelined requests never mix. After it
-we stop sending and discard what the client still sends for a moment: closing at
-once would reset the connection, and the client might never see why.
-
-A client that closes its side while an exchange is in flight has left, even if it could still
-read: that is how uvicorn treats it, and the worker is freed at once. The exception is a client that
-pipelines: while its later requests wait, its socket is not read, and its leaving is noticed
-when the answer is written.
-
-When the process ends (`Ending`), an answer's head tells the client to close, and the connection
-closes behind it. A client to whom an earlier head promised that the connection stays may be sending its
-next request already, so its connection is kept until it has been idle for a while.
-
-The protocol upgrades that clients offer (Java's sends ``upgrade: h2c`` with every first request) are
-ignored, as RFC 9110 section 7.8 allows, and the request is served as HTTP/1.1.
+A refusal waits for its turn. After it input is discarded for `LINGER_S`: closing at once would reset the
+connection before the client reads the refusal. A client that closes its side has left, even if it could still
+read: uvicorn treats it so, and the worker is freed at once (late for a pipelining client, whose socket is not
+read meanwhile). Upgrades that clients offer are ignored, as RFC 9110 section 7.8 allows.
 """
 
 import asyncio
@@ -53,7 +35,6 @@ from router.errors import ClientError, RequestRejected, RouterError
 from router.proxy.answer import Answer
 from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
-from router.proxy.ending import Ending
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
@@ -62,36 +43,34 @@ from router.proxy.receiving import NEXT_RECEIVING, Received, Receiving
 from router.proxy.spare import Spare
 
 LINGER_S = 2.0
-"""How long the rest of a refused request is discarded, so that the refusal arrives."""
+"""Seconds for which the rest of a refused request is discarded, so that the refusal arrives."""
 
 FLUSH_S = 0.5
-"""How long a client may take to read the end of an answer that is cut."""
+"""Seconds that a client has to read the end of an answer that is cut."""
 
 PIECE_BYTES = 2048
-"""A read that may hold many requests is parsed in pieces of this size. The shortest request has 18 bytes."""
+"""Piece in which a read with many requests is parsed. The shortest request has 18 bytes."""
 
 WAITING_MAX = 32
-"""Parsing stops when so many requests of one client wait for their turn, or have begun in one turn of the
-event loop. The requests of one piece may go beyond it."""
+"""Requests of one client that wait, or begin in one turn of the loop, before parsing stops after its
+piece."""
 
 UNREAD_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of all clients that were read and wait to be parsed. One connection has 256 KB at most. A client that
-pipelines beyond the bound is refused."""
+"""Unparsed input of all clients (256 KB of one at most); beyond it a pipelining client is refused."""
 
 APP_BYTES_FREE = 64 * 1024
-"""The first bytes of a body of the application are not counted. Orders of operators fit into them, and get
-through when the bodies of clients leave no room."""
+"""Uncounted first bytes of an application body, so that operators' orders find room when clients fill it."""
 
 _HEAD_END = b"\r\n\r\n"
 
-_NOTED = frozenset(
+_CONTROL_HEADERS = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"}
 )
 
 _LISTS = frozenset({b"connection", b"content-encoding", b"expect"})
-"""Of these there may be several lines (RFC 9110 section 5.3)."""
+"""Noted headers that may have several lines (RFC 9110 section 5.3)."""
 
-# RFC 3986: what the host and the port of an authority are made of.
+# RFC 3986: characters of an authority's host and port.
 _HOST_BYTES = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 
 # RFC 9110 section 6.5.1: none of these may come after the body. llhttp itself refuses two more, and would
@@ -100,20 +79,14 @@ _NO_TRAILERS = frozenset({b"connection", b"host", b"upgrade"})
 
 
 class IsProxied(Protocol):
-    """Which requests are ours, the others being the application's."""
+    """Choice of the requests that an exchange serves; the application serves the others."""
 
     def __call__(self, method: bytes, path: bytes) -> bool:
-        """Whether an exchange serves this method and raw path."""
+        """Return True if an exchange serves this method and raw path."""
 
 
 class _Flow(FlowControl):
-    """uvicorn's flow control, which reads no more requests while some wait for their turn.
-
-    uvicorn reads on after each answer, so a client that pipelines fast would fill our memory.
-
-    Attributes:
-        unread: Whether some of what was read is not parsed yet.
-    """
+    """uvicorn's flow control, but reading pauses while requests wait, so that a client cannot fill memory."""
 
     def __init__(self, transport: asyncio.Transport, waiting: Collection[object]) -> None:
         super().__init__(transport)
@@ -121,33 +94,52 @@ class _Flow(FlowControl):
         self.unread = False
 
     def resume_reading(self) -> None:
-        """Read on, if nobody waits."""
         if not self._waiting and not self.unread:
             super().resume_reading()
+
+
+class Ending:
+    """The end of a process, as all its connections see it: `begun`, and how long idle ones wait.
+
+    Every answer is then the last one on its connection, and says so; an idle connection waits ``idle_s`` for
+    one more request, which may be on its way, and closes.
+    """
+
+    __slots__ = ("begun", "idle_s")
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.idle_s = 0.0
+
+    def begin(self, idle_s: float = 0.0) -> None:
+        """End. The first call's time holds."""
+        if not self.begun:
+            self.begun = True
+            self.idle_s = idle_s
 
 
 class GatewayProtocol(HttpToolsProtocol):
     """One client connection. `make_protocol` makes the class that uvicorn needs."""
 
-    # Of an object with more than 30 attributes the interpreter finds all more slowly; uvicorn has 28 of them:
-    # the client's side of a small request took 9.0 us without these slots, 7.4 with them.
+    # Beyond 30 attributes, of which uvicorn has 28, the interpreter finds all more slowly: the client's side
+    # of a small request took 9.0 us without these slots, 7.4 with them.
     __slots__ = (
         "_active",
         "_advancing",
         "_app_counted_bytes",
         "_begun",
         "_client",
+        "_control",
         "_forwarded_for",
         "_framing_bytes",
         "_missing_bytes",
-        "_noted",
         "_parses_later",
         "_read_bytes",
         "_receive_timer",
         "_receiver",
         "_receiving",
+        "_shutting_down",
         "_stall_timer",
-        "_told_to_end",
         "_turn",
         "_unread",
         "_unread_counted",
@@ -159,13 +151,11 @@ class GatewayProtocol(HttpToolsProtocol):
     is_proxied: ClassVar[IsProxied]
     judge: ClassVar[JudgeHead | None]
     held: ClassVar[HeldBytes]
-    """The bodies that are held."""
     all_unread: ClassVar[HeldBytes]
-    """What was read of all clients and is not parsed yet."""
     limits: ClassVar[ClientLimits]
     ending: ClassVar[Ending]
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
-    """The connections on which the next request is awaited."""
+    """Connections that await their next request."""
     intake: ClassVar[Intake]
     spare: ClassVar[Spare]
     clients: ClassVar[Clients | None]
@@ -174,28 +164,28 @@ class GatewayProtocol(HttpToolsProtocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; the first request must come in time."""
+        """Count the connection, and start the clock of its first request."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
         transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
-        self._noted: dict[bytes, bytes] = {}
-        self._read_bytes = 0  # of the read that is being parsed
+        self._control: dict[bytes, bytes] = {}
+        self._read_bytes = 0  # size of the read that is being parsed
         self._framing_bytes = 0
-        self._missing_bytes = 0  # of a body that is coming in with a declared length
-        self._begun = 0  # requests whose heads are complete
-        self._unread = b""  # what was read last, if some of it is not parsed yet
-        self._unread_from = 0  # where that begins
+        self._missing_bytes = 0  # rest of a body of declared length
+        self._begun = 0  # requests with a complete head
+        self._unread = b""  # the last read, if a part of it is unparsed
+        self._unread_from = 0  # start of that part
         self._unread_counted = 0
-        self._parses_later = False  # another turn of the loop goes on with it
+        self._parses_later = False  # another turn of the loop parses it
         self._receiving = Receiving.IDLE
-        self._receiver: Answer | None = None  # the proxied request whose body is coming in
+        self._receiver: Answer | None = None  # the proxied request with an incomplete body
         self._app_body_bytes = self._app_counted_bytes = 0
         self._turn: Answer | None = None  # the next to start, as soon as it can
         self._active: Answer | None = None  # started and not complete
         self._advancing = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
-        self._told_to_end = False
+        self._shutting_down = False
         self._forwarded_for = ""
         self._client: Client | None = None
         if self.clients is not None:
@@ -209,7 +199,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._watch_receiving()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the exchange in flight; drop those that never began."""
+        """Tell the exchange in flight; drop the requests that have not begun."""
         if self._client is not None and self.clients is not None:
             self.clients.leave(self._client)
         self._leave()
@@ -229,19 +219,19 @@ class GatewayProtocol(HttpToolsProtocol):
         self._release_app_body()
 
     def eof_received(self) -> None:
-        """The client closed its side: nobody waits for the answer in flight."""
+        """Drop the answer in flight: its client has left."""
         if self._active is not None:
             self._drop()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, in pieces where it may hold many requests."""
+        """Parse what came, in pieces if it may hold many requests."""
         if self._receiving is Receiving.REFUSED:
             return
         size = len(data)
         if (size <= PIECE_BYTES or size <= self._missing_bytes) and not self.flow.unread:
             self._received(data)
             return
-        # More than one read may wait: TLS can hand out what it had before it was told to pause.
+        # More than one read may wait: TLS can deliver what it had read before the pause.
         self._unread = self._unread[self._unread_from :] + data if self.flow.unread else data
         self._unread_from = 0
         self.flow.unread = True
@@ -249,7 +239,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self._parse_on()
 
     def _parse_on(self) -> None:
-        """Parse of what was read until enough requests wait, or have begun in this turn of the loop."""
         self._parses_later = False
         flow = self.flow
         if not flow.unread:
@@ -287,7 +276,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._parse_on)
 
     def _count_unread(self) -> None:
-        """Count what waits to be parsed; refuse to wait with it if all clients have too much of it."""
         size = len(self._unread) - self._unread_from
         try:
             self._unread_counted = self.all_unread.grow(0, size, 0)
@@ -301,11 +289,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self.flow.unread = False
 
     def _is_chunked(self) -> bool:
-        """Whether a body is coming in whose length is not known."""
         return not self._missing_bytes and self._receiving in (Receiving.BODY, Receiving.APP_BODY)
 
     def _received(self, data: bytes | memoryview) -> None:
-        """Parse; then start what became complete."""
         self.idle.discard(self)
         size = self._read_bytes = len(data)
         self._framing_bytes += size
@@ -333,7 +319,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self.intake.took(self.flow, size, self.loop)
 
     def _judge(self, receiver: Answer) -> None:
-        """See whether the body that is still to come may be sent; its client may wait to be asked for it."""
         receiver.judged = True
         try:
             if self.judge is not None:
@@ -350,7 +335,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: hold the worker back, and the client to a time limit."""
+        """Pause the worker, and limit how long the client may be slow."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._drop)
         self.spare.add_slow(self)
@@ -359,7 +344,7 @@ class GatewayProtocol(HttpToolsProtocol):
             active.exchange.pause()
 
     def resume_writing(self) -> None:
-        """The client caught up."""
+        """Resume the worker: the client caught up."""
         super().resume_writing()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -374,36 +359,36 @@ class GatewayProtocol(HttpToolsProtocol):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins. uvicorn's scope is built only if the application serves it."""
+        """Begin a request. uvicorn's scope is built only for the application."""
         self.url = b""
         self.headers: list[Header] = []
-        self._noted = {}
+        self._control = {}
         self._receiving = NEXT_RECEIVING[self._receiving][Received.BEGIN]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header; those after the body (trailers) are dropped."""
+        """Collect a header; drop trailers."""
         name = name.lower()
         if self._receiving is not Receiving.HEAD:
             if name in _NO_TRAILERS:
                 raise _malformed("a trailer that belongs into the head")
             return
         self.headers.append((name, value))
-        if name in _NOTED:
-            noted = self._noted
-            if name not in noted:
-                noted[name] = value
+        if name in _CONTROL_HEADERS:
+            control = self._control
+            if name not in control:
+                control[name] = value
             elif name in _LISTS:
-                noted[name] += b"," + value
+                control[name] += b"," + value
             else:
                 # RFC 9112 sections 3.2 and 6.3; llhttp forgets a coding when another line names one more.
                 raise _malformed("a header twice of which there can be one")
 
     def on_headers_complete(self) -> None:
-        """Choose who serves this request, within the limits."""
-        parser, limits, noted = self.parser, self.limits, self._noted
+        """Check the head and choose the route."""
+        parser, limits, control = self.parser, self.limits, self._control
         if len(self.headers) > limits.header_count_max:
             raise _too_many_headers(f"more than {limits.header_count_max} headers")
-        # All that was read can be too long only if this is.
+        # Count the head only if all that was read is too long.
         if self._framing_bytes + self._read_bytes > limits.header_bytes_max:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > limits.header_bytes_max:
@@ -417,9 +402,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
             return
         keep_alive = parser.should_keep_alive()
-        # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists, and asking for the version
-        # is the dearest call of the parser.
-        speaks_1_1 = keep_alive and b"connection" not in noted
+        # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists. Asking the parser for the
+        # version is its most expensive call.
+        speaks_1_1 = keep_alive and b"connection" not in control
         if not speaks_1_1:
             version = parser.get_http_version()
             speaks_1_1 = version == "1.1"
@@ -427,20 +412,20 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise ClientError(
                     f"HTTP/{version} is not served here", code="http_version_not_supported", status=505
                 )
-        host = noted.get(b"host")
+        host = control.get(b"host")
         if host is None:
             if speaks_1_1:
                 raise _malformed("no host")
         elif not _can_be_host(host):
             raise _malformed("a host that cannot be one")
-        coding = noted.get(b"transfer-encoding")
+        coding = control.get(b"transfer-encoding")
         if coding is not None and (coding.rstrip(b" ").lower() != b"chunked" or not speaks_1_1):
             raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
-        length = int(noted.get(b"content-length", b"0"))
+        length = int(control.get(b"content-length", b"0"))
         if length > limits.body_bytes_max:
             raise self._too_large()
         self._missing_bytes = length
-        if b"content-encoding" in noted and noted[b"content-encoding"].strip().lower() != b"identity":
+        if b"content-encoding" in control and control[b"content-encoding"].strip().lower() != b"identity":
             raise ClientError("a compressed body is not served", code="unsupported_encoding", status=415)
         if self.watches_requests:
             self._count_request()
@@ -454,13 +439,13 @@ class GatewayProtocol(HttpToolsProtocol):
             method=method,
             path=path,
             query=query,
-            connection=noted.get(b"connection", b""),
+            connection=control.get(b"connection", b""),
             keep_alive=keep_alive and speaks_1_1,
             can_chunk=speaks_1_1,
         )
         answer.length = length
-        if b"expect" in noted:
-            answer.expects_continue = speaks_1_1 and noted[b"expect"].lower() == b"100-continue"
+        if b"expect" in control:
+            answer.expects_continue = speaks_1_1 and control[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
             answer.forwarded_for = self._forwarded_for
         self._receiving = NEXT_RECEIVING[self._receiving][Received.PROXY]
@@ -468,11 +453,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._enqueue(answer)
 
     def _count_request(self) -> None:
-        """See whose request this is, and whether it may send one more.
-
-        Raises:
-            RequestRejected: It may not.
-        """
+        """Count a request for its client; raise `RequestRejected` beyond the client's rate."""
         clients, client = self.clients, self._client
         if clients is None or client is None:
             return
@@ -480,7 +461,7 @@ class GatewayProtocol(HttpToolsProtocol):
         clients.take(client, self._forwarded_for)
 
     def on_body(self, body: bytes) -> None:
-        """Collect the body of a proxied request, or pass it to the application, up to the limit."""
+        """Collect the body of a proxied request or pass it to the application, up to the limit."""
         self._framing_bytes = 0
         if self._missing_bytes:
             self._missing_bytes -= len(body)
@@ -496,7 +477,7 @@ class GatewayProtocol(HttpToolsProtocol):
             raise self._too_large()
 
     def on_message_complete(self) -> None:
-        """The request is complete; it starts when the parser has returned."""
+        """Mark the request complete; it starts when the parser has returned."""
         self._framing_bytes = 0
         if self._receiving is Receiving.UPGRADE:
             return
@@ -520,7 +501,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((answer, self.app))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Called by uvicorn when it is the turn of a cycle."""
         if not isinstance(cycle, Answer):
             if self.is_last():
                 cycle.keep_alive = False
@@ -535,7 +515,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._ask_for_body(answer)
 
     def _advance(self) -> None:
-        if self._advancing:  # an exchange answered at once: the loop below goes on with the next
+        if self._advancing:  # an exchange answered at once: the loop below continues
             return
         self._advancing = True
         try:
@@ -552,12 +532,12 @@ class GatewayProtocol(HttpToolsProtocol):
             self._advancing = False
 
     def answered(self) -> None:
-        """The active answer is complete: on to the next, or to waiting for one."""
+        """Leave the active answer, which is complete."""
         self._active = None
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
-        """An answer is complete, the application's or ours: on to the next request, or to waiting for one."""
+        """Go on to the next request, or wait for one."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._await_end()
@@ -580,12 +560,10 @@ class GatewayProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _release_app_body(self) -> None:
-        """Count the bodies of the application's requests no longer: all of them are answered."""
         counted_bytes, self._app_counted_bytes = self._app_counted_bytes, 0
         self.held.release(counted_bytes)
 
     def _forget_waiting(self) -> None:
-        """Drop the requests that wait for their turn."""
         for cycle, _ in self.pipeline:
             if isinstance(cycle, Answer):
                 cycle.release_body()
@@ -594,7 +572,7 @@ class GatewayProtocol(HttpToolsProtocol):
     # Refusing
 
     def _refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
-        """Answer with an error when its turn comes, and serve nothing that comes behind it."""
+        """Answer with an error when its turn comes, and serve nothing behind it."""
         for_application = self._receiving is Receiving.APP_BODY
         self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         self._forget_unread()
@@ -606,13 +584,13 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if for_application:
             cycle = self._unanswered()
-            if cycle is None:  # it was answered before its end: a second answer would be taken for another's
+            if cycle is None:  # answered before its end: a second answer would look like the next request's
                 self.close_politely()
                 return
             if self.pipeline:  # the application has not seen it yet
                 self.pipeline.popleft()
             else:
-                # The application is reading this very body: from now on it talks to nobody.
+                # The application is reading this body: its answer is discarded from now on.
                 cycle.disconnected = cycle.response_complete = True
                 cycle.message_event.set()
                 if cycle.response_started:
@@ -624,7 +602,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._advance()
 
     def close_politely(self) -> None:
-        """Close after a refusal: stop sending, discard what still comes, for a moment."""
+        """Close after a refusal: stop sending, and discard input for `LINGER_S`."""
         self._active = None
         self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         transport = self.transport
@@ -655,7 +633,6 @@ class GatewayProtocol(HttpToolsProtocol):
     # Time limits and shutdown
 
     def _unanswered(self) -> RequestResponseCycle | None:
-        """The newest request, unless its answer is complete."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return None if cycle is None or cycle.response_complete else cycle
 
@@ -663,7 +640,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return self._receiving in (Receiving.HEAD, Receiving.BODY, Receiving.APP_BODY)
 
     def _watch_receiving(self) -> None:
-        """Run the clock while a request is incomplete, or none has come and nothing else ends the wait."""
+        """Run the receive timer while a request is incomplete, or is awaited without another timer."""
         if self._receiving is Receiving.REFUSED:
             return
         nothing_owed = self._unanswered() is None
@@ -685,20 +662,19 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receive_timer = None
         waits = self._active is not None or self._unanswered() not in (None, self._receiver)
         if self.flow.read_paused or (waits and self._receiving is not Receiving.APP_BODY):
-            self._watch_receiving()  # an earlier answer, or the application, keeps it from being read
+            self._watch_receiving()  # an earlier answer, or the application, delays reading
         elif self._receives():
             self._refuse(ClientError("the request did not come in time", code="request_timeout", status=408))
         else:
             self.transport.close()
 
     def _await_end(self) -> None:
-        """The last answer is written: its client must take it in time, or sooner if others need the place."""
         self.spare.add(self)
         if self._stall_timer is None and self.transport.get_write_buffer_size():
             self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._drop)
 
     def vacate(self) -> bool:
-        """Close at once for another connection, unless a request is under way; whether it did."""
+        """Close at once to make room, unless a request is under way; return True if closed."""
         clients, client = self.clients, self._client
         if clients is None or client is None:
             return False
@@ -732,18 +708,14 @@ class GatewayProtocol(HttpToolsProtocol):
             self._await_end()
 
     def is_last(self) -> bool:
-        """Whether the answer that begins now is the last one of this connection."""
+        """Return True if the answer that begins now is the last one of this connection."""
         return self.ending.begun and not self.pipeline and not self.flow.unread
 
     def shutdown(self) -> None:
-        """Answer what comes until the connection is idle, then close.
-
-        Called by the server for every connection, at the beginning of the end and again when nobody can
-        connect any more.
-        """
-        if self._told_to_end:
+        """Answer until idle, then close. Called when the end begins, and when the listeners are closed."""
+        if self._shutting_down:
             return
-        self._told_to_end = True
+        self._shutting_down = True
         self.ending.begin()
         self.timeout_keep_alive = self.ending.idle_s  # type: ignore[assignment]  # a delay of ours only
         cycle = self._unanswered()
@@ -764,7 +736,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.loop.call_later(FLUSH_S, self.transport.abort)
 
     def _has_unread(self) -> bool:
-        """Whether bytes (or the end) of the client have arrived that the event loop has not read yet."""
+        """True if the socket has input, or its end, that the event loop has not read."""
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -772,7 +744,7 @@ class GatewayProtocol(HttpToolsProtocol):
     # Requests for the application, and upgrades
 
     def _target(self) -> tuple[bytes, bytes]:
-        """Path and query of a target; one in absolute form (RFC 9112 section 3.2.2) is brought into ours."""
+        """Return path and query of a target in origin or absolute form (RFC 9112 section 3.2.2)."""
         if b"#" in self.url:
             raise _malformed("a fragment in the target")
         if not self.url.startswith((b"/", b"*")):
@@ -790,16 +762,15 @@ class GatewayProtocol(HttpToolsProtocol):
             self.scope["client"] = (self._forwarded_for, 0)
         self.url = url
         self.headers.extend(headers)
-        self.expect_100_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
+        self.expect_100_continue = self._control.get(b"expect", b"").lower() == b"100-continue"
         self._receiving = NEXT_RECEIVING[self._receiving][Received.SERVE]
         self._app_body_bytes = 0
         super().on_headers_complete()
 
     def _parse(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Parse; returns what is to be parsed next, if a request offered an upgrade.
+        """Parse; return the rest behind a request that offered an upgrade.
 
-        The parser skips the body of such a request. So its head is parsed again by a new
-        parser as if nothing had been offered; what came after it is still to be parsed, and not copied.
+        The parser skips such a request's body, so a new parser gets its head again without the offer.
         """
         try:
             self.parser.feed_data(data)
@@ -820,7 +791,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
 @functools.lru_cache(maxsize=16)  # clients send the same one again and again
 def _can_be_host(value: bytes) -> bool:
-    return not value.rstrip(b" \t").translate(None, _HOST_BYTES)  # llhttp leaves what follows a value
+    return not value.rstrip(b" \t").translate(None, _HOST_BYTES)  # llhttp keeps trailing blanks
 
 
 def _malformed(message: str) -> ClientError:
@@ -842,15 +813,8 @@ def make_protocol(
 ) -> type[GatewayProtocol]:
     """Make the class for ``uvicorn.Config(http=...)``, inside the event loop that will serve.
 
-    Args:
-        start_exchange: Called once per proxied request, when it is complete and its turn has come.
-        is_proxied: See `IsProxied`.
-        limits: See `ClientLimits`.
-        ending: Tells all connections when the process ends.
-        clients: Counts what clients have; None if they may have anything.
-        judge: Asked when the head of a proxied request is complete and its body is not; None lets anybody
-            send one.
-        held: Counts the bytes of bodies; None if they may have any number.
+    `start_exchange` is called once per complete proxied request, in its turn. Without `clients` or `held`
+    there is no such limit; without `judge` any head may send a body.
     """
     loop = asyncio.get_running_loop()
     idle = Deadlines(loop, GatewayProtocol.timeout_keep_alive_handler)

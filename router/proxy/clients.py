@@ -1,17 +1,13 @@
-"""How many connections and requests clients may have at this process, by address.
+"""Connections and requests of clients at this process, by address.
 
     a connection ──room for one more of its client?──no──> closed at once, counted
         └──room for it?──no──> an idle one is closed for it, counted; closed at once if there is none
     a request's head ──does its client's rate allow one more?──no──> 429 with Retry-After, and closed
 
-A client is an IPv4 address, or the /64 of an IPv6 address: a household has so many of the latter. Behind a
-load balancer all have its address, so both limits per client are off by default, and a peer that is one of
-``trusted_proxies`` is not limited itself: its requests count for the address that it forwards for
-(``x-forwarded-for``, from the right, past other trusted proxies). What anybody else writes there is ignored.
-
-The rate is a token bucket, kept as one number per client: when its bucket will be full again (the generic
-cell rate algorithm, ITU-T I.371). Who has a full bucket need not be remembered, so the table is bounded, and
-forgetting the client that asked least recently gives away at most one burst.
+A client is an IPv4 address or the /64 of an IPv6 address, as a household has. ``x-forwarded-for`` counts only
+from a peer in ``trusted_proxies``: from the right, past other trusted proxies. The rate is a token bucket,
+stored as the time when it will be full again (the generic cell rate algorithm, ITU-T I.371); forgetting the
+client that asked least recently gives away one burst.
 """
 
 import ipaddress
@@ -29,21 +25,21 @@ from router.values import Networks
 logger = logging.getLogger(__name__)
 
 BUCKETS_MAX = 65_536
-"""Clients whose rate is remembered, in 10 MB at most."""
+"""Clients with a stored rate; 10 MB at most."""
 
 FORWARDED_MAX = 16
-"""Addresses of ``x-forwarded-for`` that are looked at, from the right."""
+"""Addresses of ``x-forwarded-for`` that are read, from the right."""
 
 LOG_S = 60.0
-"""Between two log lines about clients that were refused for the same reason."""
+"""Seconds between two log lines about refusals for the same reason."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Refusal(StrEnum):
-    """Why a client is refused before anybody looks at its request.
+    """Reason to refuse a client before its request is read.
 
-    An *idle* one was let in, and its connection is closed for another one.
+    ``IDLE``: a connection that was let in is closed for another one.
     """
 
     CONNECTIONS = "connections"
@@ -84,11 +80,7 @@ class ClientQuota:
         live=True,
     )
     requests_per_client_burst: int = setting(
-        20,
-        "Requests that such a client may send at once after a pause.",
-        ge=1,
-        le=100_000,
-        live=True,
+        20, "Requests that such a client may send at once after a pause.", ge=1, le=100_000, live=True
     )
     trusted_proxies: Networks = setting(
         (),
@@ -99,34 +91,18 @@ class ClientQuota:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Client:
-    """Who is at the other end of a connection.
+    """The peer of a connection; its limits are counted by `key`. A trusted one forwards for others."""
 
-    Attributes:
-        key: What its limits are counted by.
-        trusted: It forwards for others.
-    """
-
-    __slots__ = ("key", "trusted")
-
-    def __init__(self, key: str, *, trusted: bool) -> None:
-        self.key = key
-        self.trusted = trusted
+    key: str
+    trusted: bool
 
 
 class Clients:
-    """Counts the clients of one process. For use from the event loop's thread.
+    """Connection and request counts of one process. For use from the event loop's thread.
 
-    Args:
-        quota: What they may have.
-        now_s: Monotonic seconds.
-        refused: Told of each refusal.
-        files_max: For how many connections there are open files; 0: for any number.
-
-    Attributes:
-        connections_max: How many there may be; 0: any number.
-        connections: How many there are.
-        watches_requests: Whether `forwarded_for` and `take` are to be asked for each request.
+    `refused` is called on each refusal; `files_max` bounds the connections, unless it is 0.
     """
 
     def __init__(
@@ -147,7 +123,7 @@ class Clients:
         self.use(quota)
 
     def use(self, quota: ClientQuota) -> None:
-        """Limit by this from now on, but for the trusted proxies, which stay; who is connected stays so."""
+        """Apply other limits, but not other trusted proxies; connected clients stay."""
         self._quota = quota
         self.connections_max = quota.connections_max
         if self._files_max:
@@ -157,11 +133,9 @@ class Clients:
         self._burst_s = (quota.requests_per_client_burst - 1) * self._interval_s
 
     def enter(self, peer: str, make_room: Callable[[], bool] = lambda: False) -> Client | None:
-        """A connection was made; None if it is one too many, and to be closed without `leave`.
+        """Count a new connection of a peer; return None to have it closed without `leave`.
 
-        Args:
-            peer: Its address; empty if it has none, as a Unix socket.
-            make_room: Makes another connection `leave` that can be spared; False if there is none.
+        `make_room` makes another connection `leave`, or returns False. A Unix socket's peer is empty.
         """
         quota = self._quota
         client = self._client(peer)
@@ -180,7 +154,7 @@ class Clients:
         return client
 
     def leave(self, client: Client) -> None:
-        """A connection that was let in is gone."""
+        """Count out a connection that `enter` let in."""
         self.connections -= 1
         if client.key and not client.trusted:
             left = self._counts[client.key] - 1
@@ -190,7 +164,7 @@ class Clients:
                 del self._counts[client.key]
 
     def forwarded_for(self, client: Client, headers: Iterable[Header]) -> str:
-        """For whom a trusted proxy asks; empty if it does not say, or is none."""
+        """Return the address for which a trusted proxy asks, or an empty string."""
         if not client.trusted:
             return ""
         lines = [value for name, value in headers if name == b"x-forwarded-for"]
@@ -205,11 +179,7 @@ class Clients:
         return found
 
     def take(self, client: Client, forwarded_for: str) -> None:
-        """Count a request.
-
-        Raises:
-            RequestRejected: Its client sends too many.
-        """
+        """Count a request; raise `RequestRejected` beyond its client's rate."""
         if not self._interval_s:
             return
         if client.trusted:
@@ -248,7 +218,7 @@ class Clients:
         return any(address in network for network in self._trusted)
 
     def refuse(self, why: Refusal, peer: str = "") -> None:
-        """A client was refused: count it, and log it now and then."""
+        """Count a refusal, and log it now and then."""
         self._refused(why)
         now_s = self._now_s()
         if now_s - self._logged_s.get(why, -LOG_S) >= LOG_S:
@@ -260,11 +230,11 @@ class Clients:
 
 
 _ANYBODY = Client("", trusted=False)
-"""Nobody in particular: limits per client do not apply."""
+"""A client without an address: limits per client do not apply."""
 
 
 def _address(text: str) -> Address | None:
-    """An address as peers and proxies write it, perhaps with a port or a zone; None if it is none."""
+    """Parse an address of a peer or proxy, perhaps with port or zone; None if malformed."""
     text = text.strip().partition("%")[0]
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -5,25 +5,15 @@
                          +--- closed, silent ----+--> closed; the sink hears why
                          `--- closed at once, on a kept connection --> sent once more, if the pool allows
 
-A worker may close a kept connection while a request is on its way to it. Then the gateway hears of the close
-within one round trip, or while it is still writing. If the close comes later than `STALE_S`, the worker may
-have worked on the request, and failed by it. RFC 9110 section 9.2.2 does not let a proxy repeat such a POST.
-
-A connection is kept only if the answer's framing was clean: complete, nothing after it,
-``keep-alive`` allowed, and our request fully written. Whatever else happens, the
-connection is closed, so that one request's leftovers never become another's answer.
-
-The parser's callbacks only collect; what they collected is delivered once per read, when
-the parser has returned. So a sink may abort, send again or fail inside any of its
-calls, and a burst of small chunks costs one call.
-
-Nothing here owns a timer: the pool looks at every connection now and then (`check`), so a
-request costs no timer at all and a timeout is noticed up to one look late.
+A connection is kept only after clean framing (answer complete, nothing behind it, ``keep-alive`` allowed,
+request fully written), so that one request's leftovers never become another's answer. Parser callbacks only
+collect; the result is delivered once per read, so a sink may abort, send again or fail in any call.
 """
 
 import asyncio
 import copy
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -41,55 +31,33 @@ HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body."""
 
 STALE_S = 0.1
-"""If a kept connection closes within so many seconds after the request has left, the worker had closed it
-before: the time holds a round trip, and a turn of a busy event loop."""
+"""Seconds after a request has left within which a kept connection may close and count as stale: a round trip
+and a turn of a busy event loop. After a later close the worker may have worked on the request, and RFC 9110
+section 9.2.2 forbids a proxy to repeat such a POST."""
 
 KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""A machine that vanished (no reset, no answer) is noticed after a minute, in seconds and probes. The
-system would take hours, and nothing else limits the wait for an answer that comes whole. A worker
-that computes answers the probes: its kernel does."""
+"""Seconds and probes until a vanished machine is noticed: a minute instead of the system's hours. Nothing
+else limits the wait for an answer that comes whole. A busy worker's kernel answers the probes."""
 
 
 class Malformed(Exception):
-    """The worker's bytes are HTTP that we do not accept."""
+    """The worker's bytes are HTTP that the gateway does not accept."""
 
 
+@dataclass(slots=True, eq=False)
 class PooledRequest:
     """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamRequest`)."""
 
-    __slots__ = (
-        "_pool",
-        "connection",
-        "is_head",
-        "patient",
-        "paused",
-        "pieces",
-        "queued_s",
-        "resend",
-        "retried",
-        "sink",
-    )
-
-    def __init__(
-        self,
-        pool: "WorkerPool",
-        pieces: "Sequence[bytes | memoryview]",
-        sink: UpstreamSink,
-        *,
-        is_head: bool,
-        patient: bool = False,
-        resend: bool = True,
-    ) -> None:
-        self._pool = pool
-        self.resend = resend
-        self.pieces = pieces
-        self.sink: UpstreamSink | None = sink
-        self.is_head = is_head
-        self.patient = patient
-        self.connection: WorkerConnection | None = None
-        self.paused = False
-        self.queued_s = 0.0
-        self.retried = False
+    pool: "WorkerPool"
+    pieces: "Sequence[bytes | memoryview]"
+    sink: UpstreamSink | None
+    is_head: bool
+    patient: bool = False
+    resend: bool = True
+    connection: "WorkerConnection | None" = None
+    paused: bool = False
+    queued_s: float = 0.0
+    retried: bool = False
 
     def pause(self) -> None:
         """Stop reading the answer."""
@@ -109,11 +77,11 @@ class PooledRequest:
         if self.connection is not None:
             self.connection.drop()
         else:
-            self._pool.forget(self)
+            self.pool.forget(self)
 
     def fail(self, error: UpstreamError) -> None:
-        """Tell the sink, unless it already heard an end or aborted."""
-        if self.retried and not error.asked:  # it was sent once, whatever came of the second time
+        """Tell the sink, unless it has heard the end or aborted."""
+        if self.retried and not error.asked:  # the first connection may have delivered it
             error = copy.copy(error)
             error.asked = True
         sink, self.sink = self.sink, None
@@ -133,6 +101,7 @@ class WorkerConnection(asyncio.Protocol):
         "_extra",
         "_framing_bytes",
         "_hop_names",
+        "_is_head",
         "_keep_alive",
         "_left_out_bytes",
         "_length",
@@ -169,10 +138,11 @@ class WorkerConnection(asyncio.Protocol):
     # What the pool and the request ask for
 
     def start(self, request: PooledRequest) -> None:
-        """Send a request. The connection is idle."""
+        """Send a request on an idle connection."""
         assert self._request is None
         self._request = request
         request.connection = self
+        self._is_head = request.is_head
         self._reused = self._sent_requests > 0
         self._sent_requests += 1
         self._status = 0
@@ -197,12 +167,12 @@ class WorkerConnection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on; the time that passed meanwhile was the client's, not the worker's."""
+        """Read on; the time since the pause was the client's, not the worker's."""
         self._quiet_since_s = self._loop.time()
         self._transport.resume_reading()
 
     def drop(self) -> None:
-        """Close at once, whatever is under way. No sink hears of it."""
+        """Close at once without telling the sink."""
         self._let_go()
         if not self.closed:
             self.closed = True
@@ -210,7 +180,7 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.lost(self)
 
     def break_off(self, error: UpstreamError) -> None:
-        """Close at once and fail the request under way, if there is one."""
+        """Close at once and fail the request under way, if any."""
         request = self._request
         self.drop()
         if request is not None:
@@ -228,7 +198,7 @@ class WorkerConnection(asyncio.Protocol):
         quiet_s = now_s - self._quiet_since_s
         rules = self._pool.rules
         if not self._begun:
-            # Time to send is not time to answer: while bytes leave, the clock starts anew.
+            # Sending is not the worker's time: while bytes leave, the clock restarts.
             unsent_bytes = self._transport.get_write_buffer_size()
             if unsent_bytes != self._unsent_bytes:
                 self._unsent_bytes = unsent_bytes
@@ -243,28 +213,28 @@ class WorkerConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; the pool starts using it when the connection attempt has returned."""
-        # uvloop's transports are no subclass of asyncio.Transport, only like it.
+        """Keep the transport; the pool uses it when the connection attempt has returned."""
+        # uvloop's transports are not asyncio's, but have the same methods.
         self._transport = cast("asyncio.Transport", transport)
         sock: socket.socket = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE:
-            if hasattr(socket, name):  # not all of them everywhere
+            if hasattr(socket, name):  # not on all systems
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def pause_writing(self) -> None:
-        """Much of the request has not left yet."""
+        """Note that much of the request has not left."""
         self._writing = True
 
     def resume_writing(self) -> None:
-        """Nearly all of it has."""
+        """Note that nearly all of it has left."""
         self._writing = False
         self._sent_s = self._loop.time()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, then deliver what it contained."""
         request = self._request
-        if request is None:  # an idle worker has nothing to say
+        if request is None or (sink := request.sink) is None:  # an idle worker has nothing to say
             self.drop()
             return
         self._quiet_since_s = self._loop.time()
@@ -280,8 +250,6 @@ class WorkerConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             cause = error.__context__
             wrong = str(cause if isinstance(cause, Malformed) else error)
-        sink = request.sink
-        assert sink is not None
         if self._status and not self._delivered:
             self._delivered = True
             sink.upstream_head(self._status, b"".join(self._lines), self._length)
@@ -295,10 +263,11 @@ class WorkerConnection(asyncio.Protocol):
                 return
         if self._complete:
             self._end(
+                request,
                 keep=wrong is None
                 and not self._extra
                 and self._keep_alive
-                and self._transport.get_write_buffer_size() == 0
+                and self._transport.get_write_buffer_size() == 0,
             )
         elif wrong is not None:
             self.give_up(f"sent a malformed answer: {wrong}")
@@ -306,13 +275,13 @@ class WorkerConnection(asyncio.Protocol):
             self.give_up("sent more head or framing than is accepted")
 
     def eof_received(self) -> None:
-        """Forget an idle connection now: by the time it is reported lost, it could be in use again."""
+        """Drop an idle connection now: before it is reported lost, it could be in use again."""
         if self._request is None:
             self.drop()
             self._pool.on_idle_closed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Find out what that means for the request under way."""
+        """End, send again or fail the request under way."""
         if self.closed:
             return
         self.closed = True
@@ -341,12 +310,12 @@ class WorkerConnection(asyncio.Protocol):
     # Parser callbacks: they collect
 
     def on_message_begin(self) -> None:
-        """Anything after a complete answer is something nobody asked for."""
+        """Note bytes behind a complete answer."""
         if self._complete:
             self._extra = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header that clients may see; those after the body (trailers) are dropped."""
+        """Collect a header that clients may see; drop trailers."""
         if self._status:
             return
         name = name.lower()
@@ -369,12 +338,12 @@ class WorkerConnection(asyncio.Protocol):
             return
         if self._framing_bytes > HEAD_BYTES_MAX:
             head_bytes = self._left_out_bytes + sum(map(len, self._lines))
-            if head_bytes > HEAD_BYTES_MAX:  # what else came with it is body
+            if head_bytes > HEAD_BYTES_MAX:  # the rest of the read is body
                 raise Malformed("a head that is too long")
         status = self._parser.get_status_code()
         if status < 100:
             raise Malformed("a status that is none")
-        if status < 200:  # an interim answer: nothing of it is part of the answer, whatever it says
+        if status < 200:  # an interim answer: none of its headers count
             self._lines = []
             self._hop_names = frozenset()
             self._length = None
@@ -382,10 +351,9 @@ class WorkerConnection(asyncio.Protocol):
             return
         if self._hop_names:
             self._lines = [line for line in self._lines if line.partition(b":")[0] not in self._hop_names]
-        assert self._request is not None
         self._status = status
         self._framing_bytes = 0
-        if self._request.is_head:
+        if self._is_head:
             self._complete = True
         elif self._length is None and status not in (204, 304):
             self._until_close = not self._chunked
@@ -405,7 +373,6 @@ class WorkerConnection(asyncio.Protocol):
     # Ends
 
     def _is_stale(self, request: PooledRequest) -> bool:
-        """Whether the worker closed an idle connection while the request was on its way to it."""
         return (
             self._reused
             and not self._answered
@@ -419,9 +386,7 @@ class WorkerConnection(asyncio.Protocol):
             self._request.connection = None
             self._request = None
 
-    def _end(self, *, keep: bool) -> None:
-        request = self._request
-        assert request is not None
+    def _end(self, request: PooledRequest, *, keep: bool) -> None:
         if keep:
             self._let_go()
             if request.paused:

@@ -1,12 +1,10 @@
-"""Deadlines of things that come and go all the time, on one timer for all of them.
+"""Deadlines of frequently changing items, on one timer.
 
     add --> waiting, in order --its time has come--> on_due(item)
                `--discard--> forgotten
 
-A connection becomes idle with every answer and busy with every request. A timer of the loop for each
-time costs more than all else that is noted of a connection; here it is an entry in a dictionary, and the
-one timer runs towards whatever was first when it was set. When it fires, it ends what is due and is set
-for the first that is left.
+A connection becomes idle and busy with every answer: a timer of the loop for each costs more than all its
+other bookkeeping. The one timer runs until the item that was first when it was set.
 """
 
 import asyncio
@@ -17,31 +15,22 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 DUE_AT_ONCE_MAX = 100
-"""Items ended in one turn of the loop: thousands of connections may have been opened at the same moment."""
+"""Items ended in one turn of the loop: thousands may have been added at the same moment."""
 
 
 class Deadlines(Generic[Item]):
-    """Items that wait, each for its time; all should wait equally long.
+    """Items that wait equally long. If the delay becomes shorter, add waiting ones anew, or they end late."""
 
-    Behind an item that waits for longer, one is ended late: together with it. So if the delay becomes
-    shorter, add those that wait already anew.
-    """
-
-    __slots__ = ("_delay_s", "_due_s", "_look_s", "_loop", "_on_due", "_timer")
+    __slots__ = ("_delay_s", "_due_s", "_fires_s", "_loop", "_on_due", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Item], None]) -> None:
-        """Wait for nothing yet.
-
-        Args:
-            loop: Whose clock and timer are used.
-            on_due: Ends an item, which is forgotten before.
-        """
+        """Begin with no items; `on_due` ends an item that has just been removed."""
         self._loop = loop
         self._on_due = on_due
         self._due_s: dict[Item, float] = {}
-        self._delay_s = 0.0  # of the one that was added last
+        self._delay_s = 0.0  # of the newest item
         self._timer: asyncio.Handle | None = None
-        self._look_s = 0.0  # when it fires; uvloop's handles do not all say
+        self._fires_s = 0.0  # not all of uvloop's handles have a time
 
     def __contains__(self, item: Item) -> bool:
         return item in self._due_s
@@ -50,30 +39,30 @@ class Deadlines(Generic[Item]):
         return len(self._due_s)
 
     def add(self, item: Item, delay_s: float) -> None:
-        """Let an item wait from now on, also if it waits already."""
+        """Let an item wait from now on, even if it waits already."""
         self._delay_s = delay_s
         due_s = self._loop.time() + delay_s
         self._due_s.pop(item, None)
         self._due_s[item] = due_s
         if self._timer is None:
-            self._look_at(due_s)
-        elif due_s < self._look_s:
+            self._set_timer(due_s)
+        elif due_s < self._fires_s:
             self._timer.cancel()
-            self._look_at(due_s)
+            self._set_timer(due_s)
 
     def first(self, count: int) -> list[tuple[Item, float]]:
-        """Those that have waited for longest, each with since when, by the loop's clock."""
+        """Return the items that have waited longest, each with its start by the loop's clock."""
         return [(item, due_s - self._delay_s) for item, due_s in islice(self._due_s.items(), count)]
 
     def discard(self, item: Item) -> None:
-        """Forget an item, if it waits."""
+        """Remove an item, if it waits."""
         self._due_s.pop(item, None)
 
-    def _look_at(self, due_s: float) -> None:
-        self._look_s = due_s
-        self._timer = self._loop.call_at(due_s, self._look)
+    def _set_timer(self, due_s: float) -> None:
+        self._fires_s = due_s
+        self._timer = self._loop.call_at(due_s, self._fire)
 
-    def _look(self) -> None:
+    def _fire(self) -> None:
         now_s = self._loop.time()
         due: list[Item] = []
         next_s: float | None = None
@@ -84,7 +73,7 @@ class Deadlines(Generic[Item]):
             due.append(item)
         self._timer = None
         if next_s is not None:
-            self._look_at(next_s)
+            self._set_timer(next_s)
         for item in due:
             if self._due_s.pop(item, None) is not None:
                 self._on_due(item)

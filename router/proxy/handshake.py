@@ -1,11 +1,10 @@
-"""TLS of client connections, which count from the moment they are accepted.
+"""TLS handshakes of client connections, which count from the moment they are accepted.
 
     accepted ──room?──> handshake ──in time──> GatewayProtocol
         └──no──> closed     └──fails, is late, or its place is needed (`Spare`)──> closed
 
-A server of asyncio's or uvloop's tells of a TLS connection when its handshake is done. Whoever never begins
-one would be in no bound and hold a file all the same, for a minute. So the listener accepts plain
-connections, and each is given to the event loop once more, with TLS; nothing is read of it in between.
+asyncio and uvloop report a TLS connection only after its handshake; without one it would hold a file for a
+minute outside every bound. So plain connections are accepted, and handed over again with TLS.
 """
 
 import asyncio
@@ -20,16 +19,11 @@ from router.proxy.client_protocol import GatewayProtocol
 from router.proxy.clients import Client
 
 HANDSHAKE_S_MAX = 10.0
-"""How long a handshake may take, in seconds; less if a request may."""
+"""Longest handshake, in seconds; shorter if `ClientLimits.read_timeout_s` is."""
 
 
 class Handshakes:
-    """Makes the protocols of a listener that serves HTTPS: in place of the class, for ``uvicorn.Config``.
-
-    Args:
-        protocol: Serves a connection after its handshake.
-        context: Of the server.
-    """
+    """Factory of an HTTPS listener's protocols, in place of the class in ``uvicorn.Config``."""
 
     def __init__(self, protocol: type[GatewayProtocol], context: ssl.SSLContext) -> None:
         self._protocol = protocol
@@ -41,19 +35,18 @@ class Handshakes:
         return _Accepted(_Handshake(self._protocol(**arguments), self._context, self._open))
 
     def end(self) -> None:
-        """Close those that have not ended."""
+        """Close the open handshakes."""
         for handshake in tuple(self._open):
             handshake.vacate()
 
 
 class _Accepted(asyncio.Protocol):
-    """A connection that was accepted; it ends at once, and its socket goes on with TLS."""
+    """An accepted connection; it ends at once, and its socket goes on with TLS."""
 
     def __init__(self, handshake: "_Handshake") -> None:
         self._handshake = handshake
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Hand the socket over, if there is room."""
         peer = get_remote_addr(transport)
         try:
             copy = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
@@ -69,8 +62,6 @@ class _Accepted(asyncio.Protocol):
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection from there until its handshake has ended."""
-
     def __init__(self, protocol: GatewayProtocol, context: ssl.SSLContext, others: "set[_Handshake]") -> None:
         self._protocol = protocol
         self._context = context
@@ -80,7 +71,6 @@ class _Handshake(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def enter(self, peer: str) -> bool:
-        """Take a place; False if there is none."""
         protocol = self._protocol
         if protocol.clients is None:
             return True
@@ -88,7 +78,6 @@ class _Handshake(asyncio.Protocol):
         return self._client is not None
 
     def begin(self, connection: socket.socket) -> None:
-        """Shake hands on a socket, which is this one's from here on."""
         protocol = self._protocol
         protocol.spare.add(self)
         self._open.add(self)
@@ -96,14 +85,12 @@ class _Handshake(asyncio.Protocol):
         self._task = protocol.loop.create_task(self._shake(connection), name="handshake")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The handshake is done: from here on it is the other protocol's."""
-        # Its place is free for a moment, in which nobody else can take it.
+        # No other connection can take its place meanwhile: nothing awaits in between.
         self._leave()
         transport.set_protocol(self._protocol)
         self._protocol.connection_made(transport)
 
     def vacate(self) -> bool:
-        """Close at once; whether it was open."""
         if self._task is None:
             return False
         self._task.cancel()

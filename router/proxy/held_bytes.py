@@ -1,17 +1,11 @@
-"""Memory that request bodies take in one process: one account for all of them.
+"""Memory that request bodies take in one process: one account for all.
 
-    first byte comes in ──> waits for a worker ──> is at a worker ──first byte of its answer──> let go
+    first byte comes in ──> waits for a worker ──> is at a worker ──first byte of its answer──> released
     `────────────────────── counted, once, whatever becomes of the request ──────────────────'
 
-A body counts from its first byte until its exchange lets it go: until then it may have to be sent again.
-Beyond the bound a new body is refused with 429, and so is one that grows beyond it.
-
-A declared length alone reserves nothing: a client could fill the account with promises that cost it nothing.
-A body counts what has come of it and as much again, up to its declared length. So a client that wants to hold
-the account full has to send half of it, and a body is sure of its room once half of it has come. A body for
-which there is no room as a whole is refused at its head, before it is sent.
-
-Small bodies may go an eighth beyond the bound, so that large ones do not keep small requests out.
+A body counts twice the bytes received, up to its declared length, which alone reserves nothing: a client has
+to send half of what it holds, and a body is sure of its room once half of it has come. A body without room as
+a whole is refused at its head, with 429; so is one that grows beyond the bound.
 """
 
 import sys
@@ -21,22 +15,15 @@ from router.errors import RequestRejected
 from router.proxy.intake import LARGE_BODY_BYTES
 
 RETRY_AFTER_S = 1.0
-"""A client that is refused may come back so soon, in seconds: requests end all the time."""
+"""Seconds until a refused client may try again: requests end all the time."""
 
 SMALL_SHARE = 8
-"""Bodies below `LARGE_BODY_BYTES` may go beyond the bound by this part of it."""
+"""Bodies below `LARGE_BODY_BYTES` may exceed the bound by this part of it: large ones do not keep them
+out."""
 
 
 class HeldBytes:
-    """Counts the bytes of bodies. For use from the event loop's thread.
-
-    Args:
-        bytes_max: How many there may be; 0 for no bound.
-        refused: Told of each refusal.
-
-    Attributes:
-        count: How many there are.
-    """
+    """Count of bodies' bytes; 0 is no bound. `refused` is called on each refusal."""
 
     __slots__ = ("_bytes_max", "_refused", "_small_bytes_max", "count")
 
@@ -46,37 +33,21 @@ class HeldBytes:
         self.use(bytes_max)
 
     def use(self, bytes_max: int) -> None:
-        """Take another bound from now on; what is counted stays."""
+        """Apply another bound from now on; the count stays."""
         self._bytes_max = bytes_max or sys.maxsize
         self._small_bytes_max = self._bytes_max + self._bytes_max // SMALL_SHARE
 
     def check(self, counted: int, length: int) -> None:
-        """See whether there is room for a whole body.
-
-        Args:
-            counted: What is counted of it already.
-            length: What it will have.
-
-        Raises:
-            RequestRejected: There is none.
-        """
+        """Raise `RequestRejected` without room for all of a body of which some is counted."""
         bound = self._small_bytes_max if length < LARGE_BODY_BYTES else self._bytes_max
         if self.count - counted + length > bound:
             raise self._rejected()
 
     def grow(self, counted: int, received: int, length: int) -> int:
-        """Count a body of which more has come.
-
-        Args:
-            counted: What is counted of it already.
-            received: What has come of it.
-            length: What it will have; 0 if nobody says so.
-
-        Returns:
-            What is counted of it now.
+        """Count a body's growth to `received` bytes of `length` (0 if unknown), and return its new count.
 
         Raises:
-            RequestRejected: There is no room for what has come; nothing is changed.
+            RequestRejected: There is no room for `received`; nothing is changed.
         """
         others = self.count - counted
         bound = self._small_bytes_max if received < LARGE_BODY_BYTES else self._bytes_max
@@ -89,7 +60,7 @@ class HeldBytes:
         return wanted
 
     def release(self, counted: int) -> None:
-        """Forget what was counted of a body."""
+        """Count a body no longer."""
         self.count -= counted
 
     def _rejected(self) -> RequestRejected:

@@ -1,36 +1,24 @@
-"""How much of large bodies is read in one pass of the event loop, over all clients.
+"""Bound on the bytes of large bodies that one pass of the event loop reads, over all clients.
 
     reading ──more than `TURN_BYTES` in this pass──> waiting ──its turn, in order──> reading
 
-Without a bound a pass takes what every socket holds: 200 clients that upload at once held the loop for
-0.4 s, and every stream with it. Clients that wait are not read; TCP tells them to slow down.
-Nobody holds a place: a slow client is behind only those that came before it.
+Without it 200 clients that upload at once held the loop for 0.4 s, and every stream with it. TCP slows
+waiting clients down.
 """
 
 import asyncio
 import itertools
-from typing import Protocol
+
+from uvicorn.protocols.http.flow_control import FlowControl
 
 TURN_BYTES = 1024 * 1024
-"""Read in one pass, in bytes: half a millisecond. One read of a socket, 256 KB at most, may go beyond it."""
+"""Bytes read in one pass: half a millisecond. One read of a socket, 256 KB at most, may exceed it."""
 
 LARGE_BODY_BYTES = 256 * 1024
-"""A body of which less has come is not held back: it is soon complete, and many small ones are no burden."""
+"""Bytes of a body from which on it is held back; smaller ones are soon complete and no burden."""
 
 RESUMED_MAX = 4
-"""Clients that go on in one pass: as many as fill `TURN_BYTES`."""
-
-
-class Readable(Protocol):
-    """A connection's flow control (uvicorn's ``FlowControl``)."""
-
-    read_paused: bool
-
-    def pause_reading(self) -> None:
-        """Read no more."""
-
-    def resume_reading(self) -> None:
-        """Read on, if paused."""
+"""Clients that go on in one pass: enough to fill `TURN_BYTES`."""
 
 
 class Intake:
@@ -38,19 +26,19 @@ class Intake:
 
     def __init__(self) -> None:
         self._taken_bytes = 0
-        self._waiting: dict[Readable, None] = {}
+        self._waiting: dict[FlowControl, None] = {}
         self._turn_due = False
 
-    def took(self, client: Readable, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        """A piece of a body that goes on was read; its client waits if this pass has read enough."""
+    def took(self, client: FlowControl, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Count a piece of an incomplete body; pause its client if this pass has read enough."""
         self._taken_bytes += size
         if self._taken_bytes > TURN_BYTES and not client.read_paused:
             client.pause_reading()
             self._waiting[client] = None
         self._await_turn(loop)
 
-    def forget(self, client: Readable) -> None:
-        """A client is gone."""
+    def forget(self, client: FlowControl) -> None:
+        """Forget a client that is gone."""
         self._waiting.pop(client, None)
 
     def _await_turn(self, loop: asyncio.AbstractEventLoop) -> None:

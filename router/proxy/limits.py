@@ -1,4 +1,4 @@
-"""What a client may ask of one connection, so that no client can hold memory or a place for ever."""
+"""Limits of one client connection, so that no client can hold memory or a place for ever."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Limits per connection and request; what exceeds them is refused or closed.
-
-    Attributes:
-        stall_s_max: Longest time a client may leave a full send buffer untouched while it is answered.
-    """
+    """Limits per connection and request; what exceeds them is refused or closed."""
 
     body_bytes_max: int = setting(
         512 * _MIB,
@@ -56,3 +52,4 @@ class ClientLimits:
         live=True,
     )
     stall_s_max: float = 120.0
+    """Longest time a client may leave a full send buffer untouched while it is answered."""

@@ -2,13 +2,10 @@
 
     client <-> ClientConnection <-> Exchange (router.gateway) <-> UpstreamRequest <-> worker
 
-An *exchange* is one client request from its last byte to the last byte of its answer. The
-proxy package moves bytes and enforces HTTP; the exchange decides where they go. All calls are
-synchronous callbacks on the event loop: no task, no queue and no copy per chunk.
-
-A request's headers are looked at, so they are `Header` pairs. Those of an answer, and those that go to
-a worker, only pass by: they are header *lines*, each ``name: value`` and CR LF, names in lower case, in
-one piece of bytes that is built once and copied into the head.
+An *exchange* is one client request until its answer ends. All calls are synchronous callbacks on the event
+loop: no task, no queue and no copy per chunk. A request's headers are `Header` pairs; the others only pass
+by, as header *lines* (``name: value`` and CR LF, names in lower case) in one piece of bytes that is built
+once.
 """
 
 from collections.abc import Sequence
@@ -22,18 +19,13 @@ Header = tuple[bytes, bytes]
 
 
 class ClientRequest(msgspec.Struct, frozen=True, gc=False):
-    """A complete client request, within limits, as it came.
+    """A complete client request, within limits; header names in lower case, path and query raw.
 
     Attributes:
-        method: ``b"POST"``...
-        path: Raw path without the query.
-        query: Raw query without ``?``.
-        headers: Names in lower case, in order, as received.
-        hop_names: Names of headers that ``connection`` declares to be for us alone: they must not travel on.
-        body: The whole body as one buffer, not decoded.
         client: Peer address for the log, without the port.
         received_s: Monotonic seconds when the last byte of the body came.
-        refusal: Why its body was not read. Then ``body`` is empty, and this error is the answer.
+        hop_names: Headers that ``connection`` restricts to this hop: they must not travel on.
+        refusal: The error that answers it; its body was not read and is empty.
     """
 
     method: bytes
@@ -48,16 +40,12 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientConnection(Protocol):
-    """What an exchange may do to its client. Calls after the client left do nothing."""
+    """Actions of an exchange on its client. Calls after the client left do nothing."""
 
     def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
-        """Begin the answer.
+        """Begin the answer; without `length` it is chunked. Lines of connection and framing are ours.
 
-        Args:
-            status: HTTP status.
-            lines: Header lines, without connection, length and transfer-encoding, which are ours.
-            length: Body length if known, else chunked.
-            body: The first body bytes, if they are there already: they leave with the head in one write.
+        `body` are the first body bytes, if available: they leave with the head in one write.
         """
 
     def send_body(self, data: bytes) -> None:
@@ -70,23 +58,23 @@ class ClientConnection(Protocol):
         """Close the connection now: the answer cannot be completed."""
 
     def release_body(self) -> None:
-        """Count the request's body no longer: the exchange has let it go. `finish` and `abort` imply it."""
+        """Count the request's body no longer. `finish` and `abort` imply it."""
 
 
 class Exchange(Protocol):
-    """What a client connection tells the exchange that it started."""
+    """Calls of a client connection on the exchange that it started."""
 
     def pause(self) -> None:
-        """The client reads too slowly: stop reading from the worker."""
+        """Stop reading from the worker: the client reads too slowly."""
 
     def resume(self) -> None:
-        """The client caught up."""
+        """Read on: the client caught up."""
 
     def client_left(self) -> None:
-        """The client closed the connection before `ClientConnection.finish`. Comes at most once."""
+        """End: the client closed the connection before `ClientConnection.finish`. Comes at most once."""
 
     def interrupt(self) -> None:
-        """The process ends now: end the answer with an error, before this returns."""
+        """End the answer with an error before this returns: the process ends now."""
 
 
 class StartExchange(Protocol):
@@ -97,31 +85,20 @@ class StartExchange(Protocol):
 
 
 class JudgeHead(Protocol):
-    """Who may send a body."""
+    """Check of a request before its body is read."""
 
     def __call__(self, headers: Sequence[Header]) -> None:
-        """Look at a request's headers, while its body is still to come.
-
-        Raises:
-            RouterError: It may not be sent; this is the answer.
-        """
+        """Raise the `RouterError` that answers a request whose body may not be sent."""
 
 
 class UpstreamSink(Protocol):
-    """What a worker's answer is delivered to.
-
-    Order: ``head data* (end | failed)`` or just ``failed``. Nothing comes after ``end`` or
-    ``failed``, nor after `UpstreamRequest.abort`.
-    """
+    """Receiver of an answer: ``head data* (end | failed)`` or just ``failed``, and nothing after an abort."""
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
-        """The answer's head came; the header lines are without those of the connection and ours.
-
-        ``length`` is its Content-Length; None for chunked or until-close.
-        """
+        """Take the head. Lines exclude those of the connection; length is None for chunked or until-close."""
 
     def upstream_data(self, data: bytes) -> None:
-        """Decoded body bytes, as they came."""
+        """Take decoded body bytes, as they came."""
 
     def upstream_end(self) -> None:
         """The answer is complete."""

@@ -1,23 +1,14 @@
 """A worker's connections: bounded, kept alive, given to requests in order of arrival.
 
-    send --> an idle connection, the one used last
+    send --> the idle connection used last
          or  a place in the queue, and a new connection while there are fewer than the bound
          or  refused: the queue is full
 
-Connections and waiting requests are not tied to each other: whichever connection becomes free
-first serves the request that has waited longest, and a failed attempt to connect fails the
-request that has waited longest. So every request in the queue ends by a connection, by a failed
-attempt or by the clock, whichever is first.
-
-A kept connection may be closed by the worker just as it is used again. A request that was
-written to such a connection, and saw it close at once without a byte of an answer, is sent once more on
-another connection, before the sink hears of it. The caller may forbid that for a request, and `may_resend`
-for all. A request on a fresh connection is never repeated here: that decision belongs to the gateway, which
-may prefer another worker.
-
-One timer per pool looks after idle connections, silent workers and the queue, while there
-is anything to look after; limits are therefore noticed up to one look (a quarter of the shortest limit,
-at most one second) late.
+A free connection serves, and a failed attempt to connect fails, the request that has waited longest. A stale
+connection's request (`router.proxy.connection`) is sent once more, before all others, unless the caller or
+`may_resend` forbids it. A request on a fresh connection is never repeated here: the gateway may prefer
+another worker. One timer per pool checks connections and queue; limits are noticed up to one check (a quarter
+of the shortest limit, at most one second) late.
 """
 
 import asyncio
@@ -39,20 +30,19 @@ from router.proxy.ports import UpstreamRequest, UpstreamSink
 _BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
 
 JOINED_BYTES_MAX = 64 * 1024
-"""Up to this size a copy into one buffer is cheaper than several buffers in one system call."""
+"""Size up to which a copy into one buffer is cheaper than several buffers in one system call."""
 
 CHECKED_AT_ONCE = 500
-"""Connections looked at in one turn of the loop: 0.3 to 0.9 ms (10,000 at once took 5 to 18 ms)."""
+"""Connections checked in one turn of the loop: 0.3 to 0.9 ms (10,000 at once took 5 to 18 ms)."""
 
 
 @dataclass(frozen=True)
 class UpstreamRules:
-    """How long a worker may take, and how many connections it may have.
+    """Timeouts and the connection bound of one worker.
 
-    To connect includes to wait for a connection while all are in use. Of the first byte of a body, since an
-    engine may send the head before it has begun (vLLM does, for streams); the time for it is also how long
-    the worker may take nothing of a request. Between two reads of the body the time during which the client
-    was paused does not count.
+    Connecting includes the wait for a connection. The first byte is that of the body, since vLLM sends a
+    stream's head before it has begun; its limit also holds for a worker that takes nothing of a request. Time
+    during which the client was paused does not count as idle.
     """
 
     connect_timeout_s: float = setting(
@@ -98,19 +88,13 @@ class UpstreamRules:
 
 
 class WorkerPool:
-    """The connections to one worker. Make it inside a running event loop.
+    """The connections to one worker, made inside a running event loop; counts are since then.
 
     Attributes:
-        origin: ``http://host:port`` for messages, without a path.
-        rules: What was given; others take their place when settings change, for what is in flight, too.
-        answer_headers: Names of the headers of answers that are passed on.
-        authorization: Header line with the key that the worker is shown; empty if it is shown none.
-        opened: Connections set up so far.
-        reused: Requests so far that began on a kept connection.
-        retried: Requests so far that were sent again because a kept connection was stale.
-        may_resend: As given.
-        on_idle_closed: Called when the worker closes an idle connection: it may be gone, since we close
-            idle ones before it does.
+        rules: Current rules; a change holds for requests in flight, too.
+        authorization: Header line with the key that the worker is shown; may be empty.
+        reused: Requests that began on a kept connection; `retried` of them met a stale one.
+        on_idle_closed: Called when the worker closes an idle connection before the gateway: it may be gone.
     """
 
     def __init__(
@@ -124,25 +108,20 @@ class WorkerPool:
         answer_headers: Collection[bytes] = (),
         may_resend: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Connect to nothing yet.
+        """Prepare without connecting; raise `ValueError` for a malformed URL.
 
         Args:
             url: ``http://`` or ``https://``, host, optional port and base path. IPv6 in brackets.
-            rules: See `UpstreamRules`.
+            rules: Timeouts and the connection bound.
             waiting_max: Most requests waiting for a connection; more fail with ``upstream_pool_full``.
             ssl: For ``https``; None verifies against the system's authorities.
-            resolve: Finds the addresses that may be connected to; None takes those of the name as they are.
-            answer_headers: Names of headers of answers that pass beside `ANSWER_HEADERS`, in lower case.
-            may_resend: Asked before a request is sent again since a kept connection was stale; it pays for
-                that, too.
-
-        Raises:
-            ValueError: If the URL is none of that.
+            resolve: Finds the addresses that may be connected to; None takes the name as it is.
+            answer_headers: Answer headers that pass beside `ANSWER_HEADERS`, in lower case.
+            may_resend: Asked, and charged, before a request on a stale connection is sent again.
         """
         if not is_base_url(url):
             raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")
         parts = urlsplit(url)
-        assert parts.hostname
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.rules = rules or UpstreamRules()
         self.authorization = b""
@@ -154,7 +133,7 @@ class WorkerPool:
         self._resolve = resolve
         self.answer_headers = ANSWER_HEADERS.union(filter(may_pass, answer_headers))
         self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
-        self._host = parts.hostname
+        self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._ssl is not None else 80)
         self._base_path = parts.path.rstrip("/").encode("ascii")
         self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n"
@@ -185,7 +164,7 @@ class WorkerPool:
 
     @property
     def waiting(self) -> int:
-        """Requests that have no connection yet."""
+        """Requests without a connection."""
         return len(self._waiting)
 
     def send(
@@ -200,17 +179,16 @@ class WorkerPool:
         patient: bool = False,
         resend: bool = True,
     ) -> UpstreamRequest:
-        """Send a request; returns at once. The sink hears nothing before this returns.
+        """Send a request; return at once, before the sink is called.
 
         Args:
             method: In upper case.
             path: Raw path, appended to the base path of the worker's URL.
-            query: Raw query without ``?``; may be empty.
+            query: Raw query without ``?``.
             lines: Header lines, without those of a connection (`router.proxy.headers`).
-            body: Flat pieces, sent in order as they are and not copied if large: never change them.
-            sink: Told about the answer.
-            patient: Do not limit the wait for the first byte once all of the request has left: the
-                answer comes whole, when it is complete, and the caller has a deadline of its own.
+            body: Flat pieces, sent in order and not copied if large: never change them.
+            sink: Receives the answer.
+            patient: Do not limit the wait for the first byte of an answer that comes whole.
             resend: Send it once more if it met a stale connection.
         """
         body_bytes = sum(map(len, body))
@@ -244,7 +222,7 @@ class WorkerPool:
             connection.drop()
 
     def close(self) -> None:
-        """Close everything at once; requests that wait or are in flight fail. Idempotent."""
+        """Close everything at once; waiting requests and those in flight fail. Idempotent."""
         self._draining = self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -262,11 +240,11 @@ class WorkerPool:
     # What requests and connections report
 
     def forget(self, request: PooledRequest) -> None:
-        """A waiting request was aborted."""
+        """Drop a waiting request that was aborted."""
         self._waiting.pop(request, None)
 
     def release(self, connection: WorkerConnection) -> None:
-        """A connection may take another request."""
+        """Give a free connection to the next request, or keep it."""
         if self._waiting:
             connection.start(self._waiting.popitem(last=False)[0])
         elif self._draining:
@@ -276,7 +254,7 @@ class WorkerPool:
             self._idle.append(connection)
 
     def lost(self, connection: WorkerConnection) -> None:
-        """A connection is closed: its place is free."""
+        """Free the place of a closed connection."""
         if connection in self._connections:
             self._connections.remove(connection)
             if connection in self._idle:
@@ -284,7 +262,7 @@ class WorkerPool:
             self._connect_more()
 
     def retry(self, request: PooledRequest) -> None:
-        """A kept connection turned out to be closed: send the request again, before all others."""
+        """Send the request of a stale connection again, before all others."""
         if self._closed:
             self._fail_soon(request, "is no longer used", "upstream_pool_closed")
             return
@@ -306,10 +284,9 @@ class WorkerPool:
             task = self._loop.create_task(self._connect(), name=f"connect to {self.origin}")
             self._connecting.add(task)
         if self._timer is None and not self._closed and (self._waiting or self._connections):
-            self._timer = self._loop.call_later(self._look_s(), self._look)
+            self._timer = self._loop.call_later(self._tick_s(), self._tick)
 
-    def _look_s(self) -> float:
-        """Seconds until the next look at what takes too long."""
+    def _tick_s(self) -> float:
         rules = self.rules
         timeouts = rules.connect_timeout_s, rules.first_byte_timeout_s, rules.idle_timeout_s
         return min(1.0, min(*timeouts, rules.keepalive_s) / 4)
@@ -341,11 +318,6 @@ class WorkerPool:
         self._connect_more()
 
     async def _connection(self) -> WorkerConnection:
-        """Connect to the first address that answers.
-
-        Raises:
-            OSError: None does.
-        """
         addresses = [self._host] if self._resolve is None else await self._resolve(self._host, self._port)
         name = None if self._ssl is None else self._host
         for address in addresses:
@@ -377,7 +349,7 @@ class WorkerPool:
 
     # The clock
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         self._timer = None
         now_s = self._loop.time()
         while self._waiting and now_s - next(iter(self._waiting)).queued_s > self.rules.connect_timeout_s:
@@ -397,7 +369,6 @@ class WorkerPool:
         self._connect_more()
 
     def _check(self, connections: tuple[WorkerConnection, ...], now_s: float) -> None:
-        """Check some connections now and the rest a moment later, so that no request waits for all."""
         for connection in connections[:CHECKED_AT_ONCE]:
             connection.check(now_s)
         if len(connections) > CHECKED_AT_ONCE:

@@ -1,7 +1,7 @@
 """The shared log, snapshots, heartbeats and limits on Redis."""
 
 from router.shared.clock import LogClock
-from router.shared.config import LogStatus, SharedConfig, Warming
+from router.shared.config import LogStatus, SharingRules, Warming
 from router.shared.embedded import EmbeddedValkey
 from router.shared.keys import Keys
 from router.shared.lease_account import Charge, Refusal
@@ -24,9 +24,9 @@ __all__ = [
     "Publish",
     "Refusal",
     "RefusalReason",
-    "SharedConfig",
     "SharedListener",
     "SharedState",
+    "SharingRules",
     "SkipReason",
     "Vitals",
     "Warming",

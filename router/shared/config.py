@@ -1,38 +1,80 @@
-"""What a shared state is told when it is made, and what it tells about itself."""
+"""Settings of the shared state, and its status."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
+from policies import setting
 from router.shared.ports import SkipReason
 from router.shared.snapshot import TRIM_MARGIN_S
+from router.values import RedisUrl
 
 
-@dataclass(frozen=True, slots=True)
-class SharedConfig:
-    """What a replica needs to know to share its state.
+@dataclass(frozen=True)
+class SharingRules:
+    """The log that replicas share through Redis."""
 
-    Attributes:
-        url: Where Redis is (`router.shared.server.RedisLink`).
-        namespace: Replicas of one namespace share their state.
-        replica: Id of this replica, unique in the namespace among those that run.
-        flush_interval_s: Pause between two flushes, in which operations are gathered.
-        buffer_ops_max: Most own operations kept while Redis is gone.
-        buffer_bytes_max: Most bytes of them.
-        snapshot_interval_s: Age at which the snapshot is replaced.
-        trim_margin_s: How much of the log is kept behind the snapshot.
-        heartbeat_ttl_s: Time without a heartbeat after which a replica has left.
-    """
+    redis_url: RedisUrl = setting(
+        "",
+        "Redis or Valkey that replicas share: redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:///PATH, "
+        "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT; with rediss "
+        "instead of redis over TLS. User and password are the data server's; those of the Sentinels follow "
+        "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
+        "?ssl_keyfile=. "
+        "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+        common=True,
+    )
+    redis_url_file: str = setting(
+        "",
+        "File with that URL, in place of shared.redis_url, since it holds a password. Read at the start.",
+    )
+    namespace: str = setting(
+        "default",
+        "Name of the fleet: replicas with the same name and Redis share what they know.",
+        allowed="1 to 64 letters, digits, '.', '_' or '-'",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        common=True,
+    )
+    replica_id: str = setting(
+        "",
+        "Name of this replica in the log, unique in the namespace; processes beyond the first append "
+        "their number. Empty: made from the host name, the process id and random bits.",
+        allowed="up to 64 letters, digits, '.', '_' or '-'",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+    )
+    flush_interval_ms: float = setting(
+        3.0,
+        "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
+        "Longer saves CPU and makes siblings learn later. What happens after a quiet moment goes at once.",
+        ge=0,
+        le=1000,
+    )
+    heartbeat_ttl_s: float = setting(
+        3.0,
+        "Time without a heartbeat after which siblings drop what a replica had in flight, in seconds. It "
+        "is refreshed at least four times as often.",
+        ge=0.5,
+        le=60,
+    )
+    snapshot_interval_s: float = setting(
+        10.0,
+        "Time between two snapshots, in seconds. Shorter makes new replicas warm sooner and costs CPU.",
+        ge=1,
+    )
+    buffer_ops_max: int = setting(
+        100_000,
+        "Most operations kept while Redis is gone; the oldest are dropped and counted. The default is a "
+        "minute at 500 requests per second.",
+        ge=1000,
+    )
 
-    url: str
-    namespace: str
-    replica: str
-    flush_interval_s: float = 0.003
-    buffer_ops_max: int = 100_000
-    buffer_bytes_max: int = 64 << 20
-    snapshot_interval_s: float = 10.0
-    trim_margin_s: float = TRIM_MARGIN_S
-    heartbeat_ttl_s: float = 3.0
+    trim_margin_s: ClassVar[float] = TRIM_MARGIN_S
+    """Seconds of the log that are kept behind the snapshot."""
+
+    def __post_init__(self) -> None:
+        """Refuse two sources of the URL."""
+        if self.redis_url and self.redis_url_file:
+            raise ValueError("give redis_url or redis_url_file, not both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +107,9 @@ class LogStatus:
         warming: What it still reads before that; None if nothing.
         onward_ops: Placements that this replica published with the new part of their prompt.
         unknown_paths: Placements of others that go on from a prompt that this replica had to ask for.
+        differing: Kinds of register of which living replicas have known different words for ten seconds, and
+            which replicas do (`router.shared.agreement`).
+        published_again: How often this replica published a kind of register again for that reason.
     """
 
     connected: bool
@@ -79,3 +124,5 @@ class LogStatus:
     warming: Warming | None
     onward_ops: int = 0
     unknown_paths: int = 0
+    differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    published_again: Mapping[str, int] = field(default_factory=dict)

@@ -6,6 +6,9 @@ from router.shared.ports import SharedListener
 
 logger = logging.getLogger(__name__)
 
+LAST = frozenset(("pace", "registers"))
+"""Answers are late, or replicas know different registers: what follows from another reason, mostly."""
+
 
 class DegradedReasons:
     """Reasons by the name of the loop that met them; degraded while there is any."""
@@ -16,8 +19,8 @@ class DegradedReasons:
 
     @property
     def reason(self) -> str | None:
-        """The oldest reason that still holds; that answers are late ("pace") only where there is no other."""
-        return next((self._reasons[loop] for loop in sorted(self._reasons, key="pace".__eq__)), None)
+        """The oldest reason that still holds; one of `LAST` only where there is no other."""
+        return next((self._reasons[loop] for loop in sorted(self._reasons, key=LAST.__contains__)), None)
 
     def has(self, loop: str) -> bool:
         """Whether a loop cannot do its work."""

@@ -1,7 +1,8 @@
 """Who is alive: this replica says so four times per time to live or oftener, and watches the others.
 
 Each beat is one round trip: ``SET cw:{ns}:replica:{id} .. PX ttl``, the time of the beat into the
-sorted set ``cw:{ns}:replicas``, and that set back. It also asks Redis, without writing anything, whether
+sorted set ``cw:{ns}:replicas``, and that set back; and the same with the digests of registers, in the hash
+``cw:{ns}:digests`` (`router.shared.agreement`). It also asks Redis, without writing anything, whether
 it would append to the log, so that a refusal shows while nothing is published.
 
 In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened placements
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 REPLICAS_MAX = 1024
 # A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
 INTERVAL_S_MAX = 0.4
+FRESH_BEATS = 3
+"""A sibling whose last so many beats were missed may have changed its registers without showing it."""
 
 
 def _beat_of(member: bytes, score: bytes) -> tuple[str, int] | None:
@@ -68,6 +71,7 @@ class Heartbeat:
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
         value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
+        digests: Digests of its registers, asked at every beat.
         monotonic_s: The local clock; its zero does not matter.
 
     Attributes:
@@ -83,6 +87,7 @@ class Heartbeat:
         *,
         ttl_s: float,
         value: Callable[[], bytes],
+        digests: Callable[[], bytes] = bytes,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
@@ -91,10 +96,11 @@ class Heartbeat:
         self._publish_left = publish_left
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
-        self._value = value
+        self._value, self._digests = value, digests
         self._process = secrets.token_hex(4).encode()
         self.joined = 0
         self._onward: dict[str, bytes] = {}
+        self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
         self._beating_since_s: float | None = None
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
@@ -117,6 +123,27 @@ class Heartbeat:
         other one to ask.
         """
         return bool(self._siblings) and self._siblings.keys() <= self._onward.keys()
+
+    @property
+    def shown(self) -> dict[str, bytes]:
+        """Digests of the siblings that beat a moment ago, by replica id, as the last beat found them."""
+        since_s = self._monotonic_s() - FRESH_BEATS * self.interval_s
+        return {
+            replica: self._shown[replica]
+            for replica, sibling in self._siblings.items()
+            if sibling.changed_s > since_s and replica in self._shown
+        }
+
+    @property
+    def siblings_us(self) -> int | None:
+        """Log time of most siblings that beat a moment ago, some tenths of a second old; None without any.
+
+        Of an even number it is the earlier one of the two in the middle: one clock that is ahead decides
+        nothing where there are others.
+        """
+        since_s = self._monotonic_s() - FRESH_BEATS * self.interval_s
+        beats = sorted(each.beat_us for each in self._siblings.values() if each.changed_s > since_s)
+        return beats[(len(beats) - 1) // 2] if beats else None
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
@@ -143,11 +170,13 @@ class Heartbeat:
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
                 ("HGETALL", self._keys.onward),
+                ("HSET", self._keys.digests, self._replica, self._digests()),
+                ("HGETALL", self._keys.digests),
             )
             now_s = self._monotonic_s()
             if self._beating_since_s is None:
                 self._beating_since_s = now_s
-            members = replies[3]
+            members, onward, shown = replies[3], replies[5], replies[7]
             beats = [
                 beat
                 for member, score in zip(members[::2], members[1::2], strict=True)
@@ -155,7 +184,11 @@ class Heartbeat:
             ]
             for beat in beats:
                 self._note(*beat, now_s)
-            self._note_onward(beats, replies[5])
+            self._note_onward(beats, onward)
+            self._shown = {
+                name.decode(errors="replace"): value
+                for name, value in zip(shown[::2], shown[1::2], strict=True)
+            }
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
         except BaseException:
@@ -173,6 +206,8 @@ class Heartbeat:
         kinds = (
             (self._keys.replicas, b"zset"),
             (self._keys.onward, b"hash"),
+            (self._keys.digests, b"hash"),
+            (self._keys.seed, b"string"),
             (self._keys.probe, b"none"),
             (self._keys.log, b"stream"),
         )
@@ -199,6 +234,7 @@ class Heartbeat:
             ("DEL", self._keys.replica(self._replica)),
             ("ZREM", self._keys.replicas, self._replica),
             ("HDEL", self._keys.onward, self._replica),
+            ("HDEL", self._keys.digests, self._replica),
         )
 
     def _note(self, replica: str, beat_us: int, now_s: float) -> None:
@@ -237,4 +273,8 @@ class Heartbeat:
                 self._publish_left(Left(replica, sibling.beat_us + int(self._ttl_s * 1e6)))
         if gone:
             names = [replica for replica, _ in gone]
-            await link.calls(("ZREM", self._keys.replicas, *names), ("HDEL", self._keys.onward, *names))
+            await link.calls(
+                ("ZREM", self._keys.replicas, *names),
+                ("HDEL", self._keys.onward, *names),
+                ("HDEL", self._keys.digests, *names),
+            )

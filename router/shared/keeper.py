@@ -15,7 +15,9 @@ Every replica looks once a second. Whoever finds one due and gets the lease writ
 A replica that waits for prompts which it asked for (`policies.state.placed_forms`) leaves the snapshot to
 others for up to `HOLD_S`: a newcomer would start behind those placements and never learn their prompts.
 
-One survivor's mark is enough for all: who has merged it need not write its own.
+One survivor's mark is enough for all: who has merged it need not write its own. But only a mark that is
+newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss, and does
+not have what this replica did since, as on the old primary of a split brain.
 """
 
 import contextlib
@@ -23,12 +25,12 @@ import time
 from collections.abc import Callable
 
 from router.shared.clock import LogClock
-from router.shared.config import SharedConfig
 from router.shared.ports import Fold
 from router.shared.publisher import Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisRefused
 from router.shared.snapshot import SnapshotHead, SnapshotStore
+from router.shared.streams import StreamId
 
 # A newcomer applies an entry of two or three operations in some 50 us on a busy core (`Reader`, 2,000
 # operations per second of four replicas), so this is two seconds of its work.
@@ -50,7 +52,7 @@ class SnapshotKeeper:
     """Writes the snapshot when it is due.
 
     Args:
-        config: How old it may get.
+        interval_s: Age at which the snapshot is replaced, in seconds.
         clock: Log time.
         fold: What is written.
         store: Where it goes.
@@ -66,7 +68,7 @@ class SnapshotKeeper:
 
     def __init__(
         self,
-        config: SharedConfig,
+        interval_s: float,
         clock: LogClock,
         fold: Fold,
         store: SnapshotStore,
@@ -75,7 +77,7 @@ class SnapshotKeeper:
         waits: Callable[[], bool] = lambda: False,
         hold_s: float = HOLD_S,
     ) -> None:
-        self._interval_s = config.snapshot_interval_s
+        self._interval_s = interval_s
         self._clock = clock
         self._fold = fold
         self._store = store
@@ -86,7 +88,7 @@ class SnapshotKeeper:
         self._connected_s = 0.0
         self._entries = 0
         self._told_dropped = 0
-        self._refill_since: int | None = None
+        self._refill_after: StreamId | None = None
         self.at_us: int | None = None
         self.wrote_us: int | None = None
 
@@ -94,9 +96,14 @@ class SnapshotKeeper:
         """A session with Redis begins."""
         self._connected_s = time.monotonic()
 
-    def refill(self, marks: int) -> None:
-        """Redis lost what we knew. A mark read after this many makes a snapshot of ours unnecessary."""
-        self._refill_since = marks
+    def refill(self, known: StreamId) -> None:
+        """Redis lost what we knew.
+
+        Args:
+            known: Newest entry of the lost log that this replica wrote or read. A mark that is newer makes a
+                snapshot of ours unnecessary.
+        """
+        self._refill_after = known
 
     async def look(self, commands: RedisLink, bulk: RedisLink) -> bool:
         """Look at the snapshot, and write the next one if it is due.
@@ -114,13 +121,13 @@ class SnapshotKeeper:
         head = await self._store.head(commands)
         if head is None and self.at_us is not None:
             self.at_us = None
-            self.refill(self._reader.marks)
+            self.refill(self._reader.position)
             return False
         if head is None or head.at_us != self.at_us:
             self.at_us = head.at_us or None if head else None
             self._entries = self._reader.entries
-        if self._refill_since is not None and self._reader.marks > self._refill_since:
-            self._refill_since = None  # another survivor was first; the fold has merged what it wrote
+        if self._refill_after is not None and self._reader.marked > self._refill_after:
+            self._refill_after = None  # another survivor was first; the fold has merged what it wrote
         if self._due(head) and not self._held() and await self._store.acquire(commands):
             await self._write(commands, bulk)
         return True
@@ -137,7 +144,7 @@ class SnapshotKeeper:
 
     @property
     def _needs_mark(self) -> bool:
-        return self._refill_since is not None or self._publisher.dropped_ops > self._told_dropped
+        return self._refill_after is not None or self._publisher.dropped_ops > self._told_dropped
 
     def _due(self, head: SnapshotHead | None) -> bool:
         version = self._fold.snapshot_version
@@ -166,6 +173,6 @@ class SnapshotKeeper:
         if await self._store.write(bulk, covered, at_us, steps, flush, mark=mark) is None:
             return
         if mark:
-            self._told_dropped, self._refill_since = dropped, None
+            self._told_dropped, self._refill_after = dropped, None
         self.at_us, self._entries = at_us, entries
         self.wrote_us = at_us

@@ -57,6 +57,16 @@ class Keys:
         return f"cw:{{{self.namespace}}}:onward"
 
     @property
+    def seed(self) -> str:
+        """Seed of the hashes of prompts, which all replicas share and nobody can guess."""
+        return f"cw:{{{self.namespace}}}:seed"
+
+    @property
+    def digests(self) -> str:
+        """Hash of what each replica shows of its registers (`router.shared.agreement`), by replica id."""
+        return f"cw:{{{self.namespace}}}:digests"
+
+    @property
     def probe(self) -> str:
         """Never exists: appending to it without making it asks whether the log would be appended to."""
         return f"cw:{{{self.namespace}}}:probe"

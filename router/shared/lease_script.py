@@ -1,6 +1,6 @@
 """What Redis knows of one account, and the one script that changes it.
 
-An *account* is what some limits hold for (a tenant). Its state is a single key, so that one script call,
+An *account* is what some limits hold for (a tenant). Its state is a single hash, so that one script call,
 atomic and alone in its slot of a cluster, does all that a replica wants at a time:
 
     report what it used -> give back what it keeps no longer -> ask for what is waiting -> lease a little more
@@ -15,6 +15,13 @@ its edge.
 
 A lease is *held* until it is used or given back. Who is not heard of for its time to live has died: what it
 held of a rate counts as used when it expired, since it may have been, and its tokens in flight ended with it.
+
+    a           sums of all slots and holders, and when a holder may have died next
+    s{slot}     requests and tokens used in a slot
+    h{writer}   batch, expiry, what is held of the three limits, 1 while it lives
+
+A call reads and writes the fields that it changes: all slots only of a replica that tells its whole window,
+all holders only when one may have died.
 
 Uses are told in numbered batches, each again until it is acknowledged, and counted once. A number that does
 not follow the one before means that Redis has lost something: then the replica tells its whole window
@@ -42,6 +49,9 @@ smaller, and nothing ahead of need in the end."""
 
 PLENTY = 1 << 52
 """What is left of a limit that there is not."""
+
+READ_AHEAD = 15
+"""Slots read along with one, where the oldest use is looked for."""
 
 
 class LeaseCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,131 +123,209 @@ def reply_of(data: bytes) -> LeaseReply:
 
 SCRIPT = f"""#!lua flags=allow-oom
 local SLOT, SLOTS, STEP, SHARES, PLENTY = {SLOT_US}, {SLOTS}, {STEP_US}, {SHARES}, {PLENTY}
+local KEY, READ_AHEAD = KEYS[1], {READ_AHEAD}
 local writer, batch, whole, ttl, limits, mine, wants, uses, asks = unpack(cmsgpack.unpack(ARGV[1]))
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local seen = math.floor(clock / SLOT)
 
--- last change; requests and tokens used by slot; holders: batch, expiry, what they hold of the three limits
--- an account that is none begins anew
-local raw = redis.pcall('GET', KEYS[1])
-if type(raw) == 'table' then redis.call('DEL', KEYS[1]) raw = false end
-local read, state = pcall(cmsgpack.unpack, raw or '')
-local function sound()
-  if type(state[1]) ~= 'number' or state[1] ~= state[1] then return false end
-  for kind = 2, 3 do
-    for at, amount in pairs(state[kind]) do
-      if math.floor(at) ~= at or not (amount >= 0 and amount <= 2^53) then return false end
+local function checked(packed, count)
+  local numbers = cmsgpack.unpack(packed)
+  assert(type(numbers) == 'table')
+  for at = 1, count do
+    assert(type(numbers[at]) == 'number' and math.abs(numbers[at]) <= 2^53)
+  end
+  return numbers
+end
+local function amounts_of(packed)
+  local amounts = checked(packed, 2)
+  assert(amounts[1] >= 0 and amounts[2] >= 0)
+  return amounts
+end
+
+-- account: last change; requests, tokens used; oldest slot kept; oldest slots with requests, tokens used;
+-- held of the three limits; holders that live; when to look at all holders
+local function answer(account, own, current)
+  local now = math.max(clock, account[1])
+  local slot = math.floor(now / SLOT)
+  local first = slot - SLOTS
+  local used, kept, oldest = {{account[2], account[3]}}, account[4], {{account[5], account[6]}}
+  local look_at = account[11]
+  local read, changed, gone, sure = {{[seen] = current}}, {{}}, {{}}, {{true, true}}
+
+  local function fetch(from, to)
+    local fields = {{}}
+    for at = from, to do fields[#fields + 1] = 's' .. at end
+    for number, packed in ipairs(redis.call('HMGET', KEY, unpack(fields))) do
+      local at = from + number - 1
+      read[at] = read[at] or packed and amounts_of(packed) or {{0, 0}}
     end
   end
-  for name, holder in pairs(state[4]) do
-    for at = 1, 5 do
-      if type(holder[at]) ~= 'number' or not (math.abs(holder[at]) <= 2^53) then return false end
+  local function slot_at(at)
+    if not read[at] then fetch(at, at) end
+    return read[at]
+  end
+  local function use(kind, at, amount)
+    if at < first or amount == 0 then return end
+    at = math.min(at, slot)
+    local amounts = slot_at(at)
+    local after = math.max(0, amounts[kind] + amount)
+    if after == 0 then
+      if at == oldest[kind] then sure[kind] = false end
+    elseif at <= oldest[kind] or used[kind] == 0 then
+      oldest[kind], sure[kind] = at, true
+    end
+    used[kind] = used[kind] + after - amounts[kind]
+    amounts[kind] = after
+    changed[at] = true
+    kept = math.min(kept, at)
+  end
+
+  local last = math.floor(account[1] / SLOT)
+  assert(kept % 1 == 0 and kept <= last + 1 and last - kept <= SLOTS)
+  assert(used[1] >= 0 and used[2] >= 0 and oldest[1] % 1 == 0 and oldest[2] % 1 == 0)
+  if kept < first then
+    fetch(kept, math.min(last, first - 1))
+    for at = kept, math.min(last, first - 1) do
+      used[1], used[2] = used[1] - read[at][1], used[2] - read[at][2]
+      gone[#gone + 1] = 's' .. at
+    end
+    kept = first
+  end
+  for kind = 1, 2 do
+    if oldest[kind] < kept then oldest[kind], sure[kind] = kept, false end
+  end
+
+  local known = own and own[1] or 0
+  if batch > known then
+    if batch > known + 1 and not whole then return cmsgpack.pack({{false}}) end
+    if #uses > 1 then fetch(math.max(first, slot - SLOTS), slot) end
+    for _, told in ipairs(uses) do
+      use(1, told[1], told[2])
+      use(2, told[1], told[3])
     end
   end
-  return state[1] <= now + STEP
-end
-local checked, is_sound = pcall(sound)
-if not (raw and read and checked and is_sound) then state = {{now, {{}}, {{}}, {{}}}} end
-now = math.max(now, state[1])
-state[1] = now
-local holders = state[4]
-local slot = math.floor(now / SLOT)
-local first = slot - SLOTS
 
-local used, oldest = {{0, 0}}, {{}}
-for kind = 1, 2 do
-  for at, amount in pairs(state[1 + kind]) do
-    if at < first then state[1 + kind][at] = nil else used[kind] = used[kind] + amount end
+  local active, held = account[10] + 1, {{mine[1], mine[2], mine[3]}}
+  for kind = 1, 3 do held[kind] = held[kind] + account[6 + kind] - (own and own[2 + kind] or 0) end
+  if own and own[6] == 1 then active = active - 1 end
+  if look_at < now then
+    look_at = PLENTY
+    local fields = redis.call('HGETALL', KEY)
+    for number = 1, #fields, 2 do
+      local name = fields[number]
+      if string.sub(name, 1, 1) == 'h' and name ~= 'h' .. writer then
+        local holder = checked(fields[number + 1], 6)
+        if holder[6] == 1 and holder[2] < now then
+          local expired = math.floor(holder[2] / SLOT)
+          use(1, expired, holder[3])
+          use(2, expired, holder[4])
+          for kind = 1, 3 do held[kind] = held[kind] - holder[2 + kind] end
+          active = active - 1
+          redis.call('HSET', KEY, name, cmsgpack.pack({{holder[1], holder[2], 0, 0, 0, 0}}))
+          holder[6] = 0
+        end
+        local look = holder[6] == 1 and holder[2] or holder[2] + SLOT * SLOTS
+        if look < now then gone[#gone + 1] = name else look_at = math.min(look_at, look) end
+      end
+    end
   end
-end
-local function use(kind, at, amount)
-  if at < first or amount == 0 then return end
-  at = math.min(at, slot)
-  local slots = state[1 + kind]
-  local before = slots[at] or 0
-  local after = math.max(0, before + amount)
-  slots[at] = after > 0 and after or nil
-  used[kind] = used[kind] + after - before
-end
 
-local own = holders[writer]
-local known = own and own[1] or 0
-if batch > known then
-  if batch > known + 1 and not whole then return cmsgpack.pack({{false}}) end
-  for _, told in ipairs(uses) do
-    use(1, told[1], told[2])
-    use(2, told[1], told[3])
+  local function left_of(kind)
+    if limits[kind] == 0 then return PLENTY end
+    return limits[kind] - (used[kind] or 0) - held[kind]
   end
-end
+  local left, leased = {{left_of(1), left_of(2), left_of(3)}}, {{0, 0, 0}}
+  local function lease(kind, amount)
+    if limits[kind] > 0 then
+      leased[kind] = leased[kind] + amount
+      left[kind] = left[kind] - amount
+    end
+  end
 
-local active, held = 1, {{mine[1], mine[2], mine[3]}}
-for name, holder in pairs(holders) do
-  if name ~= writer then
-    if holder[2] < now then
-      local expired = math.floor(holder[2] / SLOT)
-      use(1, expired, holder[3])
-      use(2, expired, holder[4])
-      holder[3], holder[4], holder[5] = 0, 0, 0
-      if holder[2] + SLOT * SLOTS < now then holders[name] = nil end
+  local verdicts, lacking, lacked = {{}}, 0, 0
+  for number, tokens in ipairs(asks) do
+    local lacks = left[1] < 1 and 1 or left[2] < tokens and 2 or left[3] < tokens and 3 or 0
+    verdicts[number] = lacks
+    if lacks == 0 then
+      lease(1, 1)
+      lease(2, tokens)
+      lease(3, tokens)
+    elseif lacking == 0 then
+      lacking, lacked = lacks, lacks == 1 and 1 or tokens
+    end
+  end
+  if lacking == 0 then
+    for kind = 1, 3 do
+      local ahead = math.min(wants[kind], math.floor(left[kind] / (SHARES * active)))
+      if ahead > 0 then lease(kind, ahead) end
+    end
+  end
+
+  local function read_ahead(at)
+    if not read[at] then fetch(at, math.min(at + READ_AHEAD, slot)) end
+    return read[at]
+  end
+  local grows = {{0, 0}}
+  for kind = 1, 2 do
+    local at = oldest[kind]
+    if not sure[kind] then
+      while at <= slot and used[kind] > 0 and read_ahead(at)[kind] == 0 do at = at + 1 end
+      oldest[kind] = math.min(at, slot)
+    end
+    if used[kind] > 0 then grows[kind] = (oldest[kind] + SLOTS + 1) * SLOT - now end
+  end
+  local retry = lacking > 0 and SLOT or 0
+  if lacking == 1 or lacking == 2 then
+    local freed = left[lacking]
+    for at = oldest[lacking], slot do
+      freed = freed + read_ahead(at)[lacking]
+      if freed >= lacked then
+        retry = (at + SLOTS + 1) * SLOT - now
+        break
+      end
+    end
+  end
+
+  local set = {{}}
+  for at in pairs(changed) do
+    if read[at][1] + read[at][2] > 0 then
+      set[#set + 1] = 's' .. at
+      set[#set + 1] = cmsgpack.pack(read[at])
     else
-      active = active + 1
+      gone[#gone + 1] = 's' .. at
     end
-    for kind = 1, 3 do held[kind] = held[kind] + holder[2 + kind] end
   end
-end
-
-local function left_of(kind)
-  if limits[kind] == 0 then return PLENTY end
-  return limits[kind] - (used[kind] or 0) - held[kind]
-end
-local left, leased = {{left_of(1), left_of(2), left_of(3)}}, {{0, 0, 0}}
-local function lease(kind, amount)
-  if limits[kind] > 0 then
-    leased[kind] = leased[kind] + amount
-    left[kind] = left[kind] - amount
-  end
-end
-
-local verdicts, lacking, lacked = {{}}, 0, 0
-for number, tokens in ipairs(asks) do
-  local lacks = left[1] < 1 and 1 or left[2] < tokens and 2 or left[3] < tokens and 3 or 0
-  verdicts[number] = lacks
-  if lacks == 0 then
-    lease(1, 1)
-    lease(2, tokens)
-    lease(3, tokens)
-  elseif lacking == 0 then
-    lacking, lacked = lacks, lacks == 1 and 1 or tokens
-  end
-end
-if lacking == 0 then
   for kind = 1, 3 do
-    local ahead = math.min(wants[kind], math.floor(left[kind] / (SHARES * active)))
-    if ahead > 0 then lease(kind, ahead) end
+    mine[kind] = mine[kind] + leased[kind]
+    held[kind] = held[kind] + leased[kind]
   end
+  set[#set + 1] = 'h' .. writer
+  set[#set + 1] = cmsgpack.pack({{math.max(batch, known), now + ttl, mine[1], mine[2], mine[3], 1}})
+  set[#set + 1] = 'a'
+  set[#set + 1] = cmsgpack.pack({{
+    now, used[1], used[2], kept, oldest[1], oldest[2], held[1], held[2], held[3], active,
+    math.min(look_at, now + ttl)
+  }})
+  if #gone > 0 then redis.call('HDEL', KEY, unpack(gone)) end
+  redis.call('HSET', KEY, unpack(set))
+  redis.call('PEXPIRE', KEY, math.floor((SLOT * (SLOTS + 2) + ttl) / 1000))
+  return cmsgpack.pack({{true, verdicts, leased, left, grows, retry}})
 end
 
-local grows = {{0, 0}}
-for kind = 1, 2 do
-  for at in pairs(state[1 + kind]) do
-    if not oldest[kind] or at < oldest[kind] then oldest[kind] = at end
-  end
-  if oldest[kind] then grows[kind] = (oldest[kind] + SLOTS + 1) * SLOT - now end
+-- what is no account begins anew
+local raw = redis.pcall('HMGET', KEY, 'a', 'h' .. writer, 's' .. seen)
+local sound, reply = false, nil
+if not raw.err and raw[1] then
+  sound, reply = pcall(function()
+    local account = checked(raw[1], 11)
+    assert(account[1] <= clock + STEP)
+    return answer(account, raw[2] and checked(raw[2], 6), raw[3] and amounts_of(raw[3]) or {{0, 0}})
+  end)
 end
-local retry = lacking > 0 and SLOT or 0
-if lacking == 1 or lacking == 2 then
-  local freed = left[lacking]
-  for at = oldest[lacking] or slot, slot do
-    freed = freed + (state[1 + lacking][at] or 0)
-    if freed >= lacked then
-      retry = (at + SLOTS + 1) * SLOT - now
-      break
-    end
-  end
+if not sound then
+  redis.call('DEL', KEY)
+  reply = answer({{clock, 0, 0, seen, seen, seen, 0, 0, 0, 0, PLENTY}}, nil, {{0, 0}})
 end
-
-for kind = 1, 3 do mine[kind] = mine[kind] + leased[kind] end
-holders[writer] = {{math.max(batch, known), now + ttl, mine[1], mine[2], mine[3]}}
-redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', math.floor((SLOT * (SLOTS + 2) + ttl) / 1000))
-return cmsgpack.pack({{true, verdicts, leased, left, grows, retry}})
+return reply
 """

@@ -53,7 +53,7 @@ BACKOFF_S_MAX = 1.5
 SILENCE_S = 0.25
 
 ROUND_MAX = 32
-"""Accounts in a round; a script call takes Redis some 50 us."""
+"""Accounts in a round; a script call takes up to 100 us (`python -m loadtest.bench.budgets --limits`)."""
 
 ASKS_MAX = 256
 """Charges of all accounts that wait at a time; the fair share decides about more."""

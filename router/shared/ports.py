@@ -4,18 +4,18 @@ The payload is opaque here. `policies.FleetState` is the fold; the listener turn
 metrics. All calls are synchronous, on the event loop, and must be quick.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from policies import Op
 
-SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "unencodable"]
+SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "future", "unencodable"]
 """Why an operation is skipped: a newer version wrote it, its bytes or values are wrong, the fold refused
-it, or a snapshot left it out since it cannot be encoded."""
+it, its time has not come, or a snapshot left it out since it cannot be encoded."""
 
-RefusalReason = Literal["version", "incomplete", "damaged", "unreadable"]
+RefusalReason = Literal["version", "incomplete", "damaged", "unreadable", "future"]
 """Why a snapshot cannot be used: its version is another, a piece is missing, its bytes are not what was
-written, or the fold cannot read them."""
+written, the fold cannot read them, or its time has not come."""
 
 
 class Fold(Protocol):
@@ -34,6 +34,15 @@ class Fold(Protocol):
         Operations may be applied between two steps, each of which takes microseconds. Whatever was
         applied before the first is in it.
         """
+
+    def digests(self) -> Mapping[int, list[int]]:
+        """Digest of each kind of register by tag: all values since this was last asked, the present one last.
+
+        Equal where the same words are known (`policies.state.digests`).
+        """
+
+    def words(self, tags: Collection[int], /) -> Iterator[Op]:
+        """All that is known of some kinds of register, as operations."""
 
     @property
     def left_out_ops(self) -> int:

@@ -6,8 +6,9 @@
 
 Entries of this process are skipped, since they were applied when they were published. Everything
 else is applied in the order of the log; what cannot be understood or applied is counted and
-passed over, so that one bad operation never stops a replica. Placements that tell the new part of a prompt
-are completed first (`router.shared.completing_fold`).
+passed over, so that one bad operation never stops a replica. So is an operation whose time is more than a
+minute ahead of both our clock and Redis': the newest word counts, and nothing newer would count until then.
+Placements that tell the new part of a prompt are completed first (`router.shared.completing_fold`).
 
 A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
 behind what was current, so only a reply whose first entry is old can hide one; then the first id
@@ -26,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies import Left, LogOp, decode_entry
+from policies import FUTURE_US, Left, LogOp, decode_entry, said_us
 from router.shared.clock import LogClock
 from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
@@ -85,6 +86,9 @@ class Reader:
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
         skipped_ops: Operations of others that were not understood or not applied, by reason.
         entries: Entries read.
+        gaps: How often our place in the log was lost.
+        marks: Entries of others read that ask to merge the snapshot.
+        marked: Id of the newest of them.
 
     Args:
         rules: What it reads, and how.
@@ -135,6 +139,7 @@ class Reader:
         self.entries = 0
         self.gaps = 0
         self.marks = 0
+        self.marked = START
 
     async def locate(self, commands: RedisLink, bulk: RedisLink) -> bool:
         """Find our place in the log; merge the snapshot if it is no longer there.
@@ -230,6 +235,7 @@ class Reader:
                 if b"s" in fields:
                     await self._reload(bulk, position, missed=False)
                     self.marks += 1
+                    self.marked = position
                 else:
                     self._apply(position, fields)
             self.position = max(self.position, position)
@@ -247,8 +253,12 @@ class Reader:
         ops, unknown, invalid = decode_entry(fields.get(b"o", b""))
         self._skip(unknown, "unknown_op")
         self._skip(invalid, "invalid")
-        failed = 0
+        failed = future = 0
+        until_us = self._until_us(position)
         for op in ops:
+            if said_us(op) > until_us:
+                future += 1
+                continue
             try:
                 self._fold.apply(op)
                 if type(op) is Left:
@@ -258,8 +268,16 @@ class Reader:
                 self._explain(op, error)
         self._fold.look()
         self._skip(failed, "failed")
+        self._skip(future, "future")
         self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
-        self._listener.applied(len(ops) - failed, self.lag_s)
+        self._listener.applied(len(ops) - failed - future, self.lag_s)
+
+    def _until_us(self, position: StreamId) -> int:
+        """Return the last log time that an operation at a place of the log may have.
+
+        Redis' clock, which the place shows, may be behind or ahead of log time.
+        """
+        return max(self._clock.now_us(), position[0] * 1000) + FUTURE_US
 
     def _explain(self, op: LogOp, error: Exception) -> None:
         """Log why an operation was not applied, once for each kind of operation."""
@@ -289,6 +307,9 @@ class Reader:
         """Merge the snapshot; go on behind it, but never behind the end of the log."""
         try:
             snapshot = await self._snapshots.read(bulk, self._fetched)
+            if snapshot is not None and snapshot.head.at_us > self._until_us(last):
+                await self._snapshots.refuse(bulk, snapshot.head, "future")
+                snapshot = None
             if snapshot is None or not await self._restore(snapshot, bulk, missed):
                 self.cold = self.cold or not self.ready.is_set()
                 return

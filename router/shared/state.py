@@ -3,10 +3,10 @@
 `SharedState.publish` applies an operation at once and leaves the rest to `SharedState.run`, so
 that a decision never waits for Redis. `run` holds one *session* after another:
 
-                  .-------------------- backoff with jitter <----------------------------.
-                  v                                                                      |
-    connect -> clock -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
-    `------------ degraded ------------'  `---------- a task each, until one fails -----'
+                           .----------------------- backoff with jitter <-----------------------.
+                           v                                                                    |
+    connect -> clock, seed -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
+    `---------------- degraded ------------'  `----------- a task each, until one fails -------'
 
 Failures: a lost connection ends the session and everything above is done again, from the position
 reached; a refused command (out of memory) degrades that loop alone, which tries again. Degraded or
@@ -17,7 +17,8 @@ What Redis may lose although it acknowledged it, comes back: if another server p
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
 a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
-has in flight.
+has in flight. And heartbeats carry digests of all registers, so that what one replica alone knows is found
+whatever took it from the others (`router.shared.agreement`).
 """
 
 import asyncio
@@ -27,15 +28,18 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 import msgspec
 
-from policies import Left, Op, PlacedForms, TimeSample, encode_op
+from policies import Left, Op, OpRefused, PlacedForms, TimeSample, encode_op
 from router.errors import StateError
+from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
 from router.shared.completing_fold import CompletingFold
-from router.shared.config import LogStatus, SharedConfig
+from router.shared.config import LogStatus, SharingRules
 from router.shared.degraded_reasons import DegradedReasons
+from router.shared.hash_seed import HashSeed
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
@@ -68,19 +72,27 @@ CLOCK_SAMPLES = 5
 CLOCK_SAMPLES_SLOW = 3
 CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
+# Some 10 us each: registers that are published again hold the loop for a millisecond at a time.
+OPS_AT_ONCE = 100
+
+BUFFER_BYTES_MAX = 64 << 20
+"""Bytes of own operations kept while Redis is gone."""
 
 
 class SharedState:
     """One replica's part in the shared log. Create and use it on the event loop.
 
     Args:
-        config: Where and who.
+        rules: How operations and snapshots are shared.
+        url: Where Redis is (`router.shared.server.RedisLink`).
+        replica: Id of this replica, unique in the namespace among those that run.
         fold: What every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
         listener: Told what happens, for metrics.
         on_given_up: Called with `Left.at_us` when the log says that this replica has left, while it lives:
             its siblings have dropped what it had in flight until then.
         vitals: What this replica says of itself with its heartbeat.
+        on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
 
     Raises:
         StateError: The URL makes no sense.
@@ -89,33 +101,42 @@ class SharedState:
 
     def __init__(
         self,
-        config: SharedConfig,
+        rules: SharingRules,
+        url: str,
+        replica: str,
         fold: Fold,
         clock: LogClock,
         listener: SharedListener | None = None,
         on_given_up: Callable[[int], None] | None = None,
         vitals: Callable[[], Vitals] = Vitals,
+        on_seed: Callable[[int], None] = lambda _seed: None,
     ) -> None:
+        self._on_seed = on_seed
+        self._seed_known = asyncio.Event()
         self._vitals = vitals
-        self._config = config
+        self._rules = rules
+        self._replica = replica
         self._fold = fold
         self._clock = clock
         self._listener: SharedListener = listener or NoListener()
         self._on_given_up = on_given_up
-        self._keys = keys = Keys(config.namespace)
+        self._keys = keys = Keys(rules.namespace)
+        self._seed = HashSeed(keys.seed)
         # A replica that starts again under its old id must read what it wrote in its former life.
-        self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
+        self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._redis_latency = RedisLatency(self._degraded_reasons)
-        self._forms = PlacedForms(config.replica, onward=lambda: self._heartbeat.onward)
+        self._forms = PlacedForms(replica, onward=lambda: self._heartbeat.onward)
         self._heartbeat = Heartbeat(
-            config.replica,
+            replica,
             keys,
             clock,
             self._declare_left,
-            ttl_s=config.heartbeat_ttl_s,
+            ttl_s=rules.heartbeat_ttl_s,
             value=lambda: msgspec.json.encode(self._vitals()),
+            digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
         )
+        self._agreement = Agreement(replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
             self._writer,
@@ -124,13 +145,13 @@ class SharedState:
             self._degraded_reasons,
             presence,
             self._forms,
-            PublisherRules(config.flush_interval_s, config.buffer_ops_max, config.buffer_bytes_max),
+            PublisherRules(rules.flush_interval_ms / 1000, rules.buffer_ops_max, BUFFER_BYTES_MAX),
         )
         snapshots = SnapshotStore(
-            self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
+            self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version
         )
         self._reader = Reader(
-            ReaderRules(self._writer, config.replica, keys, config.trim_margin_s, BLOCK_S),
+            ReaderRules(self._writer, replica, keys, rules.trim_margin_s, BLOCK_S),
             CompletingFold(fold, self._forms, clock, self._publisher.put),
             clock,
             snapshots,
@@ -140,7 +161,13 @@ class SharedState:
             presence=presence,
         )
         self._keeper = SnapshotKeeper(
-            config, clock, fold, snapshots, self._reader, self._publisher, lambda: self._forms.waits
+            rules.snapshot_interval_s,
+            clock,
+            fold,
+            snapshots,
+            self._reader,
+            self._publisher,
+            lambda: self._forms.waits,
         )
         self._started_us: int | None = None
         self._connected = False
@@ -149,13 +176,11 @@ class SharedState:
         self._must_disown = False
         self._answered_marks = 0
         self._server: bytes | None = None
-        name = f"cacheway-{config.replica}"
+        link = partial(RedisLink, url, home=keys.log, name=f"cacheway-{replica}")
         # For short commands, blocking reads, and large values.
-        self._commands = RedisLink(
-            config.url, COMMAND_TIMEOUT_S, home=keys.log, name=name, measured=self._redis_latency.measured
-        )
-        self._blocking = RedisLink(config.url, BLOCK_S + COMMAND_TIMEOUT_S, home=keys.log, name=name)
-        self._bulk = RedisLink(config.url, BULK_TIMEOUT_S, home=keys.log, name=name)
+        self._commands = link(COMMAND_TIMEOUT_S, measured=self._redis_latency.measured)
+        self._blocking = link(BLOCK_S + COMMAND_TIMEOUT_S)
+        self._bulk = link(BULK_TIMEOUT_S)
 
     @property
     def status(self) -> LogStatus:
@@ -174,6 +199,8 @@ class SharedState:
             warming=self._reader.warming,
             onward_ops=self._forms.onward,
             unknown_paths=self._forms.unknown,
+            differing=self._agreement.differing,
+            published_again=self._agreement.published_again,
         )
 
     @property
@@ -187,7 +214,7 @@ class SharedState:
         Returns:
             None for those whose word does not reach us: without Redis, all but our own.
         """
-        own, replicas = self._config.replica, self._heartbeat.replicas
+        own, replicas = self._replica, self._heartbeat.replicas
         found: dict[str, Vitals | None] = dict.fromkeys(replicas)
         if self._connected and len(replicas) > 1:
             try:
@@ -224,6 +251,13 @@ class SharedState:
         """Wait until the log has been read to its end once."""
         await self._reader.ready.wait()
 
+    async def seed(self, within_s: float) -> int:
+        """Return the seed of hashes; one of our own, if Redis does not answer in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._seed_known.wait()
+        return self._seed.value
+
     async def run(self) -> None:
         """Share until cancelled; then flush, say goodbye and return. Start it once.
 
@@ -251,6 +285,8 @@ class SharedState:
     def _lost(self, reason: str) -> None:
         self._degraded_reasons.set("connection", reason)
         self._heartbeat.interrupted()
+        self._agreement.interrupted()
+        self._degraded_reasons.clear("registers")
 
     async def _session(self) -> None:
         """Connect, catch up and share until something fails."""
@@ -261,6 +297,7 @@ class SharedState:
                 self._must_disown = await self._heartbeat.has_beaten(commands)
                 # In the time of the log: what it says of a former life under our id is older.
                 self._started_us = self._clock.now_us()
+            await self._agree_on_seed(commands)
             await self._beat(commands)
             await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
@@ -288,17 +325,29 @@ class SharedState:
             for link in (commands, blocking, bulk):
                 await link.aclose()
 
+    async def _agree_on_seed(self, commands: RedisLink) -> None:
+        """Have the seed of hashes that the others have; also after Redis has lost it."""
+        changed = await self._seed.agree(commands)
+        if changed or not self._seed_known.is_set():
+            if self._seed_known.is_set():
+                logger.warning(
+                    "the replicas have another seed of hashes: what was known of prompts here counts no more",
+                    extra={"event": "seed.changed"},
+                )
+            self._on_seed(self._seed.value)
+        self._seed_known.set()
+
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
         self._forms.reset()
-        server, gaps, marks = await _server_process(commands), self._reader.gaps, self._reader.marks
+        server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.
             self._publisher.resend()
             self._must_disown = self._must_disown or self._server is not None
             self._server = server
         if not await self._located(commands, bulk):
-            self._keeper.refill(marks)
+            self._keeper.refill(known)
         if self._reader.gaps > gaps:
             self._publisher.resend()
             self._must_disown = True
@@ -346,7 +395,7 @@ class SharedState:
         link = self._commands
         try:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
-                self.publish(Left(self._config.replica, self._clock.now_us()))
+                self.publish(Left(self._replica, self._clock.now_us()))
                 await self._publisher.flush(link)
                 await self._heartbeat.goodbye(link)
         except (StateError, TimeoutError) as error:
@@ -380,6 +429,7 @@ class SharedState:
         while True:
             await asyncio.sleep(self._heartbeat.interval_s)
             await self._beat(link)
+            await self._agree()
 
     async def _beat(self, link: RedisLink) -> None:
         joined = self._heartbeat.joined
@@ -388,19 +438,37 @@ class SharedState:
             if self._heartbeat.joined > joined:
                 self._forms.reset()
             self._degraded_reasons.clear("heartbeat")
+            step_us = self._clock.follow(self._heartbeat.siblings_us)
+            if step_us:
+                logger.warning(
+                    "log time was set to that of the other replicas",
+                    extra={"event": "clock.followed", "step_s": round(step_us / 1e6, 3)},
+                )
         except RedisRefused as error:
             self._degraded_reasons.set("heartbeat", f"Redis refused the heartbeat: {error}")
         if any(map(self._degraded_reasons.has, ("heartbeat", "flush", "read"))):
             with contextlib.suppress(RedisRefused):
                 await self._heartbeat.remove_foreign(link)
 
+    async def _agree(self) -> None:
+        """Compare registers with those of the siblings, and publish again what differs for long."""
+        if not self._reader.ready.is_set():
+            return
+        tags = self._agreement.compare(self._heartbeat.shown, self._reader.lag_s)
+        for number, op in enumerate(self._fold.words(tags) if tags else ()):
+            with contextlib.suppress(OpRefused):  # another version said it, with bounds of its own
+                self._publisher.put(encode_op(op))
+            if number % OPS_AT_ONCE == OPS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        reason = self._agreement.reason
+        if reason is None:
+            self._degraded_reasons.clear("registers")
+        else:
+            self._degraded_reasons.set("registers", reason)
+
     def _on_left(self, op: Left) -> None:
         self._heartbeat.left(op)
-        if (
-            self._started_us is not None
-            and op.replica == self._config.replica
-            and op.at_us > self._started_us
-        ):
+        if self._started_us is not None and op.replica == self._replica and op.at_us > self._started_us:
             logger.warning(
                 "siblings gave this replica up while it was alive",
                 extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
@@ -457,11 +525,11 @@ class SharedState:
         dropped = self._publisher.dropped_ops
         if not self._must_disown and dropped == self._disowned_dropped:
             return
-        if len(self._publisher) > self._config.buffer_ops_max // 2:
+        if len(self._publisher) > self._rules.buffer_ops_max // 2:
             return  # it would be dropped itself; the next look tries again
         self._must_disown, self._disowned_dropped = False, dropped
         if self._on_given_up is not None:
-            left = Left(self._config.replica, self._clock.now_us())
+            left = Left(self._replica, self._clock.now_us())
             self.publish(left)
             self._on_given_up(left.at_us)
 

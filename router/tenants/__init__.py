@@ -1,16 +1,13 @@
-"""Tenants: who is served, by which key, and how they are kept apart."""
+"""Tenants: their keys, their limits, and their separation."""
 
 from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens
-from router.tenants.door import Door, presented_key
+from router.tenants.door import Door, TenancyRules, presented_key
 from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable, TenantKey
 from router.tenants.limits import Limiter
-from router.tenants.tenant import ANONYMOUS, UNLIMITED, Tenant, TenantLimits
 from router.tenants.watch import FileWatch, KeysWatch, TokensWatch, check_keys_file
 
 __all__ = [
-    "ANONYMOUS",
-    "UNLIMITED",
     "AccessRole",
     "AdminToken",
     "AdminTokens",
@@ -21,9 +18,8 @@ __all__ = [
     "KeysFileError",
     "KeysWatch",
     "Limiter",
-    "Tenant",
+    "TenancyRules",
     "TenantKey",
-    "TenantLimits",
     "TokensWatch",
     "check_keys_file",
     "presented_key",

@@ -1,4 +1,4 @@
-"""Tokens of those who administer the gateway: names, roles, and hashes.
+"""Tokens of the admin API: names, roles, and hashes.
 
     tokens:
       alice:
@@ -6,8 +6,8 @@
         hash: sha256:9f86d081...                     # what `cacheway keys admin alice` prints
         expires: 2027-03-01                          # left out: it stays valid
 
-They are made, stored and compared as tenants' keys are (`router.tenants.keys`); a token is no key, and a key
-no token. There are few, and few requests with them, so each is looked up anew and its time is asked then.
+They are made, stored and compared as tenants' keys are (`router.tenants.keys`), but a token is no key, and a
+key no token. Tokens are few and seldom used, so each use looks the token up and checks its time.
 """
 
 import hmac
@@ -27,14 +27,7 @@ AccessRole = Literal["read", "write"]
 
 @dataclass(frozen=True, slots=True)
 class AdminToken:
-    """One token.
-
-    Attributes:
-        name: Who has it, for the audit.
-        role: What it allows: ``write`` also allows to read.
-        digest: SHA-256 of the token.
-        expires_unix_s: From when it is valid no more; infinite if it stays valid.
-    """
+    """One token and its owner, for the audit; the role ``write`` also allows to read."""
 
     name: str
     role: AccessRole
@@ -43,21 +36,14 @@ class AdminToken:
 
 
 class AdminTokens:
-    """All tokens of one file.
-
-    Args:
-        tokens: No two of them begin alike (`INDEX_BYTES`).
-
-    Attributes:
-        tokens: As given.
-    """
+    """All tokens of one file; no two of them begin alike (`INDEX_BYTES`)."""
 
     def __init__(self, tokens: Iterable[AdminToken]) -> None:
         self.tokens = tuple(tokens)
         self._by_digest = {token.digest[:INDEX_BYTES]: token for token in self.tokens}
 
     def holder(self, token: bytes, now_unix_s: float) -> AdminToken | None:
-        """Whose token this is; None if nobody's that is valid now."""
+        """Return the entry of a token; None if it is not valid now."""
         digest = digest_of(token)
         found = self._by_digest.get(digest[:INDEX_BYTES])
         if found is None or not hmac.compare_digest(found.digest, digest):
@@ -72,24 +58,12 @@ class _Token(Entry):
 
 
 def load_tokens(path: Path) -> AdminTokens:
-    """Read a file of tokens.
-
-    Raises:
-        KeysFileError: With all that is wrong.
-    """
+    """Read a file of tokens; raise KeysFileError with all problems."""
     return parsed_tokens(content_of(path), str(path))
 
 
 def parsed_tokens(content: bytes, place: str) -> AdminTokens:
-    """Turn the content of a file into tokens.
-
-    Args:
-        content: YAML or JSON.
-        place: The file's name, for problems.
-
-    Raises:
-        KeysFileError: With all that is wrong.
-    """
+    """Parse a file of tokens named ``place``; raise KeysFileError with all problems."""
     reading = Reading(content, place)
     tokens: dict[bytes, AdminToken] = {}
     for name, value in reading.entries("tokens", TOKENS_MAX):

@@ -1,12 +1,10 @@
 """``cacheway keys``: make keys and tokens, and check keys files before a gateway reads them.
 
-    cacheway keys new TENANT [--salt] [--expires WHEN]     a new key, and what the keys file gets of it
+    cacheway keys new TENANT [--salt] [--expires WHEN]     a new key, and its lines for the keys file
     cacheway keys admin NAME [--role read] [--expires WHEN]  a token for the admin API, likewise
-    cacheway keys check FILE                               what the file says; status 2 if it cannot be used
+    cacheway keys check FILE                               the file's content; status 2 if it cannot be used
 
-A file of tokens is told from one of keys by its first word.
-
-A key is printed once and stored nowhere.
+The first word of a file tells tokens from keys. A key is printed once and stored nowhere.
 """
 
 import argparse
@@ -18,21 +16,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
+from router.tenant import NAME, Tenant
 from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens, parsed_tokens
 from router.tenants.key_entries import KeysFileError, content_of
 from router.tenants.keys import KeyTable, TenantKey, digest_of, new_key, new_salt
 from router.tenants.keys_file import parsed_keys
-from router.tenants.tenant import NAME, Tenant
 
 SOON_S = 7 * 86_400.0
 """A key that expires sooner is worth a word."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the command.
-
-    Args:
-        argv: Arguments after ``keys``.
+    """Run the command with the arguments after ``keys``.
 
     Returns:
         The exit status: 2 for a wrong command line or a file that cannot be used.
@@ -89,7 +84,7 @@ def _shown(
     parsed: Callable[[bytes, str], object],
     expires: str,
 ) -> int:
-    """Print a key and what the file gets of it, if the file would take that."""
+    """Print a key and its lines for the file, if the file would take them."""
     if not NAME.fullmatch(name):
         return _fail([f"{name!r} is no name of a {'tenant' if noun == 'key' else 'token'}"])
     try:
@@ -121,28 +116,28 @@ def _check(file: Path) -> int:
 def _check_tokens(file: Path, table: AdminTokens, now_unix_s: float) -> int:
     sys.stdout.write(f"{file}: {len(table.tokens)} tokens\n")
     for token in table.tokens:
-        said = [f"may {token.role}"]
+        facts = [f"may {token.role}"]
         if token.expires_unix_s <= now_unix_s:
-            said.append("expired")
+            facts.append("expired")
         elif token.expires_unix_s < math.inf:
-            said.append(_ending(token, now_unix_s))
-        sys.stdout.write(f"{token.name}: {', '.join(said)}\n")
+            facts.append(_ending(token, now_unix_s))
+        sys.stdout.write(f"{token.name}: {', '.join(facts)}\n")
     return 0
 
 
 def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
     keys = table.keys[tenant.name]
     valid = [key for key in keys if key.valid(now_unix_s)]
-    said = [f"{len(valid)} of {len(keys)} keys valid now"]
-    said += [_ending(key, now_unix_s) for key in valid if key.expires_unix_s < math.inf]
+    facts = [f"{len(valid)} of {len(keys)} keys valid now"]
+    facts += [_ending(key, now_unix_s) for key in valid if key.expires_unix_s < math.inf]
     if tenant.weight != 1.0:
-        said.append(f"weight {tenant.weight:g}")
+        facts.append(f"weight {tenant.weight:g}")
     if tenant.priority:
-        said.append(f"class {tenant.priority}")
+        facts.append(f"class {tenant.priority}")
     if tenant.salt:
-        said.append("cache kept apart")
+        facts.append("cache kept apart")
     limits = tenant.limits
-    said += [
+    facts += [
         f"{value} {what}"
         for value, what in (
             (limits.requests_per_minute, "requests per minute"),
@@ -151,7 +146,7 @@ def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
         )
         if value
     ]
-    return said
+    return facts
 
 
 def _ending(key: TenantKey | AdminToken, now_unix_s: float) -> str:

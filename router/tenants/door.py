@@ -1,4 +1,4 @@
-"""The door: which tenant a request belongs to, and who may administer the gateway.
+"""The door: the tenant of a request, and the right to administer the gateway.
 
     keys file  gateway's key  presented           tenant                       admin API
     no         no             anything            the header's, or nobody      open
@@ -10,35 +10,66 @@
                               the gateway's key
     otherwise                                     401                          401
 
-Who holds the gateway's own key may speak for any tenant by its header: that is for a proxy in front that has
-checked who is asking. A configured tenant named there counts as if its own key had come.
+With the gateway's own key a request may name any tenant in its header: that is for a proxy in front that has
+authenticated the client. A configured tenant named there counts as if its own key had come.
 """
 
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from policies import setting
 from radix import NAME_CHARS_MAX
 from router.errors import ClientError, InvalidKey
 from router.proxy import Header
+from router.tenant import ANONYMOUS, Tenant, named_by_client
 from router.tenants.keys import Keyring
-from router.tenants.tenant import ANONYMOUS, Tenant, named_by_client
+from router.values import HeaderName
 
 NAMED_MAX = 1000
 """Tenants named by clients that are remembered; each is made in 2 us."""
 
 
+@dataclass(frozen=True)
+class TenancyRules:
+    """How requests of different tenants are kept apart."""
+
+    tenant_header: HeaderName = setting(
+        "x-tenant-id",
+        "Request header that names the tenant. Tenants never match each other's prefixes. A request "
+        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
+        "server.api_key; tenants are then known by their keys.",
+    )
+    keys_file: str = setting(
+        "",
+        "YAML or JSON file of tenants and the hashes of their keys, which `cacheway keys` makes and checks; "
+        "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
+        "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
+        flag="tenant-keys-file",
+        common=True,
+    )
+    answer_details: Literal["full", "none"] = setting(
+        "full",
+        "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
+        "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
+        "workers. none: nothing of it, but to those who show server.api_key. The usage in a body is its "
+        "engine's, and passes.",
+    )
+
+
 class Door:
-    """Knows tenants by their requests' headers. One per process.
+    """Finds the tenant of requests by their headers. One per process.
 
     Args:
         admin_key: The gateway's own key; None if it has none.
-        tenant_header: In which clients name their tenant, in lower case.
+        tenant_header: Name of the header with the tenant, in lower case.
         keys: The tenants' keys; None without a keys file.
 
     Attributes:
-        header_names: The headers it looks at.
-        is_open: Whether anybody may do anything: there are no keys.
-        hands_out_keys: Whether clients present keys of ours, which are no business of workers.
+        header_names: The headers it reads.
+        is_open: True if there are no keys, so that every request may do anything.
+        hands_out_keys: True if clients present keys of ours, which workers must not see.
     """
 
     def __init__(self, *, admin_key: bytes | None, tenant_header: bytes, keys: Keyring | None) -> None:
@@ -55,11 +86,7 @@ class Door:
         self._admin_key = key
 
     def tenant_of(self, headers: Sequence[Header]) -> Tenant:
-        """The tenant of a request.
-
-        Raises:
-            InvalidKey: If a key is needed, and this is none of ours.
-        """
+        """Return the tenant of a request; raise InvalidKey if a key is needed, and this is none of ours."""
         if self.is_open:
             return self._named_in(headers) if headers else ANONYMOUS
         key = presented_key(headers)
@@ -76,15 +103,15 @@ class Door:
         return self._named_as(name.encode("latin-1", "replace")) if name else ANONYMOUS
 
     def is_admin(self, headers: Sequence[Header]) -> bool:
-        """Whether a request may administer the gateway."""
+        """Return True if a request may administer the gateway."""
         return self.is_open or self._is_admin_key(presented_key(headers))
 
     def holds_own_key(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the gateway's own key."""
+        """Return True if a request carries the gateway's own key."""
         return self._is_admin_key(presented_key(headers))
 
     def is_tenant(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the key of a tenant."""
+        """Return True if a request carries the key of a tenant."""
         key = presented_key(headers)
         return self._keys is not None and key is not None and self._keys.tenant_of(key) is not None
 

@@ -1,7 +1,6 @@
-"""Files of keys' hashes, of tenants and of operators: YAML (or JSON, which is YAML), or all that is wrong.
+"""Reader of YAML or JSON files of key hashes, of tenants and of operators.
 
-A problem names the line and the field, and never quotes a value: a careless hand puts keys where hashes
-belong.
+A problem names the line and the field, and never quotes a value: it may be a key in the place of its hash.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from router.tenants.tenant import NAME
+from router.tenant import NAME
 
 FILE_BYTES_MAX = 16 << 20
 
@@ -34,7 +33,7 @@ def _hash(value: object) -> object:
 
 
 def _moment(value: object) -> object:
-    """Read a time; one without an offset is UTC, a date is its beginning."""
+    """Parse a time; one without an offset is UTC, a date is its beginning."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -61,11 +60,7 @@ E = TypeVar("E", bound=Entry)
 
 
 def content_of(path: Path) -> bytes:
-    """What a file holds.
-
-    Raises:
-        KeysFileError: It cannot be read, or is too long.
-    """
+    """Return the content of a file; raise KeysFileError if it cannot be read, or is too long."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -88,15 +83,7 @@ def _message(detail: dict[str, Any]) -> str:
 
 
 class Reading:
-    """One look at a file's content: its values, and where each stands.
-
-    Args:
-        content: YAML or JSON.
-        place: The file's name, for problems.
-
-    Attributes:
-        problems: What is wrong, a sentence each.
-    """
+    """Values of a file's content, with the place of each, and a sentence for each problem."""
 
     def __init__(self, content: bytes, place: str) -> None:
         self.problems: list[str] = []
@@ -105,12 +92,7 @@ class Reading:
         self._root: yaml.Node | None = None
 
     def entries(self, group: str, most: int) -> Iterator[tuple[str, Any]]:
-        """Name and value of each entry of the one mapping that the file is.
-
-        Args:
-            group: What it is called: ``tenants`` or ``tokens``.
-            most: How many entries there may be.
-        """
+        """Return name and value of each entry of the mapping ``group``, at most ``most`` of them."""
         value = self._value(group)
         if value is None:
             return
@@ -139,7 +121,7 @@ class Reading:
             return None
 
     def _value(self, group: str) -> Any:
-        """The content; None and a problem if there is none."""
+        """Return the content; None and a problem if there is none."""
         try:
             root = self._node()
             if root is None:
@@ -162,7 +144,7 @@ class Reading:
         return self._root
 
     def _twice(self, node: yaml.Node, loc: tuple[str | int, ...]) -> None:
-        """Find entries of the mappings that name things (tenants, fields) that are there twice."""
+        """Find duplicate names of tenants and fields."""
         if not isinstance(node, yaml.MappingNode) or len(loc) > 3:
             return
         seen: set[str] = set()
@@ -176,13 +158,13 @@ class Reading:
             self._twice(value, (*loc, key.value))
 
     def problem(self, loc: tuple[Any, ...], message: str) -> None:
-        """Note what is wrong, and where."""
+        """Note a problem and its place."""
         line = self._line(loc)
         where = f"{self._place} line {line}" if line else self._place
         self.problems.append(f"{where}: {_dotted(loc)}: {message}" if loc else f"{where}: {message}")
 
     def _line(self, loc: tuple[Any, ...]) -> int | None:
-        """Where a field stands, or what it would stand in."""
+        """Return the line of a field, or of the mapping that lacks it."""
         node = self._node()
         if node is None:
             return None

@@ -1,4 +1,4 @@
-"""Keys of tenants: how one is made, and whose a presented one is.
+"""Keys of tenants: how one is made, and how its tenant is found.
 
     cw-aY3k...  ──SHA-256──> digest ──first 8 bytes──> valid keys ──the rest, in constant time──> tenant
 
@@ -6,9 +6,8 @@ Only digests are stored. A slow hash (bcrypt, Argon2) protects secrets that can 
 per request; a key is 256 random bits, which no amount of SHA-256 finds (NIST SP 800-63B, 5.1.1.2, asks for
 slow hashes where people choose the secret).
 
-Time tells nothing of a stored key: who presents a guess learns at most how its digest compares, and cannot
-choose digests. A key that was found valid is remembered in the clear, in memory only, where every request
-brings it anyway; there can be no more of those than the file has.
+Timing reveals nothing of a stored key: a guess tells at most how its digest compares, and nobody can choose
+digests. Valid keys are remembered in the clear, in memory only, at most as many as the file has.
 """
 
 import hashlib
@@ -18,14 +17,14 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from router.tenants.tenant import Tenant
+from router.tenant import Tenant
 
 KEY_PREFIX = "cw-"
-"""So that people, and scanners of source code, know what they found."""
+"""Marks keys for people and for scanners of source code."""
 
 KEY_BYTES = 32
 INDEX_BYTES = 8
-"""How much of a digest finds it; the rest is compared."""
+"""Bytes of a digest that find it; the rest is compared."""
 
 
 def new_key() -> str:
@@ -34,42 +33,31 @@ def new_key() -> str:
 
 
 def new_salt() -> str:
-    """A salt of 256 random bits: vLLM asks for one that nobody can guess (``cache_salt`` in its protocol)."""
+    """Make a salt of 256 random bits, which cannot be guessed (vLLM, ``cache_salt`` in its protocol)."""
     return secrets.token_urlsafe(KEY_BYTES)
 
 
 def digest_of(key: bytes) -> bytes:
-    """What is stored of a key."""
+    """Return the stored form of a key."""
     return hashlib.sha256(key).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class TenantKey:
-    """One key of a tenant.
-
-    Attributes:
-        digest: SHA-256 of the key.
-        not_before_unix_s: From when it is valid.
-        expires_unix_s: From when it is valid no more; infinite if it stays valid.
-    """
+    """SHA-256 of a tenant's key, and its validity; infinite ``expires_unix_s``: it stays valid."""
 
     digest: bytes
     not_before_unix_s: float = -math.inf
     expires_unix_s: float = math.inf
 
     def valid(self, now_unix_s: float) -> bool:
-        """Whether it lets its tenant in."""
+        """Return True if the key is valid at a time."""
         return self.not_before_unix_s <= now_unix_s < self.expires_unix_s
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """All tenants and their keys, as one keys file has them.
-
-    Attributes:
-        tenants: By name.
-        keys: By the name of their tenant; no two keys begin alike (`INDEX_BYTES`).
-    """
+    """Tenants of one keys file, and their keys, by tenant name; no two keys begin alike (`INDEX_BYTES`)."""
 
     tenants: Mapping[str, Tenant]
     keys: Mapping[str, tuple[TenantKey, ...]]
@@ -81,7 +69,7 @@ class KeyTable:
                 yield self.tenants[name], key
 
     def ends(self) -> Iterable[tuple[str, float]]:
-        """The tenants whose keys all expire, and when the last one does, in Unix seconds."""
+        """Return the tenants whose keys all expire, with the last expiry in Unix seconds."""
         for name, keys in self.keys.items():
             end_unix_s = max((key.expires_unix_s for key in keys), default=math.inf)
             if end_unix_s < math.inf:
@@ -96,7 +84,7 @@ class Keyring:
 
     def __init__(self) -> None:
         self.table = EMPTY_TABLE
-        """What it was given last."""
+        """The newest table."""
         self._valid: dict[bytes, tuple[bytes, Tenant]] = {}
         self._verified: dict[bytes, Tenant] = {}
         self._changes_unix_s = math.inf
@@ -130,7 +118,7 @@ class Keyring:
         return 1.0 if tenant is None else tenant.weight
 
     def tenant_of(self, key: bytes) -> Tenant | None:
-        """Whose key this is; None if nobody's that is valid now."""
+        """Return the tenant of a key; None if it is not valid now."""
         tenant = self._verified.get(key)
         if tenant is not None:
             return tenant

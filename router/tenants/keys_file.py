@@ -1,16 +1,18 @@
-"""The keys file: YAML (or JSON, which is YAML) to a `KeyTable`, or to all that is wrong with it.
+"""Reader of the keys file: YAML or JSON to a `KeyTable`, or to all problems.
 
-tenants:
-acme:
-keys:
-- sha256:9f86d081...                       # what `cacheway keys new acme` prints
-- hash: sha256:2c26b46b...
-not_before: 2026-12-01
-expires: 2027-03-01T00:00:00+01:00       # without an offset: UTC
-weight: 2
-class: high
-salt: pV4...                                 # keeps the tenant's cache apart
-limits: {requests_per_minute: 600, tokens_per_minute: 1000000, concurrent_tokens: 200000}
+    tenants:
+      acme:
+        keys:
+          - sha256:9f86d081...                       # what `cacheway keys new acme` prints
+          - hash: sha256:2c26b46b...
+            not_before: 2026-12-01
+            expires: 2027-03-01T00:00:00+01:00
+        weight: 2
+        class: high
+        salt: pV4...                                 # keeps the tenant's cache apart
+        limits: {requests_per_minute: 600, tokens_per_minute: 1000000, concurrent_tokens: 200000}
+
+Times without an offset are UTC.
 """
 
 import math
@@ -20,9 +22,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from router.tenant import Tenant, TenantLimits
 from router.tenants.key_entries import Entry, KeyHash, KeysFileError, Moment, Reading, content_of
 from router.tenants.keys import INDEX_BYTES, KeyTable, TenantKey
-from router.tenants.tenant import Tenant, TenantLimits
 
 TENANTS_MAX = 10_000
 """As many label values as a metric takes (`router.tallies.SERIES_MAX`)."""
@@ -62,28 +64,14 @@ class _Tenant(Entry):
 
 
 def load_keys(path: Path, classes: Collection[str] = ()) -> KeyTable:
-    """Read a keys file.
-
-    Args:
-        path: The file.
-        classes: See `parsed_keys`.
-
-    Raises:
-        KeysFileError: With all that is wrong (`router.tenants.key_entries`).
-    """
+    """Read a keys file; see `parsed_keys`."""
     return parsed_keys(content_of(path), str(path), classes)
 
 
 def parsed_keys(content: bytes, place: str, classes: Collection[str] = ()) -> KeyTable:
-    """Turn the content of a keys file into a table.
+    """Parse a keys file named ``place``; no ``classes`` means that they are unknown.
 
-    Args:
-        content: YAML or JSON.
-        place: The file's name, for problems.
-        classes: The classes of requests that there are; empty if that is not known.
-
-    Raises:
-        KeysFileError: With all that is wrong.
+    Raise KeysFileError with all problems.
     """
     reading = Reading(content, place)
     tenants: dict[str, Tenant] = {}

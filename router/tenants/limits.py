@@ -1,22 +1,21 @@
-"""Keeps tenants to their limits, over all replicas, and tells clients where they stand.
+"""Limits of tenants over all replicas, and the headers that show them to clients.
 
     admit ──> Charge ── granted     go on
                │ ├──── refused     `rejection`: 429, Retry-After, rate_limit_exceeded
-               │ └──── neither     Redis is asked, for milliseconds; then it is called back, one or the other
+               │ └──── neither     Redis is asked, for milliseconds; then a callback with one or the other
                v
-    settle(used tokens) once the request has ended, or withdraw if nobody served it
+    settle(used tokens) once the request has ended, or withdraw if no worker served it
 
-How the replicas share a limit is `router.shared.leases`' business; here it gets its words, its HTTP headers
-and its numbers. The headers are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, what
-remains of it, and after how long more does, as the window lets go of its oldest use. What remains is what
-was left over all replicas a moment ago, not what this one holds.
+`router.shared.leases` shares a limit among replicas; this module adds words, headers and numbers. The headers
+are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, what remains of it, and when more does,
+as the window forgets its oldest use. The remainder is that of all replicas a moment ago.
 """
 
 from collections.abc import Callable
 
 from router.errors import RequestRejected
 from router.shared import Charge, Leases
-from router.tenants.tenant import Tenant
+from router.tenant import Tenant
 
 KINDS = ("", "requests", "tokens", "concurrent_tokens")
 """Words for the numbers of limits (`Refusal.kind`), as metrics and logs have them."""
@@ -27,12 +26,7 @@ once without one."""
 
 
 class Limiter:
-    """Admits requests of tenants that have limits.
-
-    Args:
-        leases: What counts them.
-        rejected: Told the tenant and the word for the limit of every rejection.
-    """
+    """Admits requests of tenants with limits; ``rejected`` gets the tenant and limit of each rejection."""
 
     def __init__(self, leases: Leases, rejected: Callable[[str, str], None]) -> None:
         self._leases = leases
@@ -44,20 +38,18 @@ class Limiter:
         return self._leases.degraded_reason
 
     def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
-        """Charge a request to its tenant.
+        """Charge the estimated tokens of prompt and answer to a tenant with limits.
 
-        Args:
-            tenant: Has limits.
-            tokens: Estimated tokens of prompt and answer.
-            decided: Called with the charge later, if it is neither granted nor refused yet; the request may
-                have ended by then.
+        If the charge is neither granted nor refused yet, ``decided`` gets it later, perhaps after the
+        request ended.
         """
         return self._leases.charge(self._leases.account(tenant.name, tenant.limits), tokens, decided)
 
     def rejection(self, charge: Charge) -> RequestRejected:
-        """Count a refused request, and say what its client is told."""
+        """Count a refused request, and return the error for its client."""
         refusal, limits = charge.refusal, charge.account.limits
-        assert refusal is not None
+        if refusal is None:
+            raise ValueError("the charge was not refused")
         self._rejected(charge.account.name, KINDS[refusal.kind])
         allowed = (
             "",
@@ -78,12 +70,12 @@ class Limiter:
             self._leases.settle(charge, tokens)
 
     def withdraw(self, charge: Charge) -> None:
-        """Nobody served the request, it may even wait still: nothing of it counts."""
+        """Drop the charge of a request that no worker served; it may still wait."""
         if not charge.ended:
             self._leases.withdraw(charge)
 
     def left(self, tenant: Tenant) -> dict[str, int] | None:
-        """What is left of each limited rate; None if this replica had no request in the last minute."""
+        """Return the remainder of each limited rate; None if this replica had no request for a minute."""
         account = self._leases.known(tenant.name)
         if account is None:
             return None
@@ -95,7 +87,7 @@ class Limiter:
         return left
 
     def lines(self, charge: Charge) -> bytes:
-        """Header lines that tell where the tenant stands."""
+        """Return header lines with the tenant's limits and remainders."""
         account, now_us = charge.account, self._leases.now_us()
         limits = account.limits
         lines = b""
@@ -120,7 +112,7 @@ def _lines(what: bytes, limit: int, left: int, grows_us: int) -> bytes:
 
 
 def _duration(duration_us: int) -> bytes:
-    """A duration as OpenAI writes it: ``12ms``, ``7.6s``, ``1m0s``."""
+    """Format a duration as OpenAI does: ``12ms``, ``7.6s``, ``1m0s``."""
     if duration_us < 1_000_000:
         return b"%dms" % (duration_us // 1000)
     minutes, tenths = divmod(duration_us // 100_000, 600)

@@ -1,14 +1,13 @@
-"""Keeps what is known as the files of keys and tokens are, without a restart.
+"""Watchers of the files of keys and tokens, which apply changes without a restart.
 
     unchanged ──other file, or other time──> changed ──the same a second later──> read ──> unchanged
                                                 └── still changing ──┘              └ wrong: the old keys
                                                                                       stay, loudly
 
-Once a second each file is looked at (`FileWatch.run`, owned by `router.app`): inode, time and size of what
-its path leads to, so that a Kubernetes Secret, whose files are links into a folder that is exchanged, is seen
-to change, too. Only a file that has stood still for a second is read: an editor may be half done with it.
-
-Reading happens in a thread, since a file may be on a network and a table may be long.
+Once a second `FileWatch.run` (owned by `router.app`) checks inode, time and size of the file behind each
+path, which also notices a Kubernetes Secret, whose files are links into a folder that is exchanged. A file
+is read only after it has stood still for a second: an editor may be half done with it. A thread reads it,
+since it may be long, or on a network.
 """
 
 import asyncio
@@ -19,10 +18,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from router.errors import SettingsError
 from router.metric_families import TENANT_KEYS_END
 from router.metrics import Sample
-from router.settings import Settings
-from router.sources import SettingsError
 from router.tenants.admin_tokens import AdminToken, AdminTokens, load_tokens
 from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable
@@ -38,19 +36,15 @@ _Signature = tuple[int, ...]
 _MISSING: _Signature = ()
 
 
-def check_keys_file(settings: Settings) -> None:
-    """See that the files of keys and tokens can be used, before anything starts.
-
-    Raises:
-        SettingsError: One cannot.
-    """
+def check_keys_file(keys_file: str, tokens_file: str, classes: Collection[str]) -> None:
+    """Check the files of keys and tokens before the start; raise SettingsError if one is unusable."""
     key = "tenancy.keys_file"
     try:
-        if settings.tenancy.keys_file:
-            load_keys(Path(settings.tenancy.keys_file), settings.queue.classes)
+        if keys_file:
+            load_keys(Path(keys_file), classes)
         key = "admin.tokens_file"
-        if settings.admin.tokens_file:
-            load_tokens(Path(settings.admin.tokens_file))
+        if tokens_file:
+            load_tokens(Path(tokens_file))
     except KeysFileError as error:
         raise SettingsError(f"{key}: {problem}" for problem in error.problems) from error
 
@@ -59,20 +53,7 @@ T = TypeVar("T")
 
 
 class FileWatch(ABC, Generic[T]):
-    """Looks after one file of keys' hashes.
-
-    Args:
-        path: The file.
-        noun: What log events call it.
-        now_unix_s: Wall clock.
-
-    Attributes:
-        path: As given.
-        problem: Why the file cannot be used; None if it can.
-        loaded_unix_s: When it was read last with success.
-        loaded_count: How often it was.
-        refused_count: How often it could not be used.
-    """
+    """Watches one file of key hashes, called ``noun`` in logs; ``problem`` is None while it can be used."""
 
     def __init__(self, path: str, noun: str, now_unix_s: Callable[[], float]) -> None:
         self.path = Path(path)
@@ -87,25 +68,17 @@ class FileWatch(ABC, Generic[T]):
 
     @abstractmethod
     def _read(self) -> T:
-        """Read the file, in any thread.
-
-        Raises:
-            KeysFileError: If it cannot be used.
-        """
+        """Read the file, in any thread; raise KeysFileError if it cannot be used."""
 
     @abstractmethod
     def _use(self, table: T, now_unix_s: float) -> Mapping[str, int]:
-        """Take over what it says, and tell how much that is."""
+        """Apply a new table; return its counts for the log."""
 
     def _pass_time(self, now_unix_s: float) -> None:
-        """Nothing has changed but the time."""
+        """Apply the passing of time to an unchanged table."""
 
     def load(self) -> None:
-        """Read it for the first time.
-
-        Raises:
-            KeysFileError: If it cannot be used: nothing is served with half of the keys.
-        """
+        """Read it for the first time; raise KeysFileError if it cannot be used, so that the start stops."""
         self._seen = _signature(self.path)
         self._take(self._read())
 
@@ -151,25 +124,15 @@ class FileWatch(ABC, Generic[T]):
 
     def _take(self, table: T) -> None:
         now_unix_s = self._now_unix_s()
-        told = self._use(table, now_unix_s)
+        counts = self._use(table, now_unix_s)
         self.problem = None
         self.loaded_unix_s = now_unix_s
         self.loaded_count += 1
-        logger.info("%s loaded", self._noun, extra={"event": f"{self._noun}.loaded", **told})
+        logger.info("%s loaded", self._noun, extra={"event": f"{self._noun}.loaded", **counts})
 
 
 class KeysWatch(FileWatch[KeyTable]):
-    """Looks after the tenants' keys file.
-
-    Args:
-        path: The file.
-        keyring: Is given what the file says.
-        classes: The classes of requests that there are; empty if that is not known.
-        now_unix_s: Wall clock.
-
-    Attributes:
-        keyring: As given.
-    """
+    """Watches the tenants' keys file and fills a keyring; no ``classes`` means that they are unknown."""
 
     def __init__(
         self,
@@ -184,7 +147,7 @@ class KeysWatch(FileWatch[KeyTable]):
         self._classes = classes
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics read of the keys (`KeyTable.ends`)."""
+        """Yield the samples of the keys' ends (`KeyTable.ends`)."""
         for tenant, end_unix_s in self.keyring.table.ends():
             yield TENANT_KEYS_END, (tenant,), end_unix_s
 
@@ -200,18 +163,14 @@ class KeysWatch(FileWatch[KeyTable]):
 
 
 class TokensWatch(FileWatch[AdminTokens]):
-    """Looks after the file of the admin API's tokens.
-
-    Attributes:
-        tokens: What it says.
-    """
+    """Watches the file of the admin API's tokens."""
 
     def __init__(self, path: str, *, now_unix_s: Callable[[], float] = time.time) -> None:
         super().__init__(path, "tokens", now_unix_s)
         self.tokens = AdminTokens(())
 
     def holder(self, token: bytes) -> AdminToken | None:
-        """Whose token this is; None if nobody's that is valid now."""
+        """Return the entry of a token; None if it is not valid now."""
         return self.tokens.holder(token, self._now_unix_s())
 
     def _read(self) -> AdminTokens:
@@ -223,7 +182,7 @@ class TokensWatch(FileWatch[AdminTokens]):
 
 
 def _signature(path: Path) -> _Signature:
-    """What changes when the file does; `_MISSING` if there is none."""
+    """Return a value that changes with the file; `_MISSING` without a file."""
     try:
         found = path.stat()
     except OSError:

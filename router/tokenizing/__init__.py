@@ -1,15 +1,14 @@
-"""Prompts as the very token ids that their engine sees.
+"""Prompts as the token ids that their engine sees.
 
-Text never matches token ids. Where engines tell what they hold (KV events), or clients send token ids, the
-tree knows ids; so prompts of such models are turned into ids before they are hashed, and history, events and
-both kinds of clients live in one tree.
+Text never matches token ids. KV events and some clients name token ids, so the prompts of such models become
+ids before they are hashed, and one tree holds history, events and both kinds of clients.
 
-    tokenizing.py     when, in which thread, how long at most, and what is remembered
+    tokenizing.py     when, in which thread, how long at most, and the cache
     local.py          here: `conversation` -> `chat_template` -> `segments`, from a folder (`tokenizer_files`)
     engine.py         or by asking an engine
 
-What tokenizes and renders is an extra, ``cacheway[tokenizers]``, and imported only where a model has a
-tokenizer.
+The tokenizing and rendering libraries are an extra, ``cacheway[tokenizers]``, imported only where a model has
+a tokenizer.
 """
 
 import asyncio
@@ -20,25 +19,21 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from router.errors import SettingsError
 from router.fleet import Core
 from router.metrics import Metrics
 from router.settings import PlacementSettings
-from router.sources import SettingsError
 
 if TYPE_CHECKING:
     from router.gateway.identity import PromptHasher
     from router.tokenizing.tokenizing import Tokenizing
 
 ENGINE = "engine"
-"""What a model's ``tokenizer`` says where engines are asked."""
+"""Value of a model's ``tokenizer`` that asks engines."""
 
 
 def check_tokenizers(placement: PlacementSettings) -> None:
-    """See that prompts can be tokenized, before anything starts.
-
-    Raises:
-        SettingsError: They cannot.
-    """
+    """Check that prompts can be tokenized, before anything starts; raise SettingsError if they cannot."""
     wanted = {name: model.tokenizer for name, model in placement.models.items() if model.tokenizer}
     if not wanted:
         return
@@ -66,15 +61,7 @@ def opened_tokenizing(
     client: httpx.AsyncClient,
     metrics: Metrics,
 ) -> "Tokenizing | None":
-    """Return what tokenizes as the settings say; None if no model has a tokenizer. Inside the event loop.
-
-    Args:
-        placement: The settings.
-        core: The workers that are asked.
-        hasher: Identifies prompts.
-        client: Talks to workers.
-        metrics: Count what became of prompts.
-    """
+    """Make the tokenizing, inside the event loop; None if no model has a tokenizer."""
     if not any(model.tokenizer for model in placement.models.values()):
         return None
     from router.tokenizing.engine import EngineTokenizer

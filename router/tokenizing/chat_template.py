@@ -1,9 +1,8 @@
 """A model's chat template: from a conversation to the text that its engine tokenizes.
 
-Rendered as transformers does (``utils/chat_template_utils.py``): a sandbox in which nothing can be changed,
-blocks trimmed, ``break`` and ``continue``, ``tojson`` that escapes nothing, ``raise_exception``,
-``strftime_now``, and ``generation`` blocks, which only mark what they hold. Templates come from whoever
-runs the gateway, never from a request.
+Rendered as transformers does (``utils/chat_template_utils.py``): an immutable sandbox, blocks trimmed,
+``break`` and ``continue``, ``tojson`` that escapes nothing, ``raise_exception``, ``strftime_now``, and
+``generation`` blocks, which only mark their content. Templates come from the operator, never from a request.
 """
 
 import json
@@ -24,11 +23,11 @@ from router.tokenizing.refusal import Cause, NotTokenized
 Message = dict[str, Any]
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Marks where a message ends that the model is to continue; templates must not tell it from text."""
+"""Marks the end of the message to continue; templates must not tell it from text."""
 
 
 class _Generation(Extension):
-    """``{% generation %}...{% endgeneration %}``: marks what a model wrote, for training."""
+    """``{% generation %}...{% endgeneration %}``: marks generated text, for training."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -44,19 +43,12 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """One template.
-
-    Args:
-        source: What it says.
-        special_tokens: What it may name: ``bos_token``, ``eos_token`` and such.
+    """One template; raise TemplateError if its source is none.
 
     Attributes:
-        takes_parts: Whether it takes content as a list of parts.
-        knows_developers: Whether it has a word for the role ``developer``.
-        tells_time: Whether it may say what time it is.
-
-    Raises:
-        TemplateError: It is no template.
+        takes_parts: True if it takes content as a list of parts.
+        knows_developers: True if it knows the role ``developer``.
+        tells_time: True if it may print the time.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -83,18 +75,9 @@ class ChatTemplate:
         continue_final_message: bool,
         values: Mapping[str, Any],
     ) -> str:
-        """Render a conversation.
+        """Render a conversation, its content as the template takes it; raise NotTokenized if that fails.
 
-        Args:
-            messages: Its turns, with the content that the template takes.
-            tools: What the model may call; None if it may call nothing.
-            documents: What it may quote.
-            add_generation_prompt: Whether the answer is opened.
-            continue_final_message: Whether the last turn stays open.
-            values: What else the request gives to the template.
-
-        Raises:
-            NotTokenized: The template refuses it, or it cannot be continued.
+        ``add_generation_prompt`` opens the answer, ``continue_final_message`` leaves the last turn open.
         """
         if not messages or (add_generation_prompt and continue_final_message):
             raise NotTokenized(Cause.FAILED, "there is nothing to answer, or nothing to continue")
@@ -115,7 +98,7 @@ class ChatTemplate:
         return _opened(text, final) if continue_final_message else text
 
     def _marked(self, messages: Sequence[Message]) -> tuple[list[Message], str]:
-        """The same with a mark behind the last text, and that text."""
+        """Return the messages with a mark behind the last text, and that text."""
         marked = [*messages[:-1], deepcopy(messages[-1])]
         content = marked[-1].get("content")
         if "content" not in self.source or content is None:
@@ -132,7 +115,7 @@ class ChatTemplate:
 
 
 def _opened(text: str, final: str) -> str:
-    """A rendered conversation without what follows its last message."""
+    """Cut a rendered conversation behind its last message."""
     at = text.rfind(_TAG.strip())
     if at < 0 or final.strip() not in text:
         raise NotTokenized(Cause.FAILED, "the template does not show the message to continue")

@@ -1,13 +1,12 @@
-"""Whether a chat template takes content as one text or as a list of parts.
+"""Form of content that a chat template takes: one text, or a list of parts.
 
     {% for message in messages %}{{ message.content }}                               text: parts become lines
     {% for message in messages %}{% for part in message.content %}{{ part.text }}    a list, also of texts
 
-vLLM finds it out from the template (``_detect_content_format`` in ``vllm/renderers/hf.py``), and renders the
-same conversation differently for each. So the rule is followed here to the letter: a list if some loop runs
-over the content of an item of ``messages``, over a macro's parameter that is given one, or, outside of
-macros, over something that is called ``content``. What the rule cannot follow (a loop with two variables)
-counts as text.
+vLLM detects it from the template (``_detect_content_format`` in ``vllm/renderers/hf.py``), and renders the
+same conversation differently for each. Its rule is followed to the letter: a list if some loop runs over the
+content of an item of ``messages``, over a macro's parameter that is given one, or, outside of macros, over a
+variable called ``content``. Other forms (a loop with two variables) count as text.
 """
 
 from collections.abc import Iterable
@@ -16,11 +15,11 @@ from jinja2 import nodes
 
 
 class _Unclear(Exception):
-    """The rule does not know what to make of a template."""
+    """The rule does not cover a template."""
 
 
 def takes_parts(template: nodes.Template) -> bool:
-    """Whether a parsed template takes lists of parts."""
+    """Return True if a parsed template takes lists of parts."""
     try:
         return _loops_over_content(template)
     except _Unclear:
@@ -54,7 +53,7 @@ def _loops_over_content(template: nodes.Template) -> bool:
 
 
 def _aliases(template: nodes.Template, name: str) -> list[str]:
-    """A name, and those that it is assigned to."""
+    """Return a name, and those that it is assigned to."""
     found = [name]
     for known in found:
         for assign in template.find_all(nodes.Assign):
@@ -64,7 +63,7 @@ def _aliases(template: nodes.Template, name: str) -> list[str]:
 
 
 def _contents_given(macro: nodes.Macro, calls: Iterable[nodes.Call], turns: list[str]) -> set[str]:
-    """The parameters of a macro that are given the content of a turn somewhere."""
+    """Return the parameters of a macro that get the content of a turn somewhere."""
     names = [argument.name for argument in macro.args]
     found: set[str] = set()
     for call in calls:
@@ -80,7 +79,7 @@ def _contents_given(macro: nodes.Macro, calls: Iterable[nodes.Call], turns: list
 
 
 def _bare(node: nodes.Node | None) -> nodes.Node | None:
-    """What is filtered, tested or sliced."""
+    """Return the node that is filtered, tested or sliced."""
     while True:
         match node:
             case (

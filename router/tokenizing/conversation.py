@@ -1,10 +1,9 @@
-"""What a chat template is given for a request's body, as vLLM 0.32 has it.
+"""Input of a chat template for a request's body, as vLLM 0.32 makes it.
 
-A body goes through pydantic first, which brings the fields that it knows into an order of its own, those that
-it does not know behind them, and drops them from messages
-(``entrypoints/openai/chat_completion/protocol.py``); then each message is rebuilt
-(``renderers/chat_utils.py``), and what nobody set is left out (``renderers/params.py``). Templates show these
-orders where they write JSON. A body that vLLM refuses may come out as anything.
+A body passes pydantic first, which puts the known fields into its own order, unknown ones behind them, and
+drops unknown fields of messages (``entrypoints/openai/chat_completion/protocol.py``). Then each message is
+rebuilt (``renderers/chat_utils.py``), and unset fields are left out (``renderers/params.py``). Templates show
+these orders where they write JSON. The result for a body that vLLM refuses is undefined.
 
 Refused here, so that the prompt keeps its text identity: media and embeddings, a template of the request's
 own, prompts that the engine cuts, and shapes that the OpenAI API does not have.
@@ -30,10 +29,10 @@ _RESERVED = frozenset(
         *("tools", "truncation"),
     )
 )
-"""What a request's ``chat_template_kwargs`` would change beside the template's values."""
+"""Keys of ``chat_template_kwargs`` that change more than the template's variables."""
 
 _SWITCHES = frozenset(("add_generation_prompt", "continue_final_message"))
-"""What a body says by fields, which are never unset and win."""
+"""Fields of a body that are always set, and override ``chat_template_kwargs``."""
 
 _PART_FIELDS = frozenset(
     (
@@ -59,7 +58,7 @@ class _Aside(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a template is given; see `ChatTemplate.render`."""
+    """Input of a template; see `ChatTemplate.render`."""
 
     messages: list[Message]
     tools: list[Any] | None
@@ -70,15 +69,7 @@ class Conversation:
 
 
 def conversation_of(body: Mapping[str, Any], template: ChatTemplate) -> Conversation:
-    """Make of a body what its template is given.
-
-    Args:
-        body: A body of ``/v1/chat/completions``, decoded.
-        template: Whose way of content and roles counts.
-
-    Raises:
-        NotTokenized: It has something whose token ids cannot be known here.
-    """
+    """Convert a decoded chat body to the input of a template; raise NotTokenized if that is impossible."""
     for name in NOT_RENDERED_HERE:
         if body.get(name) is not None:
             raise NotTokenized(Cause.UNSUPPORTED, f"it has {name}")
@@ -150,7 +141,7 @@ def _text(value: Any) -> str:
 
 
 def _turn(message: Any, takes_parts: bool) -> Message:
-    """One message as a template gets it."""
+    """Convert one message."""
     message = _dict(message, "a message")
     role, content = _text(message.get("role")), message.get("content")
     texts: list[Message | str]
@@ -192,7 +183,7 @@ def _turn(message: Any, takes_parts: bool) -> Message:
 
 
 def _part(part: Any) -> Message | str:
-    """One content part: text, or text with what else its object had."""
+    """Convert one content part to text, or to text with the other fields of its object."""
     if isinstance(part, str):
         return part
     part = _dict(part, "a content part")
@@ -207,62 +198,62 @@ def _part(part: Any) -> Message | str:
 
 
 def _without_billing(texts: list[Message | str]) -> list[Message | str]:
-    """Without the line of Claude Code's that differs in every request."""
-    kept: list[Message | str] = []
+    """Drop Claude Code's line that differs in every request."""
+    remaining: list[Message | str] = []
     for text in texts:
-        said = text if isinstance(text, str) else text["text"]
-        if not said.startswith(BILLING_HEADER) or isinstance(text, _Aside):
-            kept.append(text)
-        elif rest := said.partition("\n")[2]:
-            kept.append(rest if isinstance(text, str) else {**text, "text": rest})
-    return kept
+        raw = text if isinstance(text, str) else text["text"]
+        if not raw.startswith(BILLING_HEADER) or isinstance(text, _Aside):
+            remaining.append(text)
+        elif rest := raw.partition("\n")[2]:
+            remaining.append(rest if isinstance(text, str) else {**text, "text": rest})
+    return remaining
 
 
 def _call(call: Any) -> Message:
-    """A tool call: known fields in pydantic's order, the others behind them, arguments decoded."""
+    """Convert a tool call: known fields in pydantic's order, others behind them, arguments decoded."""
     call = _dict(call, "a tool call")
     function = _dict(call.get("function"), "a function")
     if call.get("type") != "function":
         raise NotTokenized(Cause.UNSUPPORTED, "a tool call is of no function")
     arguments: Any = {}
-    if said := _text(function.get("arguments")):
+    if raw := _text(function.get("arguments")):
         with suppress(ValueError):
-            arguments = json.loads(said)
+            arguments = json.loads(raw)
         if not isinstance(arguments, dict):
             arguments = {}
-    known: Message = {"arguments": arguments, "name": _text(function.get("name"))}
-    known.update((name, value) for name, value in function.items() if name not in known)
-    turned: Message = {"id": _text(call.get("id")), "function": known, "type": "function"}
+    picked: Message = {"arguments": arguments, "name": _text(function.get("name"))}
+    picked.update((name, value) for name, value in function.items() if name not in picked)
+    turned: Message = {"id": _text(call.get("id")), "function": picked, "type": "function"}
     turned.update((name, value) for name, value in call.items() if name not in turned)
     return turned
 
 
 def _tool(tool: Any) -> Message:
-    """A tool with the fields that vLLM knows, in its order."""
+    """Reduce a tool to the fields that vLLM knows, in its order."""
     tool = _dict(tool, "a tool")
     function = _dict(tool.get("function"), "a function")
     if tool.get("type", "function") != "function":
         raise NotTokenized(Cause.UNSUPPORTED, "a tool is no function")
     parameters, deferred = function.get("parameters"), tool.get("defer_loading")
-    known: Message = {
+    picked: Message = {
         "name": _text(function.get("name")),
         "description": None if function.get("description") is None else _text(function["description"]),
         "parameters": None if parameters is None else _dict(parameters, "parameters"),
     }
     if function.get("strict") is not None:
-        known["strict"] = function["strict"]
-    said = function.get("defer_loading")
-    if said is not None or deferred is not None:
-        known["defer_loading"] = deferred if said is None else said
+        picked["strict"] = function["strict"]
+    raw = function.get("defer_loading")
+    if raw is not None or deferred is not None:
+        picked["defer_loading"] = deferred if raw is None else raw
     return {
         "type": "function",
-        "function": known,
+        "function": picked,
         **({} if deferred is None else {"defer_loading": deferred}),
     }
 
 
 def _with_one_system(turns: list[Message]) -> list[Message]:
-    """Developers speak as the system, and the system once, at the start."""
+    """Merge the messages of developers and systems into one at the start."""
     turned = [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in turns]
     for turn, before in zip(turned, turns, strict=True):
         if before["role"] == "developer":

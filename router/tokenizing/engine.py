@@ -1,11 +1,10 @@
-"""Token ids that an engine of the model is asked for.
+"""Token ids from an engine of the model.
 
     body ──question──> POST /tokenize ──answer──> ids
 
-vLLM's route renders conversations, too (``entrypoints/serve/tokenize/serving.py``); SGLang's takes texts
-(``entrypoints/openai/protocol.py``), so there conversations keep their text identity. What only a chat
-request may say is put where the template gets it from. A batch would be one question for each prompt: it
-keeps its text identity.
+vLLM's route renders conversations, too (``entrypoints/serve/tokenize/serving.py``); SGLang's takes texts only
+(``entrypoints/openai/protocol.py``), so there conversations keep their text identity. A batch would need a
+question for each prompt: it keeps its text identity.
 """
 
 from array import array
@@ -32,31 +31,14 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 class EngineTokenizer:
-    """Asks engines.
-
-    Args:
-        client: Talks to workers.
-        worker_of: Base URL of a worker that serves a model and is well; None if there is none.
-    """
+    """Asks engines; ``worker_of`` returns the base URL of a healthy worker of a model, None without one."""
 
     def __init__(self, client: httpx.AsyncClient, worker_of: Callable[[str], str | None]) -> None:
         self._client = client
         self._worker_of = worker_of
 
     async def asked(self, model: str, question: bytes, timeout_s: float) -> bytes:
-        """Ask a worker.
-
-        Args:
-            model: Of the request.
-            question: See `question_of`.
-            timeout_s: Of each step.
-
-        Returns:
-            See `answered`.
-
-        Raises:
-            NotTokenized: Nobody answered.
-        """
+        """Ask a worker of a model, with a timeout for each step; raise NotTokenized if none answers."""
         url = self._worker_of(model)
         if url is None:
             raise NotTokenized(Cause.FAILED, "no worker of the model can be asked")
@@ -75,11 +57,7 @@ class EngineTokenizer:
 
 
 def question_of(endpoint: Endpoint, body: bytes) -> bytes:
-    """The question for a request's body.
-
-    Raises:
-        NotTokenized: Its ids cannot be asked for.
-    """
+    """Return the question for a request's body; raise NotTokenized if its ids cannot be asked for."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
@@ -112,11 +90,7 @@ def question_of(endpoint: Endpoint, body: bytes) -> bytes:
 
 
 def answered(answer: bytes) -> list[bytes]:
-    """The ids of an answer, as 32-bit integers.
-
-    Raises:
-        NotTokenized: It has none.
-    """
+    """Return the ids of an answer, as 32-bit integers; raise NotTokenized if it has none."""
     try:
         return [array("I", _answers.decode(answer).tokens).tobytes()]
     except (ValueError, OverflowError) as error:
@@ -124,7 +98,7 @@ def answered(answer: bytes) -> list[bytes]:
 
 
 def _message(message: Any) -> Any:
-    """A message under the names that chat requests get turned into."""
+    """Rename the fields of a message to those of chat requests."""
     if not isinstance(message, dict):
         return message
     content = message.get("content")

@@ -1,7 +1,9 @@
 """Token ids made here, with a model's own tokenizer and chat template.
 
-body ──decode──> fields ──chat: `conversation_of`, `ChatTemplate`──> text ──`SegmentTokenizer`──> ids
-                   └── completions: its prompts ─────────────────────────┘
+    body ──decode──> fields ──chat: `conversation_of`, `ChatTemplate`──> text ──`SegmentTokenizer`──> ids
+                       └── completions: its prompts ────────────────────┘
+
+The extra ``cacheway[tokenizers]`` renders and tokenizes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +28,10 @@ Anthropic's are turned into conversations by each engine in its own way."""
 
 
 class LocalTokenizer:
-    """The tokenizer of one folder; several threads may use it.
+    """Tokenizer of one folder, or of its ``tokenizer.json``; several threads may use it.
 
-    Args:
-        path: The folder, or its ``tokenizer.json``.
-        remembered: Packed ids by the hash of a text; shared with others.
-
-    Raises:
-        UnusableTokenizer: It cannot be used; says why.
+    ``remembered`` holds packed ids by the hash of a text, shared with others. Raise UnusableTokenizer if
+    needed.
     """
 
     def __init__(self, path: Path, remembered: Remembered[bytes, bytes]) -> None:
@@ -50,15 +48,11 @@ class LocalTokenizer:
         self._tells_time = any(template.tells_time for template in self._templates.values())
 
     def variant(self) -> str:
-        """What else than a body decides how it is rendered: the day, if a template tells it."""
+        """Key of a rendering beside its body: the day, if the template prints it."""
         return date.today().isoformat() if self._tells_time else ""  # noqa: DTZ011 - as `strftime_now`
 
     def packed(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        """The ids of a body's prompts, as 32-bit integers.
-
-        Raises:
-            NotTokenized: They cannot be known here.
-        """
+        """Return the ids of a body's prompts, as 32-bit integers; raise NotTokenized if it fails."""
         try:
             # Exact, as engines decode it: whole numbers of any size stay what they are.
             fields: dict[str, Any] = msgspec.json.decode(body)
@@ -80,19 +74,19 @@ class LocalTokenizer:
         template = self._templates.get(name)
         if template is None:
             raise NotTokenized(Cause.UNSUPPORTED, "the tokenizer's folder has no chat template")
-        said = conversation_of(fields, template)
+        chat = conversation_of(fields, template)
         return template.render(
-            said.messages,
-            said.tools,
-            said.documents,
-            add_generation_prompt=said.add_generation_prompt,
-            continue_final_message=said.continue_final_message,
-            values=said.values,
+            chat.messages,
+            chat.tools,
+            chat.documents,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            values=chat.values,
         )
 
 
 def _texts(prompt: Any) -> Sequence[str]:
-    """The prompts of a completion, if all of them are texts."""
+    """Return the prompts of a completion if all of them are texts."""
     prompts: Iterable[Any] = (
         [prompt] if isinstance(prompt, str) else prompt if isinstance(prompt, list) else []
     )

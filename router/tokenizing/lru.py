@@ -1,4 +1,4 @@
-"""What is remembered: the least recently used goes first, within a bound in bytes."""
+"""Cache of the most recently used values, with a bound in bytes."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -9,18 +9,14 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 ENTRY_BYTES = 200
-"""What an entry weighs beside its value: its key, its place in the table and the objects themselves."""
+"""Bytes of an entry beside its value: its key, its place in the table and the objects themselves."""
 
 SHARE_MAX = 4
 """An entry of more than this part of the whole is not kept: it would drive out all others."""
 
 
 class Remembered(Generic[K, V]):
-    """Values by key; several threads may use it.
-
-    Args:
-        bytes_max: What all entries may weigh.
-    """
+    """Values by key, at most ``bytes_max`` in all; several threads may use it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -33,7 +29,7 @@ class Remembered(Generic[K, V]):
         return len(self._kept)
 
     def get(self, key: K) -> V | None:
-        """What is remembered under a key, which was then used last."""
+        """Return the value of a key, and mark it as the last used."""
         with self._lock:
             entry = self._kept.get(key)
             if entry is None:
@@ -42,7 +38,7 @@ class Remembered(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, value_bytes: int) -> None:
-        """Remember something that weighs so much."""
+        """Store a value with its weight in bytes."""
         size_bytes = value_bytes + ENTRY_BYTES
         if size_bytes > self._bytes_max // SHARE_MAX:
             return

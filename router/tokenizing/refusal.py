@@ -7,7 +7,7 @@ class Cause(StrEnum):
     """Why a prompt was not turned into token ids."""
 
     UNSUPPORTED = "unsupported"
-    """It has something whose token ids cannot be known here: media, a template of its own."""
+    """Its token ids cannot be known here: media, a template of its own."""
     TOO_LARGE = "too_large"
     """It has more bytes than are tokenized for placement."""
     BUSY = "busy"
@@ -19,12 +19,7 @@ class Cause(StrEnum):
 
 
 class NotTokenized(Exception):
-    """A prompt cannot be turned into token ids.
-
-    Attributes:
-        cause: Why.
-        detail: The same in words, without anything of the prompt.
-    """
+    """A prompt cannot be turned into token ids; ``detail`` holds nothing of the prompt."""
 
     def __init__(self, cause: Cause, detail: str) -> None:
         super().__init__(detail)

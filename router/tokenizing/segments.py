@@ -30,19 +30,17 @@ from router.tokenizing.lru import Remembered
 from router.tokenizing.refusal import Cause, NotTokenized
 
 SEGMENT_CHARACTERS_MIN = 32
-"""A shorter one is tokenized together with what precedes it: to look it up costs more."""
+"""A shorter segment is tokenized with the one before it: a lookup costs more."""
 
 BOUNDARIES_MAX = 8
 """Most tokens that are cut at: each is looked for in all of the text."""
 
 
 class SegmentTokenizer:
-    """Tokenizes with one tokenizer; several threads may use it.
+    """Tokenizes with one tokenizer that no longer changes; several threads may use it.
 
-    Args:
-        tokenizer: Nobody changes it any more.
-        cut_at: Texts of special tokens that are frequent; those that can be are cut at.
-        remembered: Packed ids by the hash of a text.
+    Usable special tokens of ``cut_at`` become boundaries. ``remembered`` holds packed ids by the hash of a
+    text.
     """
 
     def __init__(
@@ -57,14 +55,9 @@ class SegmentTokenizer:
         self._opening, self._closing, self._frames = _frame(tokenizer)
 
     def packed(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """The ids of a text, as 32-bit integers.
+        """Return the ids of a text, as 32-bit integers, opened and closed if ``add_special_tokens``.
 
-        Args:
-            text: All of it.
-            add_special_tokens: Whether it is opened and closed as the tokenizer says.
-
-        Raises:
-            NotTokenized: It is no text (a lone surrogate), or the tokenizer refuses it.
+        Raise NotTokenized if it is no text (a lone surrogate), or the tokenizer refuses it.
         """
         try:
             if add_special_tokens and not self._frames:
@@ -89,11 +82,7 @@ class SegmentTokenizer:
 
 
 def split(text: str, at: Sequence[str]) -> list[str]:
-    """Cut a text before each of some tokens, but not into crumbs.
-
-    Returns:
-        Its segments in order; together they are the text.
-    """
+    """Cut a text before each of some tokens, but not into crumbs; the segments together are the text."""
     pieces = [text]
     for token in at:
         if token not in text:
@@ -134,7 +123,7 @@ def _is_plain(token: AddedToken) -> bool:
 
 
 def _disturbs(other: str, token: str) -> bool:
-    """Whether another token, or a second one of the same, may be matched in place of a token."""
+    """Return True if another token, or a second one of the same, may match in place of a token."""
     if other != token and token in other:
         return True
     shorter = min(len(other), len(token))
@@ -146,7 +135,7 @@ def _disturbs(other: str, token: str) -> bool:
 
 
 def _frame(tokenizer: Tokenizer) -> tuple[bytes, bytes, bool]:
-    """What a tokenizer puts before and behind any text, and whether it does no more than that."""
+    """Return the ids that a tokenizer puts before and behind any text, and True if it does no more."""
     found: set[tuple[bytes, bytes]] = set()
     for probe in ("a", "b c", "Zz 1"):
         whole = tokenizer.encode(probe).ids

@@ -1,11 +1,11 @@
-"""A model's tokenizer as a folder has it, put together as transformers 5 does.
+"""A model's tokenizer from a folder, put together as transformers 5 does.
 
     tokenizer.json          the tokenizer
     tokenizer_config.json   special tokens and their names, a chat template, whether text gets bos and eos
     chat_template.jinja     the template, if there is one: it wins
 
-(``tokenization_utils_tokenizers.py`` and ``tokenization_utils_base.py`` there.) Classes of tokenizers that
-are built anew from a vocabulary, and rules for a class or a model that are in no file, are not followed.
+(``tokenization_utils_tokenizers.py`` and ``tokenization_utils_base.py`` there.) Tokenizer classes that are
+built anew from a vocabulary, and rules for a class or a model that are in no file, are not followed.
 """
 
 import json
@@ -32,13 +32,9 @@ class UnusableTokenizer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """What a folder says.
+    """Content of a folder: a tokenizer that neither cuts nor pads, texts of named tokens, templates by name.
 
-    Attributes:
-        tokenizer: Neither cuts nor pads.
-        special_tokens: Texts of the tokens that have a name, such as ``bos_token``.
-        templates: Chat templates by name; ``default`` is used unless there are tools and one for
-            ``tool_use``.
+    The template ``default`` is used unless there are tools and a template ``tool_use``.
     """
 
     tokenizer: Tokenizer
@@ -47,14 +43,7 @@ class TokenizerFiles:
 
 
 def read_tokenizer(path: Path) -> TokenizerFiles:
-    """Read a tokenizer.
-
-    Args:
-        path: Its folder, or its ``tokenizer.json``.
-
-    Raises:
-        UnusableTokenizer: It cannot be used; says why.
-    """
+    """Read a tokenizer from its folder or file; raise UnusableTokenizer with the reason if it fails."""
     folder = path if path.is_dir() else path.parent
     file = path / TOKENIZER_FILE if path.is_dir() else path
     try:
@@ -100,7 +89,7 @@ def _added(token: Any, *, special: bool) -> AddedToken:
 
 
 def _add_missing(tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
-    """Add the tokens that only the configuration has, in its order: the first gets the first free id."""
+    """Add the tokens that only the configuration has, in its order, from the first free id on."""
     has = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     missing: dict[str, AddedToken] = {}
     decoder = config.get("added_tokens_decoder") or {}
@@ -119,7 +108,7 @@ def _add_missing(tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping
 
 
 def _open_and_close(tokenizer: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
-    """Put bos before text and eos behind it, as the configuration wants."""
+    """Add bos and eos as the configuration says."""
     bos = named.get("bos_token") if config.get("add_bos_token") else None
     eos = named.get("eos_token") if config.get("add_eos_token") else None
     tokens = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token]
@@ -135,9 +124,9 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
             return {"default": file.read_text(encoding="utf-8")}
         except (OSError, ValueError) as error:
             raise UnusableTokenizer(f"{file} cannot be read: {error}") from error
-    said = config.get("chat_template")
-    if isinstance(said, str):
-        return {"default": said}
-    if isinstance(said, list):
-        return {str(each["name"]): str(each["template"]) for each in said if isinstance(each, dict)}
+    configured = config.get("chat_template")
+    if isinstance(configured, str):
+        return {"default": configured}
+    if isinstance(configured, list):
+        return {str(each["name"]): str(each["template"]) for each in configured if isinstance(each, dict)}
     return {}

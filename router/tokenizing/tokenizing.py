@@ -1,19 +1,18 @@
-"""Turns prompts of models that have a tokenizer into token ids, on their way from parsing to placement.
+"""Tokenizing of requests between parsing and placement, for models with a tokenizer.
 
     begin ── no tokenizer, ids already ─────────────────────────> the request as it is
       ├── seen before ──────────────────────────────────────────> the request with its ids
       ├── short: at once ───────────────────────────────────────> the same
       └── long, or an engine is asked: a job ── in time ──> done(the request with its ids)
               │ the same prompt joins it       └── not ───> done(the request as it is)
-              └── goes on: what it finds is there for the next turn
+              └── goes on: its result is cached for the next turn
 
-Whatever fails, takes too long or is not supported, the request goes on with its text identity, which is
-counted and said once. Tokenizing lets other threads run; rendering and decoding do not, but they are a tenth
-of it.
+If it fails, takes too long or is not supported, the request goes on with its text identity, which is counted
+and logged once. Tokenizing releases the interpreter's lock; rendering and decoding do not, but they are a
+tenth of it.
 
-That the ids are the engine's is checked with each answer: it says how many tokens the prompt had. A model
-whose counts differ time after time (another template at the engine, another version) is set aside for a
-while.
+Each answer's prompt token count is compared with the ids'. A model whose counts differ time after time
+(another template or version at the engine) is set aside for a while.
 """
 
 import asyncio
@@ -43,22 +42,21 @@ INLINE_BYTES_MAX = 2 * 1024
 (``python -m loadtest.bench.tokenizing``)."""
 
 LIMIT_S_PER_BYTE = 1e-6
-"""What a request may be held up beyond the limit for each byte of its body. Tokenizing takes half of it; the
-prefill
-that it may save, twenty times as long."""
+"""Seconds beyond the limit for each byte of a body. Tokenizing takes half of it; the prefill that
+it may save, twenty times as long."""
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """Larger bodies are not tokenized, which would take tens of seconds."""
 
 JOBS_MAX = 1_000
 JOBS_BYTES_MAX = 256 * 1024 * 1024
-"""Bounds on what waits for a thread; beyond them requests keep their text identity."""
+"""Bounds on jobs that wait for a thread; beyond them requests keep their text identity."""
 
 STALE_S = 5.0
-"""A job that waited so long for a thread is given up: nobody waits for it, and others do."""
+"""Seconds after which a job that no request waits for any more is given up."""
 
 MISCOUNTS_MAX = 8
-"""So many different counts in a row are no accident."""
+"""Different counts in a row that are no accident."""
 
 SET_ASIDE_S = 600.0
 """Then a model's prompts keep their text identity for so long."""
@@ -68,7 +66,7 @@ Key = tuple[int, Endpoint, str, bytes]
 
 
 class _Waiter(msgspec.Struct, eq=False):
-    """A request that a job was begun for, or that joined it."""
+    """A request that waits for a job."""
 
     parsed: ParsedRequest
     done: Done
@@ -77,17 +75,16 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 class Tokenizing:
-    """Finds out token ids; for use from the event loop's thread.
+    """Turns prompts into token ids; for use from the event loop's thread.
 
     Args:
-        tokenizers: By model as requests name it, ``*`` for all others; None leaves a model's prompts as they
-            are.
+        tokenizers: By model of requests, ``*`` for all others; None leaves a model's prompts as they are.
         hasher: Chains ids.
         loop: The event loop.
-        limit_s: How long a request is held up at most, beside `LIMIT_S_PER_BYTE`.
-        threads: Tokenizing at a time.
-        remembered: What ids weigh, by prompt.
-        metrics: Count what became of prompts.
+        limit_s: Most seconds that a request waits, beside `LIMIT_S_PER_BYTE`.
+        threads: Jobs at a time.
+        remembered: Identities by prompt.
+        metrics: Count the results.
     """
 
     def __init__(
@@ -118,16 +115,10 @@ class Tokenizing:
         self._aside_until_s: dict[str, float] = {}
 
     def begin(self, parsed: ParsedRequest, body: bytes, done: Done) -> ParsedRequest | None:
-        """Find out the ids of a request's prompts.
+        """Find the ids of a request's prompts; return the request to go on with, or None.
 
-        Args:
-            parsed: The request.
-            body: Its body.
-            done: Called, not before this returns, with the request that is to go on; may be called although
-                the request has ended meanwhile. Not called if the request is returned.
-
-        Returns:
-            The request that is to go on at once; None if ``done`` will be called.
+        After None ``done`` is called with it, not before this returns, even if the request has ended
+        meanwhile.
         """
         model = parsed.model or ""
         tokenizer = self._tokenizers.get(model, self._others)
@@ -142,10 +133,10 @@ class Tokenizing:
             return self._as_it_is(parsed, Cause.TOO_LARGE, f"it has {len(body)} bytes", 0.0)
         variant = tokenizer.variant() if isinstance(tokenizer, LocalTokenizer) else model
         key = (parsed.ids_root, parsed.endpoint, variant, xxhash.xxh3_128_digest(body, self._seed))
-        known = self._remembered.get(key)
-        if known is not None:
+        cached = self._remembered.get(key)
+        if cached is not None:
             self._tokenized("remembered", 0.0)
-            return with_identity(parsed, known)
+            return with_identity(parsed, cached)
         if len(body) <= INLINE_BYTES_MAX and isinstance(tokenizer, LocalTokenizer):
             began_s = perf_counter()
             try:
@@ -183,7 +174,7 @@ class Tokenizing:
         return await future if found is None else found
 
     def answered(self, parsed: ParsedRequest, prompt_tokens: int) -> None:
-        """Compare with what an engine counted of a single prompt that got its ids here."""
+        """Compare an engine's count of a single prompt with its ids."""
         model = parsed.model or ""
         if prompt_tokens == parsed.prompt_token_ids:
             self._miscounts.pop(model, None)
@@ -209,7 +200,7 @@ class Tokenizing:
         )
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends in its time."""
+        """Begin no more jobs; those under way end in their time."""
         for task in self._asking:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -228,13 +219,13 @@ class Tokenizing:
         future.add_done_callback(lambda ended: self._tell(key, body, ended))
 
     def _found(self, key: Key, tokenizer: LocalTokenizer, body: bytes, queued_s: float) -> Identity:
-        """In a thread: the identity of a body's prompts."""
+        """In a thread: return the identity of a body's prompts."""
         if perf_counter() - queued_s > STALE_S:
             raise NotTokenized(Cause.BUSY, "it waited too long for a thread")
         return self._hasher.identify_packed(key[0], tokenizer.packed(key[1], body))
 
     def _tell(self, key: Key, body: bytes, ended: "Future[Identity]") -> None:
-        """In a thread: tell the loop, if it still runs."""
+        """In a thread: call the loop, if it still runs."""
         if ended.cancelled():
             return
         error = ended.exception()
@@ -256,7 +247,7 @@ class Tokenizing:
         self._ended(key, len(body), found)
 
     def _ended(self, key: Key, body_bytes: int, found: Identity | BaseException) -> None:
-        """A job has ended: let those go on who waited for it."""
+        """Let the requests go on that waited for a job."""
         self._jobs_bytes -= body_bytes
         waiters = self._jobs.pop(key)
         if isinstance(found, Identity):
@@ -274,7 +265,7 @@ class Tokenizing:
                 waiter.done(self._as_it_is(waiter.parsed, found.cause, found.detail, held_s))
 
     def _late(self, key: Key, waiter: _Waiter) -> None:
-        """A request was held up long enough."""
+        """Let a request go on after its limit."""
         self._jobs[key].remove(waiter)
         held_s = perf_counter() - waiter.since_s
         waiter.done(self._as_it_is(waiter.parsed, Cause.LATE, f"it took more than {held_s:.3g} s", held_s))
@@ -285,7 +276,7 @@ class Tokenizing:
         self._remembered.put(key, identity, sum(map(len, identity.paths)))
 
     def _tokenized(self, how: str, held_s: float) -> None:
-        """Count a request whose prompts got ids, or kept their text, and that was held up for so long."""
+        """Count a request by its result, and the seconds that it waited."""
         self._metrics.counts[TOKENIZED_PROMPTS].add((how,))
         self._metrics.distributions[TOKENIZING_HELD].observe(held_s)
 
@@ -318,7 +309,7 @@ class Tokenizing:
 
 
 def _refusal(error: BaseException) -> NotTokenized:
-    """Why a prompt was not tokenized; what nobody expected is a bug, and logged as one."""
+    """Return the cause and detail of a failure; an unexpected one is logged as a bug."""
     if isinstance(error, NotTokenized):
         return error
     logger.error("a prompt could not be tokenized", exc_info=error, extra={"event": "tokenizing.crashed"})
@@ -326,7 +317,7 @@ def _refusal(error: BaseException) -> NotTokenized:
 
 
 def with_identity(parsed: ParsedRequest, identity: Identity) -> ParsedRequest:
-    """A request whose prompts are token ids now."""
+    """Return a request with its prompts as token ids."""
     return msgspec.structs.replace(
         parsed,
         paths=identity.paths,

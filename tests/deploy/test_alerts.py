@@ -182,6 +182,9 @@ SCENARIOS = {
     ),
     "CachewayLogLag": gauge('cacheway_log_lag_seconds{namespace="n", instance="a"}', "1.5", "0.5"),
     "CachewayOpsDropped": counted('cacheway_ops_dropped_total{namespace="n", instance="a"}'),
+    "CachewayRegistersDiffer": gauge(
+        'cacheway_registers_differ{namespace="n", instance="a", register="WorkerPut"}', "2", "0"
+    ),
     "CachewayOpsSkipped": Scenario(
         {'cacheway_ops_skipped_total{namespace="n", instance="a", reason="unknown_op"}': "0+1x60"},
         {'cacheway_ops_skipped_total{namespace="n", instance="a", reason="unknown_op"}': "0+1x15 16x45"},

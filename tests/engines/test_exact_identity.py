@@ -17,7 +17,7 @@ from loadtest.vllm.models import tiny_model
 from radix import chain_token_ids
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import HASH_BYTES
-from router.tenants import ANONYMOUS
+from router.tenant import ANONYMOUS
 
 BLOCK_TOKENS = 32
 TEXTS = [

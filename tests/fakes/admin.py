@@ -13,8 +13,9 @@ from policies import DecodeFit, FleetRules
 from router.admin import AdminParts, make_api
 from router.console import EventStream, RateWindow
 from router.destinations import Destinations
-from router.fleet import LocalWorker, RolePlanner
+from router.fleet import LocalWorker
 from router.live_settings import LiveSettings
+from router.pairs import RolePlanner
 from router.process.kv_events import make_kv_events
 from router.proxy import Ending
 from router.shared import LogStatus, Vitals
@@ -36,6 +37,7 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
         gateway=bench.gateway,
         live=LiveSettings(Loaded(bench.settings, {}), bench.shared.fleet.overrides, bench.core.log, parts={}),
         client=client,
+        pairs=bench.pairs,
         roles=RolePlanner(
             bench.core,
             client,
@@ -49,6 +51,7 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
             destinations=Destinations(),
         ),
         discovery=None,
+        door=bench.door,
         keys=None,
         tokens=None,
         ending=Ending(),

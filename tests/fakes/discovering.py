@@ -93,7 +93,7 @@ class Replica:
             for _, kind, obj in self.cluster.told(
                 selection.namespace, selection.selector, int(watch.version)
             ):
-                watch.heard(self.cluster.event(kind, obj))
+                watch.apply(self.cluster.event(kind, obj))
         await self.discovery.settle()
 
     async def wait(self, seconds: float) -> None:

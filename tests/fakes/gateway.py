@@ -26,6 +26,7 @@ from policies import (
     Placed,
     encode_op,
 )
+from policies.observing import Shadow
 from router.fleet import Core, HealthRules, LocalWorker, Registry
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
@@ -33,11 +34,12 @@ from router.gateway.exchange import RequestExchange
 from router.gateway.spans import Spans
 from router.handover import Handover
 from router.metrics import Metrics
+from router.pairs import PairPlugin
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock, LogPort, LogStatus
-from router.tenants import Keyring, Limiter
+from router.tenants import Door, Keyring, Limiter
 
 CALM_S = 3600.0
 """When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
@@ -365,24 +367,41 @@ class Bench:
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.handovers: dict[str, Handover] = {}
+        key = settings.server.api_key
+        self.door = Door(
+            admin_key=None if key is None else key.get_secret_value().encode(),
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keys,
+        )
         log = LogPort("r1", self.shared.publish, self.time.clock.now_us, lambda: self.status)
         self.core = Core(self.shared.fleet, self.registry, log)
+        self.pairs = PairPlugin(
+            settings, self.core, self.handovers, loop=cast(Any, self.time), now_s=self.time.time
+        )
         self.gateway = Gateway(
             settings,
             self.core,
-            RequestReader(settings, cached_as=self.registry.cached_as, keys=keys, traced=spans is not None),
+            RequestReader(
+                settings, cached_as=self.registry.cached_as, door=self.door, traced=spans is not None
+            ),
             Telemetry(
                 metrics=self.metrics,
                 request_log=self.log.append,
                 trace_request=self.trace.append,
                 spans=spans,
             ),
-            Plugins(self.handovers, limiter),
+            Plugins(
+                self.pairs,
+                limiter,
+                make_shadow=lambda policy, ratio: Shadow(
+                    policy, self.shared.fleet, ratio, functools.partial(self.metrics.shadowed, policy.name)
+                ),
+            ),
             loop=cast(Any, self.time),
             now_s=self.time.time,
             requests_max=requests_max,
         )
-        self._start = starting(self.gateway, nobody_encodes)
+        self._start = starting(self.gateway, nobody_encodes, self.pairs.share)
         self.clients: list[FakeClient] = []
         for number in range(workers):
             self.add(f"w{number}:80")

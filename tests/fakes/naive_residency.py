@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from radix import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
+from radix.residency import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 
 
 @dataclass(frozen=True)

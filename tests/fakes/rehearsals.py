@@ -13,7 +13,7 @@ from router.gateway.choosing import choose
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.tenants import ANONYMOUS, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 
 def digest(bench: Bench) -> tuple[Any, ...]:
@@ -21,7 +21,6 @@ def digest(bench: Bench) -> tuple[Any, ...]:
     gateway = bench.gateway
     gateway.fleet.loads.rates(bench.time.clock.now_us())
     offloading = gateway.placing.decider.offloading
-    signals = offloading.offload.states._signals
     return (
         bench.shared.fleet.snapshot(),
         len(bench.shared.ops),
@@ -31,10 +30,7 @@ def digest(bench: Bench) -> tuple[Any, ...]:
         gateway.sending.inflight,
         [said.request_id for said in gateway.placing.room.tickets()],
         (dict(offloading.counts), list(offloading.latest), dict(offloading._left_to)),
-        (
-            dict(offloading.offload._surges),
-            {link: (each.at_us, each.utilisation, each.scarce) for link, each in signals.items()},
-        ),
+        (dict(offloading.offload._surges), dict(offloading.offload.states._observed)),
         bench.metrics.exposition()[0],
         bench.log,
     )

@@ -20,10 +20,11 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     DecodeFit,
-    DecodeSelector,
     EarlyRejection,
     Feedback,
     Finished,
@@ -35,7 +36,6 @@ from policies import (
     Op,
     OpLog,
     OpRefused,
-    PairDecider,
     Pairing,
     Partners,
     Queued,
@@ -54,8 +54,9 @@ from policies import (
     encode_op,
     lane_of,
     make_policy,
-    model_and_bucket,
+    model_and_length,
 )
+from policies.disaggregation import DecodeSelector, PairDecider
 
 TOKENS_PER_S = 15_000
 """Of the default service model, without its fixed 20 ms and at a short context."""
@@ -142,7 +143,7 @@ class Request:
         entry = QueueEntry(self.arrived_us, lane, self.flow, ticket_id, turn)
         now_us, pairing = replica.now_us(), replica.pairing_of(lane)
         return replica.decider.decide(
-            self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, entry, pairing=pairing
+            DecisionInput(self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, entry, pairing=pairing)
         )
 
     def dispatched(self, decision: Decision) -> None:
@@ -209,7 +210,12 @@ class Replica:
             ended=lambda *wait: self.ended.append(wait),
         )
         self.decider = PairDecider(
-            self.fleet,
+            DeciderParts(
+                self.fleet,
+                Feedback(self.fleet, OpLog(name, self.publish, self.now_us), bytes_per_token=4.0),
+                name,
+                map(f"{name}-{{:x}}".format, itertools.count()).__next__,
+            ),
             DecisionRules(
                 make_policy("expected_cost"),
                 BLOCK_TOKENS,
@@ -225,9 +231,6 @@ class Replica:
                     else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
                 ),
             ),
-            Feedback(self.fleet, OpLog(name, self.publish, self.now_us), bytes_per_token=4.0),
-            replica=name,
-            next_attempt_id=map(f"{name}-{{:x}}".format, itertools.count()).__next__,
             decode_selector=self.decode_selector,
         )
 
@@ -240,7 +243,7 @@ class Replica:
             self._revision = self.fleet.revision
         slots = self._slots.get(lane)
         if slots is None:
-            model, _ = model_and_bucket(lane)
+            model, _ = model_and_length(lane)
             slots = self._slots[lane] = np.array(
                 sorted(
                     worker.slot

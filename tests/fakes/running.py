@@ -133,7 +133,7 @@ async def until_async(condition: Callable[[], Awaitable[object]], within_s: floa
     """Wait for a condition that has to ask."""
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110 - it is another process's state
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)  # a question costs the process that answers milliseconds
 
 
 @contextlib.asynccontextmanager

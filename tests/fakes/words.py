@@ -41,5 +41,7 @@ def _of(kind: inspect.Type, value: int) -> object:
             return list(kind.cls)[value % len(kind.cls)]
         case inspect.DictType():
             return {_of(kind.key_type, value): _of(kind.value_type, value)}
+        case inspect.VarTupleType():
+            return (_of(kind.item_type, value),)
         case _:
             return msgspec.UNSET

@@ -55,31 +55,25 @@ async def test_the_default_policy_reuses_more_than_round_robin_and_nothing_fails
         assert text in output.decode()
 
 
-async def test_a_trace_is_replayed_to_its_end(tmp_path: Path) -> None:
-    """Every second request repeats the one before, 30 s of trace in one second."""
-    trace, path = tmp_path / "trace.jsonl", tmp_path / "demo.json"
+def repeating_trace(folder: Path) -> Path:
+    """Every second request repeats the one before; 30 s."""
     rows = [
         {"timestamp": 3000 * i, "input_length": 1024, "output_length": 8, "hash_ids": [0, i // 2 + 1]}
         for i in range(10)
     ]
-    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    arguments = ("--trace", str(trace), "--speed", "30", "--policy", "expected_cost", "--json", str(path))
-    async with started(*arguments) as demo:
-        output, _ = await demo.communicate()
-
-    assert demo.returncode == 0, output.decode()
-    (policy,) = json.loads(path.read_text())["policies"]
-    assert policy["completed"] == 10
-    assert policy["prompt_tokens"] == 10 * 1024
-    assert policy["hit_ratio"] > 0
+    path = folder / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.deep)])
 async def test_with_keep_the_fleet_answers_until_a_signal_and_leaves_nothing_behind(
-    end: signal.Signals,
+    end: signal.Signals, tmp_path: Path
 ) -> None:
-    async with started("--keep", "--policy", "expected_cost") as demo:
+    """After a trace of 30 s that is replayed to its end in one."""
+    path = tmp_path / "demo.json"
+    replayed = ("--trace", str(repeating_trace(tmp_path)), "--speed", "30", "--json", str(path))
+    async with started("--keep", "--policy", "expected_cost", *replayed) as demo:
         assert demo.stdout is not None
         printed = ""
         while "print(answer" not in printed:
@@ -106,3 +100,6 @@ async def test_with_keep_the_fleet_answers_until_a_signal_and_leaves_nothing_beh
     for port in (int(found[1]), *(int(url.rpartition(":")[2]) for url in workers)):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
+    (policy,) = json.loads(path.read_text())["policies"]
+    assert (policy["completed"], policy["prompt_tokens"]) == (10, 10 * 1024)
+    assert policy["hit_ratio"] > 0

@@ -82,46 +82,6 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def load(client: httpx.AsyncClient) -> int:
-    return int((await client.get("/get_loads")).json()["loads"][0]["load"])
-
-
-async def test_sigterm_lets_a_stream_finish_and_leaves_nothing_reserved(fleet: Fleet) -> None:
-    """150 tokens at 20 ms: the stream goes on for three seconds after the signal."""
-    engine = await fleet.engine(EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=1))
-    shared = ("--redis-url", fleet.redis_url, "--namespace", fleet.namespace)
-    port = free_port()
-    async with (
-        serving(port, engine.url, *shared) as (process, client),
-        serving(free_port(), engine.url, *shared) as (_, sibling),
-    ):
-        body = chat(stream=True, max_tokens=150, ignore_eos=True)
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            lines = answer.aiter_lines()
-            received = [await anext(lines)]
-
-            async def counted_by_the_sibling() -> bool:
-                return await load(sibling) == 1
-
-            await until_async(counted_by_the_sibling)
-            process.send_signal(signal.SIGTERM)
-            await until_async(lambda: refuses(port))
-            assert process.returncode is None
-            received += [line async for line in lines]
-        assert sum(line.startswith("data: {") for line in received) >= 100
-        assert [line for line in received if line][-1] == "data: [DONE]"
-        assert await ended(process) == 0
-
-        async def forgotten() -> bool:
-            shared_state = (await sibling.get("/readiness")).json()["shared"]
-            return await load(sibling) == 0 and len(shared_state["replicas"]) == 1
-
-        await until_async(forgotten)
-    events = [line["event"] for line in log_lines(process)]
-    assert events.count("request.finished") == 1
-    assert "gateway.stopped" in events
-
-
 async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fleet) -> None:
     engine = await fleet.engine()
     port, metrics_port = free_port(), free_port()
@@ -251,27 +211,14 @@ def requests_total(exposition: str) -> float:
     return sum(float(value) for value in re.findall(r"(?m)^cacheway_requests_total\{.*\} (\S+)$", exposition))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "file", "environ", "sentence"),
-    [
-        (("--no-such-flag", "1"), None, {}, "--no-such-flag"),
-        (("--port", "seventy"), None, {}, "flag --port: 'seventy' is not allowed for server.port"),
-        ((), "server: {prot: 1}", {}, "server.prot"),
-        ((), "server: {port: 0}", {}, "server.port"),
-        ((), None, {"CACHEWAY_PROT": "1"}, "CACHEWAY_PROT"),
-        ((), None, {"CACHEWAY_PORT": "seventy"}, "environment CACHEWAY_PORT: 'seventy' is not allowed"),
-    ],
-    ids=["flag", "value of a flag", "key", "value of a key", "variable", "value of a variable"],
-)
-async def test_a_wrong_setting_stops_the_start_with_a_sentence(
-    arguments: tuple[str, ...], file: str | None, environ: dict[str, str], sentence: str, tmp_path: Path
-) -> None:
-    if file is not None:
-        (tmp_path / "cacheway.yaml").write_text(file)
-        arguments = ("--config", str(tmp_path / "cacheway.yaml"))
-    status, output = await run("serve", *arguments, environ=environ)
+async def test_wrong_settings_stop_the_start_with_a_sentence_each(tmp_path: Path) -> None:
+    """A flag, the file and the environment reach the process; `test_sources` has every other sentence."""
+    (tmp_path / "cacheway.yaml").write_text("server: {prot: 1}")
+    arguments = ("--config", str(tmp_path / "cacheway.yaml"), "--port", "seventy")
+    status, output = await run("serve", *arguments, environ={"CACHEWAY_PROT": "1"})
     assert status == 2
-    assert sentence in output
+    for sentence in ("server.prot", "flag --port: 'seventy' is not allowed for server.port", "CACHEWAY_PROT"):
+        assert sentence in output
     assert "Traceback" not in output
 
 
@@ -359,25 +306,15 @@ async def test_clients_and_workers_are_reached_over_tls(fleet: Fleet, tmp_path: 
             assert answer.text.rstrip().endswith("data: [DONE]")
 
 
-@pytest.mark.parametrize(
-    ("flags", "setting"),
-    [
-        (("--ssl-certfile", "{}/none.pem", "--ssl-keyfile", "{}/none.key"), "server.ssl_certfile"),
-        (("--ssl-certfile", "{}/empty.pem", "--ssl-keyfile", "{}/empty.pem"), "server.ssl_certfile"),
-        (("--upstream-ca-file", "{}/none.pem"), "upstream.ca_file"),
-        (("--upstream-client-cert", "{}/none.pem", "--workers", "2"), "upstream.client_cert"),
-    ],
-    ids=["none", "empty", "authority", "client, several processes"],
-)
-async def test_a_tls_file_that_cannot_be_used_stops_the_start_with_a_sentence(
-    flags: tuple[str, ...], setting: str, tmp_path: Path, redis_url: str
+async def test_a_tls_file_that_cannot_be_used_stops_the_start_of_all_processes(
+    tmp_path: Path, redis_url: str
 ) -> None:
-    (tmp_path / "empty.pem").touch()
+    """`router/test_tls` has every other file that cannot be used."""
     status, output = await run(
-        *("serve", "--port", str(free_port()), "--redis-url", redis_url),
-        *(flag.format(tmp_path) for flag in flags),
+        *("serve", "--port", str(free_port()), "--redis-url", redis_url, "--workers", "2"),
+        *("--upstream-client-cert", f"{tmp_path}/none.pem"),
     )
     assert status == 2
-    assert setting in output
+    assert "upstream.client_cert" in output
     assert str(tmp_path) in output
     assert "Traceback" not in output

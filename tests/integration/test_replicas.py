@@ -98,6 +98,7 @@ async def decision(client: httpx.AsyncClient, text: str) -> tuple[str, int]:
     return answer.headers["x-cacheway-worker"], int(answer.headers["x-cacheway-cached-tokens"])
 
 
+@pytest.mark.deep
 async def test_a_fresh_replica_decides_like_its_siblings(fleet: Fleet) -> None:
     """Every worker weighs the same but for what it holds: no congestion, which comparing would change.
 
@@ -143,29 +144,3 @@ async def test_a_fresh_replica_decides_like_its_siblings(fleet: Fleet) -> None:
                 chosen.append(await decision(client, cold))
             assert chosen[0] == chosen[1]
             assert chosen[0][1] == 0
-
-
-async def test_what_a_killed_replica_had_in_flight_is_dropped_by_the_survivors(fleet: Fleet) -> None:
-    """One request in the queue for its prefill, one in the prefill, neither of which would ever end."""
-    engine = await fleet.engine(EngineSettings(models=(MODEL,), prefill_base_ms=600_000))
-    start = functools.partial(
-        replica, fleet, fleet.namespace, engine.url, flags=("--heartbeat-ttl-secs", "1")
-    )
-    async with start() as (victim, client), start() as (_, survivor), start() as (_, witness):
-
-        async def load_is(expected: int) -> bool:
-            answers = [(await replica.get("/get_loads")).json() for replica in (survivor, witness)]
-            return all(answer["loads"][0]["load"] == expected for answer in answers)
-
-        requests = [
-            asyncio.create_task(client.post("/v1/chat/completions", json=chat(f"{number} " + TEXT * 100)))
-            for number in range(2)
-        ]
-        await until_async(lambda: load_is(2))
-        victim.kill()
-        answers = await asyncio.gather(*requests, return_exceptions=True)
-        assert all(isinstance(answer, httpx.TransportError) for answer in answers)
-        await until_async(lambda: load_is(0))
-        assert len((await survivor.get("/readiness")).json()["shared"]["replicas"]) == 2
-        workers = (await survivor.get("/workers")).json()["workers"]
-        assert [(worker["inflight_tokens"], worker["backlog_s"]) for worker in workers] == [(0, 0.0)]

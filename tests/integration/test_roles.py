@@ -10,7 +10,7 @@ from fakes.running import Fleet, RunningGateway, until, until_async
 from loadtest.engine import EngineSettings
 from loadtest.engine.handover import HandoverSettings
 from policies import turn_of
-from router.fleet.role_planner import TURN
+from router.pairs.role_planner import TURN
 
 WORDS = "The quick brown fox jumps over the lazy dog. " * 100
 

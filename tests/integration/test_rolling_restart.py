@@ -16,7 +16,7 @@ from loadtest.processes import free_port
 
 ENGINE = EngineSettings(prefill_tokens_per_s=1e6, prefill_base_ms=1, tpot_ms=4, emit_interval_ms=4)
 REPLICAS = 2
-CLIENTS = 12
+CLIENTS = 8
 DELAY_S = "2"
 """Ten polls of the balancer: it notices even on a busy machine."""
 
@@ -44,7 +44,7 @@ class Load:
 
     async def run_client(self, client_number: int) -> None:
         """Send one request after the other until the end; some think in between."""
-        think_s = (0.0, 0.0, 0.05, 0.3)[client_number % 4]
+        think_s = (0.02, 0.05, 0.1, 0.3)[client_number % 4]
         async with httpx.AsyncClient(base_url=self._url, timeout=60, trust_env=False) as client:
             while not self.ending:
                 number = next(self._numbers)
@@ -98,7 +98,7 @@ async def test_a_rolling_restart_behind_a_balancer_fails_no_request(fleet: Fleet
                 group.create_task(load.run_client(number))
             for port, process in zip(ports, processes, strict=True):
                 before = sum(load.completed.values())
-                await until(lambda before=before: sum(load.completed.values()) > before + 20)  # type: ignore[misc]
+                await until(lambda before=before: sum(load.completed.values()) > before + 10)  # type: ignore[misc]
                 process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(60):
                     assert await process.wait() == 0
@@ -107,7 +107,7 @@ async def test_a_rolling_restart_behind_a_balancer_fails_no_request(fleet: Fleet
             load.ending = True
         assert load.failures == []
         assert front.refused == 0
-        assert min(load.completed.values()) > 50
+        assert min(load.completed.values()) > 20
         async with httpx.AsyncClient(trust_env=False) as client:
             status = (await client.get(f"http://127.0.0.1:{ports[0]}/readiness")).json()
             loads = (await client.get(f"http://127.0.0.1:{ports[0]}/get_loads")).json()["loads"]

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from xxhash import xxh3_64_hexdigest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
 from policies import Finished, Left, Onward, Op, Placed, decode_entry, decode_ops, encode_ops
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState, Warming
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules, Warming
 from router.shared.address import Endpoint
 from router.shared.connection import Connection
 from router.shared.keys import Keys
@@ -37,6 +37,12 @@ class OpSet:
         self.ops.add(op)
 
     left_out_ops = 0
+
+    def digests(self) -> dict[int, list[int]]:
+        return {}
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        return iter(())
 
     @property
     def snapshot_version(self) -> int:
@@ -96,13 +102,25 @@ class Heard(NoListener):
 class Replica:
     """A shared state with its fold, running."""
 
-    def __init__(self, name: str, url: str, namespace: str, fold: OpSet | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        namespace: str,
+        fold: OpSet | None = None,
+        *,
+        trim_margin_s: float = 10.0,
+        **rules: Any,
+    ) -> None:
+        margin = {"trim_margin_s": trim_margin_s}
         self.fold = fold or OpSet()
         self.heard = Heard()
         self.clock = LogClock()
         self.given_up: list[int] = []
         self.state = SharedState(
-            SharedConfig(url, namespace, name, **config),
+            type("Rules", (SharingRules,), margin)(namespace=namespace, **rules),
+            url,
+            name,
             self.fold,
             self.clock,
             self.heard,
@@ -846,7 +864,7 @@ def turn(replica: Replica, blocks: int) -> Placed:
     """A turn of one conversation, which has so many blocks by then."""
     path = b"".join(block.to_bytes(8, "little") for block in range(1, blocks + 1))
     now_us = replica.clock.now_us()
-    op = Placed(f"r{blocks}", now_us, "w", replica.state._config.replica, 1, 1, 1, (path,))
+    op = Placed(f"r{blocks}", now_us, "w", replica.state._replica, 1, 1, 1, (path,))
     replica.state.publish(op)
     return op
 

@@ -75,7 +75,7 @@ def accepts(port: int | None) -> bool:
     return True
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.deep)])
 async def test_while_it_leaves_it_is_not_ready_and_serves_everybody_once_more(
     fleet: Fleet, workers: str
 ) -> None:
@@ -186,7 +186,9 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("workers", "number"), [pytest.param("1", signal.SIGINT, marks=pytest.mark.deep), ("2", signal.SIGTERM)]
+)
 async def test_a_signal_while_it_waits_for_its_workers_ends_it(
     fleet: Fleet, workers: str, number: signal.Signals
 ) -> None:
@@ -211,7 +213,7 @@ async def test_a_signal_while_it_waits_for_its_workers_ends_it(
     assert await heartbeats(fleet) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.deep)])
 async def test_a_signal_while_its_processes_import_ends_all(fleet: Fleet, number: signal.Signals) -> None:
     async with command(
         *("serve", "--host", "127.0.0.1", "--port", str(free_port()), "--workers", "2"),

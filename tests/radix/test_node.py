@@ -3,11 +3,12 @@
 import gc
 import sys
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radix import PrefixTree, chain_bytes
-from radix.node import Node, common_blocks
+from radix.node import EndColumns, Node, common_blocks
 
 
 @given(st.text("ab", min_size=1, max_size=9), st.text("ab", max_size=9), st.text("ab", max_size=3))
@@ -64,3 +65,32 @@ def test_the_garbage_collector_does_not_see_nodes_and_a_tree_that_ends_takes_the
     del tree
     assert leaf.parent is None
     assert sys.getrefcount(leaf) == 2  # this variable, and the question
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 5), st.dictionaries(st.integers(1, 9), st.integers(0, 9), min_size=1), min_size=1
+    ),
+    st.integers(0, 9),
+    st.lists(st.integers(0, 9), min_size=6, max_size=6),
+    st.integers(0, 9),
+)
+def test_columns_give_the_last_end_that_counts_of_each_worker(
+    ends: dict[int, dict[int, int]], depth: int, from_us: list[int], tree_us: int
+) -> None:
+    columns = EndColumns(ends)
+    for slot, at_depth in ends.items():
+        for each in at_depth:
+            at_depth[each] += slot
+            columns.note(slot, each, at_depth[each])
+    last = np.zeros(6, dtype=np.int32)
+
+    columns.raise_last(last, depth, np.array(from_us), tree_us)
+
+    assert last.tolist() == [
+        max(
+            [e for e, us in ends.get(slot, {}).items() if e <= depth and us >= max(from_us[slot], tree_us)],
+            default=0,
+        )
+        for slot in range(6)
+    ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
+from fakes.bytecodes import bytecodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -25,7 +26,7 @@ from radix import (
     safe_blocks,
 )
 from radix.invariants import check
-from radix.tree import JOINED_HOLDERS_MAX
+from radix.tree import JOINED_HOLDERS_MAX, WIDE_ENDS_MIN
 
 WORKERS = 4
 WINDOW = AttentionProfile("sliding_window", window_tokens=128)
@@ -272,6 +273,43 @@ def test_the_same_operations_in_any_order_and_number_give_the_same_tree(
     first, second = map(tree_of, history)
 
     assert first.dump(everyone) == second.dump(everyone)
+
+
+@given(
+    st.lists(inserts | inserts | trims | gone_ends | forgets, max_size=25),
+    st.lists(bounds, min_size=WORKERS, max_size=WORKERS),
+)
+def test_many_workers_are_safe_where_few_with_the_same_history_are(
+    ops: list[TreeOp], capacities: list[int | None]
+) -> None:
+    """Each worker of the small tree has ten twins in the large one, whose ends are looked at as columns."""
+    few, many = PrefixTree(), PrefixTree()
+    for slot, blocks in enumerate(capacities):
+        for tree, twins in ((few, 1), (many, WIDE_ENDS_MIN // 3)):
+            for twin in range(twins):
+                tree.set_capacity(slot + WORKERS * twin, blocks)
+    for op in ops:
+        apply(few, op, int(op.worker))
+        for twin in range(WIDE_ENDS_MIN // 3):
+            apply(many, op, int(op.worker) + WORKERS * twin)
+        check(many)
+        for text in ("aaabbbccc", "abcabc", "bacbac"):
+            for profile in (WINDOW, LINEAR):
+                expected = few.match(path(text), profile).safe.tolist()
+                assert many.match(path(text), profile).safe.tolist() == expected * (WIDE_ENDS_MIN // 3)
+
+
+def test_a_match_costs_the_same_however_many_workers_left_a_prompt_at_one_junction() -> None:
+    """All workers share a system prompt of two blocks, with a junction behind it: 0.6 ms once for 1,000."""
+
+    def cost(workers: int) -> int:
+        tree = PrefixTree()
+        for slot in range(workers):
+            tree.insert(slot, path("ab" + "cdefgh"[slot % 6]), 5, end=True, junction=2)
+        assert tree.match(path("abx"), WINDOW).safe.tolist() == [2] * workers
+        return bytecodes(lambda: tree.match(path("abx"), WINDOW).safe)
+
+    assert cost(1000) == cost(100)
 
 
 @given(histories(inserts), st.lists(bounds, min_size=WORKERS, max_size=WORKERS))

@@ -1,13 +1,15 @@
 """The composition root: settings arrive where they count, and tasks run while the application serves."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 from fakes.process import built, events, running, settings
 from fakes.running import FAST_ENGINE, until
 
 from loadtest.engine import EmulatedEngine
-from policies import PROFILES, KvBytes, LinkRules
+from policies import PROFILES
 from router.app import GatewayProcess
 from router.fleet import Health
 
@@ -44,9 +46,10 @@ async def test_links_and_what_kv_weighs_come_from_the_settings() -> None:
         placement={"models": {"m": {"kv_bytes_per_token": 7, "state_bytes": 5, **window}}},
     )
     rules = process.fleet.rules
-    assert rules.links == {"b>a": LinkRules(bytes_per_s=1e10, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.2)}
+    link = rules.links["b>a"]
+    assert (link.bytes_per_s, link.rtt_s, link.cap_ratio, link.loss_ratio_max) == (1e10, 0.02, 0.5, 0.2)
     assert rules.site == "a"
-    assert rules.kv_bytes == {"m": KvBytes(7, 3, 128, 5)}
+    assert rules.kv_of("m").of(1000) == 1000 * 7 + 128 * 3 + 5
 
 
 async def test_what_the_fold_assumes_comes_from_the_settings() -> None:
@@ -112,3 +115,11 @@ async def test_what_is_set_of_remote_prefill_and_links_shows_in_views_and_metric
     )
     async with running(off) as client:
         assert (await client.get("/offload")).json()["enabled"] is False
+
+
+def test_a_gateway_does_not_load_what_is_off() -> None:
+    """In a process of its own: other tests have loaded both. Each costs megabytes and a part of a second."""
+    code = "import router.app, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for library in ("lightkube", "opentelemetry.sdk.trace"):
+        assert not any(name.startswith(library) for name in ran.stdout.split())

@@ -116,8 +116,8 @@ def test_what_the_settings_name_is_not_judged() -> None:
 
 def test_a_url_is_judged_by_its_host() -> None:
     with pytest.raises(ClientError):
-        Destinations().check_url("http://[::ffff:169.254.169.254]:80/latest")
-    Destinations().check_url("http://10.0.0.1:80")
+        Destinations().check_host("::ffff:169.254.169.254")
+    Destinations().check_host("10.0.0.1")
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:

@@ -356,8 +356,9 @@ def other(key: str) -> Any:
 def rules_of(process: GatewayProcess) -> dict[str, Any]:
     """All that a process goes by, as far as settings say it."""
     gateway, registry, fleet = process.gateway, process.registry, process.fleet
-    placing, decider = gateway.placing, gateway.placing.decider
-    order, decode_policy = decider._order, placing._decode_selector.policy
+    decider = gateway.placing.decider
+    order = None if decider._turns is None else decider._turns.order
+    decode_policy = process.pairs.decode_selector.policy
     local = registry.all()[0]
     assert local.breaker is None or local.breaker.rules == registry.circuits._rules
     return {
@@ -373,7 +374,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "redispatch": gateway.sending.retry_budget.rules,
         "exchanges": gateway.sending.exchanges.timeout_s,
         "feedback": gateway.placing.feedback.bytes_per_token_default,
-        "stalls": gateway.sending.stall_detector.rules,
+        "stalls": process.pairs.stall_detector.rules,
         "classes": (gateway.reader.priorities.named(b"1"), gateway.reader.priorities.named(b"0")),
         "room": gateway.placing.room.rules,
         "admission": gateway.placing.admission.rules,

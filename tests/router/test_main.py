@@ -34,8 +34,10 @@ def test_wrong_settings_end_the_process_with_status_2_and_one_line() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_tool_explains_itself(tool: str) -> None:
+def test_every_tool_explains_itself(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A stray % in a help text is an error only when the help is shown."""
-    result = run(tool, "--help")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(f"usage: cacheway {tool}")
+    run_tool, _ = TOOLS[tool]
+    with pytest.raises(SystemExit) as ended:
+        run_tool(["--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: cacheway {tool}")

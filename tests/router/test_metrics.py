@@ -35,6 +35,7 @@ class Usage:
     prompt_tokens: int = 1000
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    possible: bool = True
 
 
 def parsed(body: bytes) -> Samples:

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from router.errors import SettingsError
 from router.request_trace import RequestTrace, TraceLine, check_request_trace
 from router.settings import Settings
-from router.sources import SettingsError
 
 LINE = TraceLine(
     arrived_unix_s=1.0,

@@ -5,16 +5,8 @@ from math import inf
 import pytest
 from fakes.gateway import Bench, chat
 
-from policies import (
-    NEVER_TOKENS,
-    Circuit,
-    CircuitSet,
-    FleetRules,
-    LinkMeasured,
-    LinkRules,
-    OffloadPlan,
-    Reported,
-)
+from policies import Circuit, CircuitSet, FleetRules, LinkMeasured, LinkRules, OffloadPlan, Reported
+from policies.disaggregation import NEVER_TOKENS
 from router import metric_families as families
 from router.metric_families import Family
 from router.metrics import Sample
@@ -31,7 +23,7 @@ def told(samples: "list[Sample]") -> dict[tuple[Family, *tuple[str, ...]], float
 
 
 def workers(bench: Bench) -> dict[tuple[Family, *tuple[str, ...]], float]:
-    return told(list(Samples(bench.gateway).workers()))
+    return told(list(Samples(bench.gateway, bench.pairs.offloading).workers()))
 
 
 def test_a_worker_is_seen_with_what_it_has_been_given() -> None:
@@ -66,8 +58,8 @@ def test_what_an_engine_reported_is_shown_with_its_age_and_nothing_if_it_did_not
 
 
 def test_links_are_seen_with_their_state_and_what_was_not_measured_is_left_open() -> None:
-    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(1e9, rtt_s=0.02, cap_ratio=0.5)}))
-    samples = Samples(bench.gateway)
+    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(8.0, rtt_ms=20.0, cap_ratio=0.5)}))
+    samples = Samples(bench.gateway, bench.pairs.offloading)
     seen = told(list(samples.links()))
     assert (seen[families.LINK_CAPACITY, LINK], seen[families.LINK_RTT, LINK]) == (1e9, 0.02)
     assert (seen[families.LINK_RESERVED, LINK], seen[families.LINK_UTILISATION, LINK]) == (0, 0)
@@ -75,13 +67,13 @@ def test_links_are_seen_with_their_state_and_what_was_not_measured_is_left_open(
     assert (families.LINK_GOODPUT, LINK) not in seen
     states = ("abundant", "scarce", "down", "probing")
     assert [seen[families.LINK_STATE, LINK, state] for state in states] == [1, 0, 0, 0]
-    assert link_state(bench.gateway, LINK, bench.time.clock.now_us()) == "abundant"
+    assert link_state(bench.pairs.offloading, LINK, bench.time.clock.now_us()) == "abundant"
 
 
 def test_a_measured_link_is_seen_with_its_goodput_and_its_loss() -> None:
-    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(1e9, rtt_s=0.02)}))
+    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(8.0, rtt_ms=20.0)}))
     bench.shared.publish(LinkMeasured(LINK, bench.time.clock.now_us(), "r1", 4e8, 0.05, 0.25))
-    seen = told(list(Samples(bench.gateway).links()))
+    seen = told(list(Samples(bench.gateway, bench.pairs.offloading).links()))
     assert (seen[families.LINK_GOODPUT, LINK], seen[families.LINK_RTT, LINK]) == (4e8, 0.05)
     assert seen[families.LINK_LOSS, LINK] == 0.25
 
@@ -99,7 +91,7 @@ def test_the_circuit_of_a_worker_is_seen(circuit: Circuit, shown: int) -> None:
 
 def test_the_plan_says_who_should_do_what_and_nothing_while_there_is_none() -> None:
     bench = Bench()
-    samples = Samples(bench.gateway)
+    samples = Samples(bench.gateway, bench.pairs.offloading)
     assert not list(samples.plan())
 
     bench.shared.publish(OffloadPlan(1, "r1", 5000, 3, 1, {}, 0.25, ""))
@@ -115,5 +107,6 @@ def test_the_plan_says_who_should_do_what_and_nothing_while_there_is_none() -> N
 
 
 def test_a_threshold_that_was_set_by_hand_needs_no_plan() -> None:
-    samples = Samples(Bench(offload={"threshold_tokens": 700}).gateway)
+    bench = Bench(offload={"threshold_tokens": 700})
+    samples = Samples(bench.gateway, bench.pairs.offloading)
     assert told(list(samples.plan())) == {(families.OFFLOAD_THRESHOLD,): 700, (families.ROLE_GAIN,): 0}

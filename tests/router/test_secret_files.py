@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from router.errors import SettingsError
 from router.secret_files import BYTES_MAX, SecretWatch, with_secret_files
 from router.settings import Settings
-from router.sources import SettingsError
 
 KEY = "cw-canary-0123456789"
 

@@ -13,11 +13,12 @@ import pytest
 from uvicorn.config import STARTUP_FAILURE
 
 from loadtest.processes import free_port
+from router.errors import SettingsError
 from router.gateway import Gateway
 from router.open_files import OpenFiles
 from router.serving import GatewayConfig, bound, serve
 from router.settings import Settings
-from router.sources import Loaded, SettingsError
+from router.sources import Loaded
 
 NOWHERE = "redis://127.0.0.1:1"
 

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from policies import POLICIES
 from router.settings import (
     AdminSettings,
-    AttentionSettings,
-    DiscoverySettings,
     FleetSettings,
+    ModelSettings,
     OffloadSettings,
     PlacementSettings,
     ServerSettings,
@@ -40,11 +39,6 @@ def test_every_registered_policy_can_be_chosen(policy: str) -> None:
     assert PlacementSettings(policy=policy).policy == policy
 
 
-def test_an_option_that_the_policy_does_not_have_is_refused() -> None:
-    with pytest.raises(ValidationError, match="has no option"):
-        PlacementSettings(policy="round_robin", policy_options={"match_weight": 1.0})
-
-
 def test_certificate_and_key_are_given_together_or_not_at_all() -> None:
     assert ServerSettings(ssl_certfile="c.pem", ssl_keyfile="k.pem").ssl_keyfile == "k.pem"
     with pytest.raises(ValidationError, match="together"):
@@ -63,11 +57,11 @@ def test_the_target_backlog_is_within_its_own_bound() -> None:
 
 
 def test_a_window_belongs_to_sliding_window_attention_only() -> None:
-    assert AttentionSettings(attention="sliding_window", window_tokens=128).window_tokens == 128
+    assert ModelSettings(attention="sliding_window", window_tokens=128).window_tokens == 128
     with pytest.raises(ValidationError, match="window_tokens"):
-        AttentionSettings(attention="sliding_window")
+        ModelSettings(attention="sliding_window")
     with pytest.raises(ValidationError, match="window_tokens"):
-        AttentionSettings(attention="full", window_tokens=128)
+        ModelSettings(attention="full", window_tokens=128)
 
 
 def test_a_secret_does_not_show_when_the_tree_is_printed() -> None:
@@ -203,13 +197,6 @@ def test_pods_may_prefill_and_decode_in_place_of_named_workers() -> None:
     assert Settings.model_validate({"fleet": {"vllm_pd_disaggregation": True}, "discovery": by_label})
 
 
-def test_equal_selectors_look_equal() -> None:
-    one = DiscoverySettings(selector=("b=2", "a=1"), ports=("8000", "http"))
-    other = DiscoverySettings(selector={"a": "1", "b": "2"}, ports=[8000, "http"])
-    assert one.selectors == other.selectors == {"": "a=1,b=2"}
-    assert one.ports == other.ports
-
-
 def test_a_link_has_bounds_of_its_own() -> None:
     link = fleet(site="a", links={"b>a": {"gbps": 100}}).links["b>a"]
     assert (link.gbps, link.rtt_ms, link.cap_ratio, link.loss_ratio_max) == (100, 0, 0.9, 0.01)
@@ -217,25 +204,7 @@ def test_a_link_has_bounds_of_its_own() -> None:
 
 def test_a_window_that_weighs_something_has_a_length() -> None:
     with pytest.raises(ValidationError, match="window_bytes_per_token needs window_tokens"):
-        AttentionSettings(window_bytes_per_token=1.0)
-
-
-def test_each_policy_takes_the_options_that_it_has() -> None:
-    placement = PlacementSettings(
-        prefill_policy="cache_aware", decode_policy="power_of_two", policy_options={"cache_threshold": 0.5}
-    )
-    assert placement.options_of("cache_aware") == {"cache_threshold": 0.5}
-    assert placement.options_of("power_of_two") == placement.options_of("decode_cost") == {}
-
-
-@pytest.mark.parametrize("policy", ["decode_cost", *POLICIES])
-def test_decode_has_the_same_policies_and_one_of_its_own(policy: str) -> None:
-    assert PlacementSettings(decode_policy=policy).decode_policy == policy
-
-
-def test_an_option_out_of_range_is_refused_for_any_of_the_policies() -> None:
-    with pytest.raises(ValidationError, match="cache_threshold"):
-        PlacementSettings(decode_policy="cache_aware", policy_options={"cache_threshold": 7})
+        ModelSettings(window_bytes_per_token=1.0)
 
 
 def test_scarce_and_abundant_are_apart() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from router.catalogue import CATALOGUE
-from router.sources import Origin, SettingsError, changed, load
+from router.errors import SettingsError
+from router.sources import Origin, changed, load
 
 
 @pytest.fixture
@@ -142,6 +143,11 @@ def test_a_wrong_value_is_refused_with_a_sentence_that_says_how_to_mend_it(
         ("server: {host: 12}\n", "line 1: 12 is not allowed for server.host; give an address or a host name"),
         ("server: {host: !secret x}\n", "line 1: server.host is not plain YAML"),
         ("server: {port: [\n", "is not YAML"),
+        (
+            "placement: {models: {m: {atention: full}}}\n",
+            "line 1: placement.models[m][atention]: there is no such name",
+        ),
+        ("placement: {cache_pools: {p: 3}}\n", "cache_pools[p]: give a mapping of names to values"),
     ],
 )
 def test_a_wrong_line_of_the_file_is_named_with_its_number(file: Path, text: str, sentence: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from router.errors import SettingsError
 from router.settings import Settings
-from router.sources import SettingsError
 from router.tls import check_tls_files, worker_context
 
 

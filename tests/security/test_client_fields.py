@@ -89,7 +89,7 @@ async def test_a_workers_id_of_a_request_is_ours_and_cannot_be_guessed(fleet: Fl
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_no_body_names_a_request_or_says_how_kv_is_handed_over(fleet: Fleet, large: bool) -> None:
-    """At each endpoint that is forwarded."""
+    """At each endpoint that is forwarded; `router/gateway/test_client_fields` has every other value."""
     prompt = PROMPT | ({"messages": [{"role": "user", "content": "x" * 400_000}]} if large else {})
     async with recording() as (url, seen):
         gateway = await ready(await fleet.gateway(url))
@@ -98,9 +98,8 @@ async def test_no_body_names_a_request_or_says_how_kv_is_handed_over(fleet: Flee
             assert (await gateway.client.post(endpoint, json=body)).status_code == 200
             assert seen.pop()[1] == prompt
             for name in HANDOVER_FIELDS:
-                for value in ({"remote_host": "evil"}, "evil", 7, [7]):
-                    answer = await gateway.client.post(endpoint, json={**prompt, name: value})
-                    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+                answer = await gateway.client.post(endpoint, json={**prompt, name: {"remote_host": "evil"}})
+                assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
         assert not seen
 
 

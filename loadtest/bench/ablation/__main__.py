@@ -1,16 +1,14 @@
-"""Compare arms on real engines, and write what was seen.
+"""Compare arms on real engines, and write the results.
 
     python -m loadtest.bench.ablation                             two kinds of model, about 40 minutes
     python -m loadtest.bench.ablation --kinds qwen3 --rounds 1    some of it
     python -m loadtest.bench.ablation --running qwen3=http://127.0.0.1:18300,http://127.0.0.1:18301
-    python -m loadtest.bench.ablation --report-only               tables and chart of what is there
+    python -m loadtest.bench.ablation --report-only               tables and chart of existing results
 
-For each kind of model two engines are started (`python -m loadtest.vllm install` once), then all arms run,
-round by round. A round has a load of its own, drawn from its number; every arm gets the same bytes, empty
-caches and a new gateway. Rounds begin with another arm each, so that noise that comes and goes does not
-always meet the same one. Engines, gateway and client share the machine: compare arms, not machines.
-
-Results are kept as they come; those of a kind that is measured again replace the old ones.
+Two engines serve each kind of model (`python -m loadtest.vllm install` once), and all arms run, round by
+round. The arms of a round get the same bytes, empty caches and a new gateway; each round begins with another
+arm, against drifting noise. Engines, gateway and client share the machine: compare arms, not machines. A kind
+that is measured again replaces its old results.
 """
 
 import argparse
@@ -110,7 +108,7 @@ async def _measure(options: argparse.Namespace, path: Path, console: Console) ->
     for kind in options.kinds:
         tokenizer = await asyncio.to_thread(tiny_model, home.models, kind)
         per_word = tokens_per_word(Tokenizer.from_file(str(tokenizer / "tokenizer.json")))
-        kept = [run for run in read(path).runs if run.model != kind]
+        runs = [run for run in read(path).runs if run.model != kind]
         machine = Machine.here()
         versions = {
             **home.installed(),
@@ -129,8 +127,8 @@ async def _measure(options: argparse.Namespace, path: Path, console: Console) ->
                 turn = number % len(arms)
                 for arm in (*arms[turn:], *arms[:turn]):
                     run = await run_arm(stage, arm, scripts, number, console)
-                    kept.append(run)
-                    write(path, Results(versions, kept))
+                    runs.append(run)
+                    write(path, Results(versions, runs))
                     console.print(f"{kind}, round {number}, {arm.title}: {report.line(run)}", highlight=False)
 
 

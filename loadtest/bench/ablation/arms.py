@@ -1,9 +1,11 @@
-"""What is compared: ways to place, each a setting or two more than the one before.
+"""Arms of the comparison: ways to place, each a setting or two more than the one before.
 
-round robin                    looks at nothing
-history                        the default: what was placed, corrected by ``cached_tokens`` of answers
-history, exact identity        prompts are hashed as the token ids that the engine will see
-events, exact identity         and what a worker holds is what its engine says that it stored and removed
+    round robin                    looks at nothing
+    history                        the default: placements, corrected by ``cached_tokens`` of answers
+    history, exact identity        prompts hashed as the token ids that the engine will see
+    events, exact identity         and the engine's KV events say what a worker holds
+
+The first is the reference.
 """
 
 from dataclasses import dataclass
@@ -14,11 +16,9 @@ class Arm:
     """One way to place.
 
     Attributes:
-        key: Its name in results and on the command line.
-        title: Its name for people.
-        policy: The placement policy.
-        exact: Whether prompts are hashed as the model's token ids.
-        events: Whether the engines' KV events are followed.
+        key: Name in results and on the command line.
+        exact: Hash prompts as the model's token ids.
+        events: Follow the engines' KV events.
     """
 
     key: str

@@ -1,8 +1,7 @@
-"""The chart: for each kind of model what was reused, and how long the first token took.
+"""Chart of reuse and time to first token, for each kind of model.
 
-Bars are means over the rounds, whiskers reach from the least to the most of them. The line is what one
-infinite cache, seen by all requests, would have reused. Colours are those of the study: what looks at
-nothing is grey, the default orange, and what knows more blue and green.
+Bars are means over the rounds, whiskers reach from the least to the most, the line is the reuse of one
+infinite cache. Colours are the study's: grey looks at nothing, orange is the default.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +33,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """Draw all that was measured, of which there is something.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Draw all results, at least one; `OSError` if the file cannot be written."""
     kinds = list(dict.fromkeys(run.model for run in runs))
     arms = [arm for arm in ARMS if any(run.arm == arm.key for run in runs)]
     with mpl.rc_context({"font.size": 9, "text.color": INK}):

@@ -1,23 +1,19 @@
-"""The load: agents' conversations, cut down to a context of some thousand tokens.
+"""Agents' conversations, cut down to a context of some thousand tokens.
 
-What `loadtest.workload` plays on emulated engines, with three differences that a real engine asks for:
+`loadtest.workload` with three differences that a real engine asks for:
 
-    every byte is drawn   also the answers that a conversation repeats. A run is then the same bytes whoever
-                          answers, and two arms differ by their placements only. No engine finds those
-                          answers in its cache, as with agents that leave their model's thinking out.
+    every byte is drawn   also the repeated answers, so two arms differ by their placements only. No engine
+                          finds those answers in its cache, as with agents that drop the model's thinking.
     tools are messages    (role ``tool``) and no definitions: models with random weights call none.
-    conversations fork    now and then an agent goes back to an earlier answer and continues from there,
-                          as after a rewind, an edited message or a sub-agent's start.
+    conversations fork    an agent sometimes continues from an earlier answer, as after a rewind or an edit.
 
     turn 1   system | task
     turn 2   system | task | answer 1 | result
     turn 3   system | task | answer 1 | result | answer 2 | result
     turn 4   system | task | answer 1 | another result                        a fork
 
-It is a closed loop: so many agents at work at the same time, each with one conversation after the other.
-The working set is then the same on a fast machine and on a slow one, and so is what can be reused.
-
-Lengths are in tokens of the model, and reached by so many of the words below.
+A closed loop of agents keeps the working set, and the possible reuse, the same on fast and slow machines.
+Lengths are in tokens of the model.
 """
 
 import random
@@ -42,31 +38,28 @@ _COMMON = (
     "with that this from into then"
 )
 WORDS = tuple(_COMMON.split())
-"""Most tokenisers have a token for each. With the space these are four bytes on average, as in English
-text, so that a gateway that counts a token for four bytes of text is not far off."""
+"""Words of one token in most tokenisers, four bytes with the space on average, as in English text."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much load, and of what kind; lengths in tokens of the model.
+    """Load of one round; lengths in tokens of the model.
 
     Attributes:
         agents: At work at the same time.
         conversations: Of each agent, one after the other.
-        start_window_s: Agents start at uniform random times in this window, seconds.
-        applications: Number of system prompts that they share.
-        system_tokens: Range of a system prompt.
+        start_window_s: Agents start at uniform random times in it.
+        applications: Number of shared system prompts.
+        system_tokens: Range.
         task_tokens: Median of a first message.
         result_tokens: Median of a later message.
         spread: Sigma of these two lognormal lengths.
-        message_tokens_max: No message is longer.
-        answer_tokens: Of every answer, generated and repeated.
-        turns: Range of turns of a conversation.
+        turns: Range per conversation.
         prompt_tokens_max: A conversation ends before a prompt would be longer.
         fork_ratio: Share of the turns, from the third on, that go back to an earlier answer.
-        think_s: Median pause before the next turn, seconds (lognormal, sigma 0.5).
+        think_s: Median pause before the next turn (lognormal, sigma 0.5).
     """
 
     agents: int = 14
@@ -94,7 +87,7 @@ class Agent:
 
     @property
     def turn_count(self) -> int:
-        """How many requests it sends."""
+        """Number of its requests."""
         return len(self.planned)
 
     def turns(self) -> Generator[Turn, Outcome, None]:
@@ -106,18 +99,14 @@ class Agent:
 def agents(shape: Shape, seed: int, model: str, tokens_per_word: float) -> list[Agent]:
     """Draw the load of one round.
 
-    Args:
-        shape: What to draw.
-        seed: The same seed gives the same bytes.
-        model: Name that requests ask for.
-        tokens_per_word: Tokens that the model makes of one of `WORDS` and a space, on average, > 0.
+    ``tokens_per_word`` is the model's mean for one of `WORDS` with a space, > 0.
     """
     drawer = _Drawer(shape, seed, model, tokens_per_word)
     return [drawer.agent(number) for number in range(shape.agents)]
 
 
 def words(chance: random.Random, count: int) -> str:
-    """So many words at random."""
+    """Random words."""
     return " ".join(chance.choices(WORDS, k=count))
 
 
@@ -129,10 +118,9 @@ def tokens_per_word(tokenizer: Tokenizer) -> float:
 
 
 def ideal_ratio(scripts: Sequence[Agent], block_tokens: int) -> float:
-    """Share of the prompts that one infinite cache, seen by all requests, would reuse, 0 to 1.
+    """Share of the prompts, 0 to 1, that one infinite cache would reuse, in blocks of four bytes per token.
 
-    Counted on bytes, in blocks of as many tokens of four bytes. An engine whose layers have windows reuses
-    less behind a fork, however large it is.
+    An engine whose layers have windows reuses less behind a fork, however large its cache is.
     """
     cache = IdealCache(block_tokens)
     prompts = [turn.prompt for script in scripts for turn in script.planned]
@@ -185,7 +173,6 @@ class _Drawer:
         return self._message(role, chance, bounded, bounded)
 
     def _message(self, role: str, chance: random.Random, least: int, most: int) -> tuple[Json, int]:
-        """A message, and about how many tokens it has."""
         tokens = chance.randint(least, most)
         text = words(chance, max(1, round(tokens / self._tokens_per_word)))
         return {"role": role, "content": text}, tokens

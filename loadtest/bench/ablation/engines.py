@@ -1,9 +1,8 @@
-"""The engines of a run: two real ones, with caches that can be emptied between arms.
+"""Two real engines with caches that can be emptied between arms.
 
-An engine empties its cache on request in development mode only (VLLM_SERVER_DEV_MODE=1, which `VllmServer`
-sets), and refuses while running requests hold blocks (vllm/entrypoints/serve/dev/cache/api_router.py). Who
-follows its KV events hears of it with the engine's next step: each is asked for a token, so that no arm
-begins with what the one before has left.
+An engine empties its cache in development mode only (VLLM_SERVER_DEV_MODE=1, which `VllmServer` sets), and
+refuses while requests hold blocks (vllm/entrypoints/serve/dev/cache/api_router.py). Its KV events report that
+with its next step, so each is then asked for a token.
 """
 
 import asyncio
@@ -39,8 +38,7 @@ SETTINGS = {
 async def two_engines(kind: str) -> AsyncIterator[list[VllmEngine]]:
     """Start the engines of a kind of model, and stop them.
 
-    Raises:
-        EngineFailed: vLLM is not installed, or does not come up.
+    `EngineFailed` if vLLM is missing or does not come up.
     """
     async with AsyncExitStack() as stack:
         servers = [VllmServer(SETTINGS[kind], f"{kind}-{number}", told=print) for number in range(WORKERS)]
@@ -56,11 +54,7 @@ async def hit_tokens(engines: Sequence[VllmEngine]) -> int:
 
 
 async def empty(engines: Sequence[VllmEngine]) -> None:
-    """Empty all caches, as soon as nothing holds a block.
-
-    Raises:
-        EngineFailed: One cannot be emptied.
-    """
+    """Empty all caches, as soon as nothing holds a block; `EngineFailed` if that does not succeed."""
     async with httpx.AsyncClient(trust_env=False, timeout=RESET_TIMEOUT_S) as client:
         for engine in engines:
             try:

@@ -1,7 +1,6 @@
-"""The tables: one for each kind of model, a row for each arm, figures as means over the rounds.
+"""Tables: one for each kind of model, a row for each arm, means over the rounds.
 
-In a document, what stands between ``<!-- ablation: KIND -->`` and ``<!-- end -->`` is replaced by the table
-of that kind, so that no figure is ever typed.
+`fill` replaces the text between ``<!-- ablation: KIND -->`` and ``<!-- end -->`` in a document.
 """
 
 import re
@@ -31,7 +30,7 @@ COLUMNS: tuple[tuple[str, Callable[[Run], float], str], ...] = (
 
 
 def line(run: Run) -> str:
-    """What one run showed, in words."""
+    """Figures of one run, in words."""
     return (
         f"{run.requests} requests in {run.duration_s:.0f} s, reused {100 * run.hit_ratio:.1f} % (ideal "
         f"{100 * run.ideal_ratio:.1f} %), TTFT mean {1e3 * run.ttft_mean_s:,.0f} ms, P90 "

@@ -1,4 +1,4 @@
-"""What was measured, as a JSON file: one entry for each arm, model and round."""
+"""Results as a JSON file: one entry for each arm, model and round."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,25 +11,19 @@ from loadtest.report import percentile
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One arm in one round.
+    """Result of one arm in one round.
 
     Attributes:
-        model: Name of the kind of model.
-        arm: Key of the arm.
         round_number: From 0; rounds differ by their seed.
-        requests: That were answered.
-        prompt_tokens: Of all requests, as the engines count them.
-        cached_tokens: Those that the engines say they reused, in their answers.
-        engine_hit_tokens: The same by the engines' own counters.
+        cached_tokens: Reused tokens by the engines' answers.
+        engine_hit_tokens: Reused tokens by the engines' counters.
         ideal_ratio: Share of the prompts that one infinite cache would reuse.
-        predicted_tokens: What the gateway expected to be cached.
+        predicted_tokens: Cached tokens that the gateway expected.
         error_tokens: Mean distance between expected and reused tokens of a request.
-        promised_tokens: Mean of what was expected beyond what was reused.
+        promised_tokens: Mean of the tokens expected beyond those reused.
         promised_ratio: Share of the requests for which that is more than one KV block of the engine.
-        ttft_mean_s: Time to first token, from when a request was due.
-        ttft_p50_s: Likewise.
-        ttft_p90_s: Likewise.
-        gateway_cpu_ms: CPU of the gateway's process for one request, with what it does beside.
+        ttft_mean_s: From when a request was due, like the percentiles.
+        gateway_cpu_ms: CPU of the gateway's process per request, background work included.
         duration_s: From the first request to the last answer.
     """
 
@@ -58,12 +52,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """All runs, and what they ran on.
-
-    Attributes:
-        versions: Of the engine and the machine, by name.
-        runs: In the order in which they were made.
-    """
+    """All runs in their order, and versions of the engine and the machine by name."""
 
     versions: dict[str, str]
     runs: list[Run]
@@ -106,11 +95,7 @@ def summed(
 
 
 def read(path: Path) -> Results:
-    """Read results; none if there is no such file.
-
-    Raises:
-        msgspec.DecodeError: It is something else.
-    """
+    """Read results; none if there is no such file. `msgspec.DecodeError` if it holds something else."""
     if not path.exists():
         return Results({}, [])
     return msgspec.json.decode(path.read_bytes(), type=Results)

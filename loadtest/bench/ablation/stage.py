@@ -17,7 +17,7 @@ from loadtest.bench.ablation.results import Run, summed
 from loadtest.bench.process_tree import cpu_s
 from loadtest.client import LoadClient, Outcome
 from loadtest.ideal import IdealCache
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from loadtest.progress import shown
 from loadtest.replay import Sample, replay
 from loadtest.report import Tally
@@ -28,7 +28,7 @@ ATTENTION: dict[str, dict[str, object]] = {
     "qwen3": {},
     "gemma3": {"attention": "sliding_window", "window_tokens": WINDOW_TOKENS},
 }
-"""What an operator says of each kind of model (``placement.models``)."""
+"""Operator's description of each kind of model (``placement.models``)."""
 
 REQUEST_TIMEOUT_S = 300.0
 """Long enough for a machine that does much else."""
@@ -36,13 +36,9 @@ REQUEST_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all arms of one kind of model have in common.
+    """Parts that all arms of one kind of model share.
 
-    Attributes:
-        kind: Kind of model.
-        engines: That serve it.
-        tokenizer: Folder of its tokenizer, for arms with exact identity.
-        flags: More flags for the gateway, of all arms.
+    ``tokenizer`` is a folder for arms with exact identity.
     """
 
     kind: str
@@ -65,12 +61,7 @@ class Stage:
 async def run_arm(
     stage: Stage, arm: Arm, scripts: Sequence[Agent], round_number: int, console: Console
 ) -> Run:
-    """Run one arm.
-
-    Raises:
-        ChildFailed: The gateway does not come up, or a request was not answered.
-        EngineFailed: An engine does not do what is needed.
-    """
+    """Run one arm; `ChildFailed` if the gateway or a request fails, `EngineFailed` if an engine does."""
     loop = asyncio.get_running_loop()
     await empty(stage.engines)
     outcomes: list[Outcome] = []
@@ -82,17 +73,15 @@ async def run_arm(
 
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-ablation-")))
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        command = ["serve", "--host", "127.0.0.1", "--port", str(port), *stage.gateway_flags(arm)]
-        gateway = await stack.enter_async_context(Child(arm.key, command, directory))
-        await gateway.wait_for_answer(f"{url}/readiness")
+        gateway = GatewayChild(arm.key, stage.gateway_flags(arm), directory)
+        await stack.enter_async_context(gateway)
+        await gateway.wait_until_ready()
         client = await stack.enter_async_context(LoadClient(REQUEST_TIMEOUT_S))
         hits_before = await hit_tokens(stage.engines)
         cpu_before_s, started_s = cpu_s([gateway.pid]), loop.time()
         title = f"{stage.kind}, round {round_number}, {arm.title}"
         async with shown(console, title, sum(script.turn_count for script in scripts), tally):
-            await replay(scripts, [url], client, IdealCache(BLOCK_TOKENS), observe)
+            await replay(scripts, [gateway.url], client, IdealCache(BLOCK_TOKENS), observe)
         duration_s = loop.time() - started_s
         gateway_cpu_s = cpu_s([gateway.pid]) - cpu_before_s
         hits = await hit_tokens(stage.engines)

@@ -1,12 +1,12 @@
-"""Run others' load clients through a gateway with real engines, and compare what they and the gateway say.
+"""Run others' load clients through a gateway with real engines, and compare their counts with the gateway's.
 
     python -m loadtest.vllm serve qwen3 --count 2                 engines, and in another shell
     cacheway serve --worker-urls URL URL                           a gateway
     python -m loadtest.bench.clients install [NAME ...]            clients; one that is there is left as it is
     python -m loadtest.bench.clients run [NAME ...]                all that are installed, or these
 
-Nobody else may use that gateway and those engines meanwhile. Status 1: a client failed, or counts differ.
-With several gateway processes (``--workers``) there are no percentiles.
+The gateway and the engines must have no other traffic. Status 1: a client failed, or counts differ. Several
+gateway processes (``--workers``) give no percentiles.
 """
 
 import argparse

@@ -1,11 +1,9 @@
 """aiperf, NVIDIA's load client, with a trace in Mooncake's format.
 
-Its time to first token goes from before the request is made, with the connection, to the first event that has
-content (``aiperf/metrics/types/ttft_metric.py``): neither the role alone nor a token without text is one. Its
-totals of ``usage`` are what the server said.
-
-Its worker processes load a tokenizer only by a name that is in the cache of a model hub, not from a folder
-(``aiperf/dataset/generator/parallel_decode.py``). So the folder is shown to it as such a cache.
+Its TTFT goes from before the connection to the first event with content; neither the role alone nor a token
+without text counts (``aiperf/metrics/types/ttft_metric.py``). Its totals of ``usage`` are the server's. Its
+workers load a tokenizer only by a name in the cache of a model hub
+(``aiperf/dataset/generator/parallel_decode.py``), so the folder is shown to it as such a cache.
 """
 
 import json
@@ -25,7 +23,6 @@ CACHED_AS = "local/tokenizer"
 VERSION_CACHED = "0" * 40
 
 BLOCK_TOKENS = 512
-"""Of a hash id in Mooncake's format."""
 
 SESSIONS = 3
 """Conversations that take turns: each request repeats the blocks of the one before, and adds one."""
@@ -58,19 +55,19 @@ class Aiperf:
 
     def read(self, folder: Path) -> Report:
         """Read the exported profile."""
-        told = Document(folder / FOLDER / REPORT)
-        completed = told.count("completed_request_count", "avg")
+        document = Document(folder / FOLDER / REPORT)
+        completed = document.count("completed_request_count", "avg")
         ttft = "time_to_first_token"
-        failed = round(told.count("request_count", "avg")) - completed
+        failed = round(document.count("request_count", "avg")) - completed
         return Report(
             completed=completed,
             failed=max(failed, 0),
-            ttft_s=told.seconds(ttft, "avg", unit_s=1e-3),
-            ttft_p50_s=told.seconds(ttft, "p50", unit_s=1e-3),
-            ttft_p90_s=told.seconds(ttft, "p90", unit_s=1e-3),
-            prompt_tokens=told.count("total_usage_prompt_tokens", "avg"),
-            cached_tokens=told.count("total_usage_prompt_cache_read_tokens", "avg"),
-            output_tokens=told.count("total_usage_completion_tokens", "avg"),
+            ttft_s=document.seconds(ttft, "avg", unit_s=1e-3),
+            ttft_p50_s=document.seconds(ttft, "p50", unit_s=1e-3),
+            ttft_p90_s=document.seconds(ttft, "p90", unit_s=1e-3),
+            prompt_tokens=document.count("total_usage_prompt_tokens", "avg"),
+            cached_tokens=document.count("total_usage_prompt_cache_read_tokens", "avg"),
+            output_tokens=document.count("total_usage_completion_tokens", "avg"),
         )
 
 
@@ -86,9 +83,10 @@ def _cache(tokenizer: Path, hub: Path) -> None:
 
 
 def trace_rows(load: Load) -> list[dict[str, object]]:
-    """Return a trace: conversations that grow by a block each turn, as agents' do.
+    """Return a trace of conversations that grow by a block each turn.
 
-    A hash id has always the same length, so the tail of each prompt, shorter than a block, has its own.
+    A hash id always has the same length, so the tail of each prompt, shorter than a block, has an id of its
+    own.
     """
     rows: list[dict[str, object]] = []
     for number in range(load.requests):

@@ -1,9 +1,7 @@
-"""What is asked of a load client, and what it says when it is done.
+"""Interface of a load client: a program in an environment of its own that writes a report into a folder.
 
-A client is a program in a virtual environment of its own: it is run with a command line, writes a report into
-a folder, and that report is read. How it measures the time to first token is said in the module of each; all
-of them begin before the request leaves and end when a piece of the answer was read, so all of them count the
-way there and back and their own time, which the gateway cannot see.
+Each module says how its client measures TTFT. All begin before the request leaves and end when a piece of the
+answer was read, so they include the network and their own time, which the gateway cannot see.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +16,15 @@ class ReportUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What every client sends: streamed completions, of which some prompts begin alike.
+    """Streamed completions, some with a common start.
 
     Attributes:
         url: Of the gateway, without a path.
-        model: Name of the model.
-        tokenizer: Folder of its tokenizer.
-        requests: How many.
-        concurrency: At a time, where a client has a closed loop.
-        rate_per_s: Requests per second, where it has an open one.
-        prompt_tokens: Length of a prompt, about.
-        shared_tokens: How much of it others have, too, where a client can do that.
-        output_tokens: Length of an answer.
-        seed: Of the prompts.
+        tokenizer: Folder.
+        concurrency: Requests at a time, for clients with a closed loop.
+        rate_per_s: For clients with an open loop.
+        prompt_tokens: Length, about.
+        shared_tokens: Common part of it, if the client can do that.
     """
 
     url: str
@@ -47,18 +41,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a client says.
+    """Counts and times of a client's report; None if it does not tell.
 
     Attributes:
-        completed: Requests.
-        failed: Requests.
-        ttft_s: Mean time to first token.
-        ttft_p50_s: Its median; None if the client does not say it, or rounds it.
-        ttft_p90_s: Likewise the 90th percentile.
-        prompt_tokens: As the server reported them to the client; None if the client does not tell.
-        cached_tokens: Likewise those of them that were cached.
-        output_tokens: Likewise those that were generated.
-        unfinished: Requests that it began and whose end it did not wait for; nothing of them is in the rest.
+        ttft_s: Mean.
+        ttft_p50_s: None also if the client rounds it, like ``ttft_p90_s``.
+        prompt_tokens: As the server reported them, like ``cached_tokens`` and ``output_tokens``.
+        unfinished: Requests whose end it did not wait for; they count nowhere else.
     """
 
     completed: int
@@ -74,14 +63,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """How a client is installed.
+    """Installation of a client.
 
     Attributes:
-        folder: Name of its virtual environment; empty: it is part of this project's own.
-        program: What is run, in the ``bin`` of that environment.
-        module: In this project's own, what must be there to be imported; empty: the program alone says it.
-        python: Oldest version of Python that it runs on, and newest.
-        steps: What pip is told, one list of requirements after the other.
+        folder: Name of its virtual environment; empty for this project's own.
+        program: In the ``bin`` of that environment.
+        module: Importable in this project's environment if installed; empty: the program tells.
+        python: Oldest and newest supported version.
+        steps: Lists of requirements for pip, one after the other.
     """
 
     folder: str
@@ -96,31 +85,21 @@ class Client(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called, on the command line and in tables."""
+        """Name on the command line and in tables."""
 
     @property
     def install(self) -> Install:
-        """How it is installed."""
+        """Its installation."""
 
     @property
     def variables(self) -> Mapping[str, str]:
         """Environment variables that it wants."""
 
     def command(self, program: Path, load: Load, folder: Path) -> list[str]:
-        """Return its command line; files that it reads are written into the folder.
-
-        Args:
-            program: What is run.
-            load: What it is to send.
-            folder: Where its report goes.
-        """
+        """Return its command line; write files that it reads, and later its report, into ``folder``."""
 
     def read(self, folder: Path) -> Report:
-        """Read what it wrote.
-
-        Raises:
-            ReportUnreadable: It did not, or something else.
-        """
+        """Read its report; `ReportUnreadable` if there is none, or something else."""
 
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

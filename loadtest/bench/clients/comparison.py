@@ -1,7 +1,7 @@
-"""One client beside the gateway and the engines: what each says of the same requests.
+"""Counts of one client, the gateway and the engines for the same requests.
 
-Two times to first token agree if they differ by at most 5 %, or by 5 ms: the client counts the way there and
-back, its connections and its own processor time, too, and on a busy machine that is what differs.
+Two TTFTs agree if they differ by at most 5 %, or by 5 ms: the client also counts the network, its connections
+and its own CPU.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,7 @@ AGREE_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was said.
-
-    Attributes:
-        client: Its name.
-        report: What it said.
-        counted: What the gateway said.
-        engines: What the engines said.
-    """
+    """Reports of a client, the gateway and the engines."""
 
     client: str
     report: Report
@@ -37,10 +30,7 @@ class Comparison:
 
     @property
     def disagreements(self) -> list[str]:
-        """What client and gateway say differently, in words.
-
-        What became of a request whose end the client did not wait for only the gateway knows.
-        """
+        """Return differences between client and gateway, in words; unfinished requests are excused."""
         report, counted = self.report, self.counted
         found = []
         if not 0 <= counted.completed - report.completed <= report.unfinished:
@@ -60,7 +50,7 @@ class Comparison:
 
     @property
     def engine_disagreements(self) -> list[str]:
-        """What engines and gateway say differently, in words; who else uses the engines is in theirs."""
+        """Differences between engines and gateway, in words; engines count other users, too."""
         counted, engines = self.counted, self.engines
         return [
             f"{what}: the engines say {theirs}, the gateway {ours}"
@@ -73,7 +63,7 @@ class Comparison:
 
     @property
     def ttft_agrees(self) -> bool:
-        """Whether the mean times to first token do."""
+        """True if the mean times to first token agree."""
         theirs_s, ours_s = self.report.ttft_s, self.counted.ttft_s
         if theirs_s is None or ours_s is None:
             return False
@@ -111,5 +101,7 @@ def _times(theirs_s: float | None, ours_s: float | None) -> str:
 
 
 def _counts(*counts: int | None) -> str:
-    said = [count for count in counts if count is not None]
-    return str(said[0]) if len(set(said)) == 1 else " / ".join("-" if n is None else str(n) for n in counts)
+    reported = [count for count in counts if count is not None]
+    if len(set(reported)) == 1:
+        return str(reported[0])
+    return " / ".join("-" if n is None else str(n) for n in counts)

@@ -8,14 +8,7 @@ from loadtest.bench.clients.client import ReportUnreadable
 
 
 class Document:
-    """A JSON document.
-
-    Args:
-        path: Where it is.
-
-    Raises:
-        ReportUnreadable: It is not there, or no JSON.
-    """
+    """A JSON document; each method raises `ReportUnreadable` if the file or the value is not as expected."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,11 +18,7 @@ class Document:
             raise ReportUnreadable(f"{path.name}: {error}") from error
 
     def at(self, *keys: str | int) -> Any:
-        """Return what is at a path.
-
-        Raises:
-            ReportUnreadable: Nothing is.
-        """
+        """Return the value at a path."""
         value = self._value
         for key in keys:
             try:
@@ -39,24 +28,12 @@ class Document:
         return value
 
     def seconds(self, *keys: str | int, unit_s: float = 1.0) -> float | None:
-        """Return a time; None where the client has none, as of no request.
-
-        Args:
-            keys: Its path.
-            unit_s: In which it is told, seconds.
-
-        Raises:
-            ReportUnreadable: It is no number.
-        """
+        """Return a time in seconds from one in units of ``unit_s``; None where the client has none."""
         value = self.at(*keys)
         return None if value is None else self._number(value, keys) * unit_s
 
     def count(self, *keys: str | int) -> int:
-        """Return a whole number.
-
-        Raises:
-            ReportUnreadable: It is no number.
-        """
+        """Return a whole number."""
         return round(self._number(self.at(*keys), keys))
 
     def _number(self, value: Any, keys: tuple[str | int, ...]) -> float:

@@ -1,7 +1,7 @@
-"""What vLLM engines count of prompts: the third witness, beside client and gateway.
+"""Counters of vLLM engines: the third witness, beside client and gateway.
 
-``vllm:prefix_cache_queries_total`` and ``vllm:prefix_cache_hits_total`` are in tokens; the first counts every
-token of a prompt once (vLLM: ``v1/core/kv_cache_manager.py``). They are all requests', whoever sent them.
+``vllm:prefix_cache_queries_total`` and ``vllm:prefix_cache_hits_total`` are in tokens of all requests; the
+first counts every prompt token once (vLLM: ``v1/core/kv_cache_manager.py``).
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,14 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class EngineTokens:
-    """Counters of all engines together.
-
-    Attributes:
-        prompt_tokens: For which the prefix cache was asked.
-        cached_tokens: That it had.
-    """
+    """Sums over all engines: tokens looked up in the prefix cache, and found."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
 
     @classmethod
     def of(cls, urls: Sequence[str]) -> Self:
-        """Read them.
-
-        Raises:
-            httpx.HTTPError: An engine does not answer.
-        """
+        """Read them; `httpx.HTTPError` if an engine does not answer."""
         names = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0}
         for url in urls:
             answer = httpx.get(f"{url}/metrics", timeout=TIMEOUT_S, trust_env=False)

@@ -1,4 +1,4 @@
-"""Which load clients there are."""
+"""List of load clients."""
 
 from loadtest.bench.clients.aiperf import Aiperf
 from loadtest.bench.clients.client import Client

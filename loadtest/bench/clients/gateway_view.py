@@ -1,12 +1,7 @@
-"""What a gateway counted of the requests of one client.
+"""Counts of a gateway for the requests of one client: ``mark``, run the client, ``since(mark)``.
 
-    mark ── the client runs ── since(mark)
-
-Sums come from ``/metrics`` of the admin API, as they would on a dashboard: requests, tokens, and the mean of
-the histogram ``cacheway_ttft_seconds``. A histogram says no percentiles, so the times of the single requests
-come from ``GET /decisions`` there, which keeps the newest ones of one process.
-
-Nobody else may use the gateway meanwhile.
+Sums come from ``/metrics`` of the admin API, percentiles of ``GET /decisions`` there, which keeps the newest
+ones of one process. The gateway must have no other traffic.
 """
 
 import statistics
@@ -26,13 +21,12 @@ GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/m
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment.
+    """State at a moment.
 
     Attributes:
         sums: Of the metrics, by name.
         completed: Requests that generated something and completed.
-        failed: Those that did not complete.
-        left: Those whose client left.
+        left: Requests whose client left.
         cursor: The newest decision.
     """
 
@@ -45,18 +39,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What happened since.
+    """Changes since a mark.
 
     Attributes:
         completed: Requests that generated something and completed.
-        failed: Those that did not complete.
-        left: Those whose client left, as some do at the end of their time.
+        left: Requests whose client left, as some do at the end of their time.
         ttft_s: Mean of the histogram; None if nothing was streamed.
-        ttft_p50_s: Median of the single requests; None if the gateway keeps fewer.
-        ttft_p90_s: Likewise the 90th percentile.
-        prompt_tokens: As engines reported them.
-        cached_tokens: Likewise.
-        output_tokens: Likewise.
+        ttft_p50_s: Of single requests; None if the gateway keeps fewer, like ``ttft_p90_s``.
+        prompt_tokens: As engines reported them, like ``cached_tokens`` and ``output_tokens``.
     """
 
     completed: int
@@ -71,11 +61,7 @@ class Counted:
 
 
 class GatewayView:
-    """A gateway, looked at from outside. A context manager.
-
-    Args:
-        admin_url: Of its admin API.
-    """
+    """Observer of a gateway at ``admin_url``; a context manager. Methods raise `httpx.HTTPError`."""
 
     def __init__(self, admin_url: str) -> None:
         self._admin = httpx.Client(base_url=admin_url, trust_env=False, timeout=TIMEOUT_S)
@@ -87,19 +73,11 @@ class GatewayView:
         self._admin.close()
 
     def worker_urls(self) -> list[str]:
-        """Return where its workers are.
-
-        Raises:
-            httpx.HTTPError: The admin API does not answer so.
-        """
+        """Return the URLs of its workers."""
         return [worker["url"] for worker in _json(self._admin, "/workers")["workers"]]
 
     def mark(self) -> Mark:
-        """Look at it.
-
-        Raises:
-            httpx.HTTPError: It does not answer.
-        """
+        """Read the present state."""
         answer = self._admin.get("/metrics")
         answer.raise_for_status()
         sums: dict[str, float] = {}
@@ -118,11 +96,7 @@ class GatewayView:
         return Mark(sums, completed, failed, left, cursor)
 
     def since(self, mark: Mark) -> Counted:
-        """Say what happened since a moment.
-
-        Raises:
-            httpx.HTTPError: It does not answer.
-        """
+        """Return the changes since a mark."""
         now = self.mark()
 
         def grown(name: str) -> float:

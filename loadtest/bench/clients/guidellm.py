@@ -1,9 +1,8 @@
 """guidellm, vLLM's own load client.
 
-Its time to first token goes from the first byte of the request that it writes, so without the connection, to
-the first event that has text (``guidellm/backends/openai/http.py``): a token without text, half of a
-character for example, is not its first. It asks for usage with every event, and counts from that. On a busy
-machine it sometimes ends without its last request, though that is answered.
+Its TTFT goes from the first byte of the request, so without the connection, to the first event with text
+(``guidellm/backends/openai/http.py``): half of a character is not its first. It counts from the usage of
+every event. On a busy machine it sometimes ends without its last request, though that is answered.
 """
 
 from collections.abc import Mapping
@@ -43,18 +42,18 @@ class Guidellm:
 
     def read(self, folder: Path) -> Report:
         """Read the first benchmark of its JSON."""
-        told = Document(folder / REPORT)
+        document = Document(folder / REPORT)
         metrics = ("benchmarks", 0, "metrics")
         ttft = (*metrics, "time_to_first_token_ms", "successful")
-        completed = told.at("benchmarks", 0, "requests", "successful")
+        completed = document.at("benchmarks", 0, "requests", "successful")
         return Report(
-            completed=told.count(*metrics, "request_totals", "successful"),
-            failed=told.count(*metrics, "request_totals", "errored"),
-            ttft_s=told.seconds(*ttft, "mean", unit_s=1e-3),
-            ttft_p50_s=told.seconds(*ttft, "median", unit_s=1e-3),
-            ttft_p90_s=told.seconds(*ttft, "percentiles", "p90", unit_s=1e-3),
-            prompt_tokens=told.count(*metrics, "prompt_token_count", "successful", "total_sum"),
+            completed=document.count(*metrics, "request_totals", "successful"),
+            failed=document.count(*metrics, "request_totals", "errored"),
+            ttft_s=document.seconds(*ttft, "mean", unit_s=1e-3),
+            ttft_p50_s=document.seconds(*ttft, "median", unit_s=1e-3),
+            ttft_p90_s=document.seconds(*ttft, "percentiles", "p90", unit_s=1e-3),
+            prompt_tokens=document.count(*metrics, "prompt_token_count", "successful", "total_sum"),
             cached_tokens=sum(request.get("cached_tokens") or 0 for request in completed),
-            output_tokens=told.count(*metrics, "output_token_count", "successful", "total_sum"),
-            unfinished=told.count("benchmarks", 0, "scheduler_state", "processing_requests"),
+            output_tokens=document.count(*metrics, "output_token_count", "successful", "total_sum"),
+            unfinished=document.count("benchmarks", 0, "scheduler_state", "processing_requests"),
         )

@@ -1,8 +1,8 @@
 """inference-perf, the load client of the Kubernetes community.
 
-Its time to first token goes from before the request is made, with the connection, to the first event that has
-text, for requests with more than one such event (``inference_perf/reportgen/base.py``). It has a worker
-process that sends, and a configuration file; JSON is YAML, too. Offline it takes a folder for a tokenizer.
+Its TTFT goes from before the connection to the first event with text, for requests with more than one
+(``inference_perf/reportgen/base.py``). It reads a YAML configuration, so JSON, too, and offline a folder as
+tokenizer.
 """
 
 import json
@@ -43,18 +43,18 @@ class InferencePerf:
 
     def read(self, folder: Path) -> Report:
         """Read its summary."""
-        told = Document(folder / FOLDER / REPORT)
+        document = Document(folder / FOLDER / REPORT)
         ttft = ("successes", "latency", "time_to_first_token")
         tokens = ("successes", "prompt_tokens")
         return Report(
-            completed=told.count("successes", "count"),
-            failed=told.count("failures", "count"),
-            ttft_s=told.seconds(*ttft, "mean"),
-            ttft_p50_s=told.seconds(*ttft, "median"),
-            ttft_p90_s=told.seconds(*ttft, "p90"),
-            prompt_tokens=told.count(*tokens, "total"),
-            cached_tokens=told.count(*tokens, "cached"),
-            output_tokens=told.count("successes", "output_tokens", "total"),
+            completed=document.count("successes", "count"),
+            failed=document.count("failures", "count"),
+            ttft_s=document.seconds(*ttft, "mean"),
+            ttft_p50_s=document.seconds(*ttft, "median"),
+            ttft_p90_s=document.seconds(*ttft, "p90"),
+            prompt_tokens=document.count(*tokens, "total"),
+            cached_tokens=document.count(*tokens, "cached"),
+            output_tokens=document.count("successes", "output_tokens", "total"),
         )
 
 

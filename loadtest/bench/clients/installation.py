@@ -1,11 +1,11 @@
-"""Where clients are installed, and how.
+"""Installation of clients.
 
-~/.cache/cacheway/engines/clients/       or in the folder that CACHEWAY_ENGINES names
-|-- guidellm/, aiperf/, infperf/         a virtual environment each: they want other versions of the same
-`-- aiperf.installed                     written last, so an install that broke off is none
+    ~/.cache/cacheway/engines/clients/       or in the folder that CACHEWAY_ENGINES names
+    |-- guidellm/, aiperf/, infperf/         a virtual environment each: their requirements conflict
+    `-- aiperf.installed                     written last, so an interrupted install counts as none
 
-0.8 to 1.5 GB each, and three to seven minutes. `vllm bench` comes with vLLM (`loadtest.vllm`), locust and the
-OpenAI SDK with this project. Packages are pip's business: it takes them from where it is configured to.
+0.8 to 1.5 GB and three to seven minutes each. `vllm bench` comes with vLLM (`loadtest.vllm`), locust and the
+OpenAI SDK with this project.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ from loadtest.vllm import EnginesHome
 HOW_TO_INSTALL = "python -m loadtest.bench.clients install"
 
 PROJECT = Path(sys.executable).parent
-"""Where the programs of this project's own environment are."""
+"""Folder of programs of this project's own environment."""
 
 
 class InstallFailed(Exception):
@@ -30,11 +30,7 @@ class InstallFailed(Exception):
 
 
 class Installation:
-    """The clients of this machine.
-
-    Args:
-        home: Where engines live, and clients beside them.
-    """
+    """Clients of this machine, in a folder beside the engines in ``home``."""
 
     def __init__(self, home: EnginesHome) -> None:
         self._home = home
@@ -51,14 +47,9 @@ class Installation:
         return program if whole else None
 
     def install(self, client: Client, told: Callable[[str], None] = print) -> None:
-        """Install it, unless it is there; each step may be repeated.
+        """Install a client unless it is there, with progress lines to ``told``.
 
-        Args:
-            client: Which.
-            told: Is told what happens, a line each.
-
-        Raises:
-            InstallFailed: It cannot be.
+        `InstallFailed` if that fails.
         """
         install = client.install
         if self.program(client) is not None:
@@ -102,12 +93,12 @@ def _python(install: Install) -> str:
 
 
 def _runs(python: str) -> bool:
-    """Whether there is an interpreter behind a name: pyenv has shims for versions that it does not use."""
+    """True if there is an interpreter behind a name: pyenv has shims for versions that it does not use."""
     return subprocess.run((python, "-c", ""), capture_output=True, check=False).returncode == 0  # noqa: S603
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()[-8:]
-        raise InstallFailed("\n".join((f"failed: {' '.join(command)}", *said)))
+        output = (done.stderr or done.stdout).strip().splitlines()[-8:]
+        raise InstallFailed("\n".join((f"failed: {' '.join(command)}", *output)))

@@ -1,8 +1,7 @@
 """locust with our own users (`loadtest.locustfile`): people who chat, two of them.
 
-Its row ``TTFT`` goes from before the request is made, with the connection, to the first content, read by
-gevent and requests in the same process that makes the load. Its percentiles are rounded to two digits, so
-only means are compared.
+Its row ``TTFT`` goes from before the connection to the first content, read by gevent and requests in the
+process that makes the load. It rounds percentiles to two digits, so only means are compared.
 """
 
 import csv

@@ -1,7 +1,6 @@
-"""The OpenAI SDK, asynchronous, many streams at a time.
+"""The OpenAI SDK, asynchronous, many streams at a time (`loadtest.bench.clients.sdk_streams`).
 
-Its time to first token goes from before ``create`` is called, with the connection, to the first chunk with
-content; the program is `loadtest.bench.clients.sdk_streams`.
+Its TTFT goes from before ``create``, so with the connection, to the first chunk with content.
 """
 
 from collections.abc import Mapping
@@ -34,14 +33,14 @@ class OpenAiSdk:
 
     def read(self, folder: Path) -> Report:
         """Read what the program wrote."""
-        told = Document(folder / REPORT)
+        document = Document(folder / REPORT)
         return Report(
-            completed=told.count("completed"),
-            failed=told.count("failed"),
-            ttft_s=told.seconds("ttft_s", "mean"),
-            ttft_p50_s=told.seconds("ttft_s", "p50"),
-            ttft_p90_s=told.seconds("ttft_s", "p90"),
-            prompt_tokens=told.count("prompt_tokens"),
-            cached_tokens=told.count("cached_tokens"),
-            output_tokens=told.count("output_tokens"),
+            completed=document.count("completed"),
+            failed=document.count("failed"),
+            ttft_s=document.seconds("ttft_s", "mean"),
+            ttft_p50_s=document.seconds("ttft_s", "p50"),
+            ttft_p90_s=document.seconds("ttft_s", "p90"),
+            prompt_tokens=document.count("prompt_tokens"),
+            cached_tokens=document.count("cached_tokens"),
+            output_tokens=document.count("output_tokens"),
         )

@@ -24,15 +24,9 @@ class ClientFailed(Exception):
 async def run(
     client: Client, program: Path, load: Load, gateway: GatewayView, folder: Path, timeout_s: float
 ) -> Comparison:
-    """Run it, and compare what was said.
+    """Run a client and compare its counts with the gateway's and the engines'.
 
-    Args:
-        client: Which.
-        program: Its program.
-        load: What it is to send.
-        gateway: Through which; nobody else uses it meanwhile.
-        folder: Of its own, for its report and its log; it is there.
-        timeout_s: Longest it may take.
+    Its report and its log go to ``folder``, which exists and is empty.
 
     Raises:
         ClientFailed: It ended with an error, without a report, or not in time.

@@ -1,9 +1,8 @@
-"""Streams with the OpenAI SDK, and what they took; a program that needs the SDK alone.
+"""Streams with the OpenAI SDK, and their times; a program that needs the SDK alone.
 
-python loadtest/bench/clients/sdk_streams.py --url http://127.0.0.1:30000 --model tiny --concurrency 64
+    python loadtest/bench/clients/sdk_streams.py --url http://127.0.0.1:30000 --model tiny --concurrency 64
 
-Requests are made by as many loops as there may be at a time. Each is a chat whose start all share, and whose
-end nobody else has.
+One loop per concurrent request sends chats with a common start and an end of their own.
 """
 
 import argparse
@@ -24,15 +23,11 @@ from openai.types import CompletionUsage
 
 @dataclass(slots=True)
 class Seen:
-    """What came of the requests.
+    """Results of the requests.
 
     Attributes:
         ttft_s: To the first content, of each that completed and had any.
-        errors: In words.
-        completed: Requests that ended with their usage.
-        prompt_tokens: Of those, as reported.
-        cached_tokens: Likewise.
-        output_tokens: Likewise.
+        completed: Requests that ended with their usage, to which the token counts belong.
     """
 
     ttft_s: list[float] = field(default_factory=list)
@@ -136,11 +131,11 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="a file [standard output]")
     options = parser.parse_args()
     seen = asyncio.run(run(options))
-    told = json.dumps(seen.told(), indent=1)
+    report = json.dumps(seen.told(), indent=1)
     if options.report:
-        options.report.write_text(told)
+        options.report.write_text(report)
     else:
-        print(told)
+        print(report)
     return 1 if seen.errors else 0
 
 

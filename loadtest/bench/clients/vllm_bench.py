@@ -1,9 +1,8 @@
 """``vllm bench serve``, which comes with vLLM.
 
-Its time to first token goes from before the request is made (so with the connection, which aiohttp opens when
-none is idle) to the first event that has choices: the role, which vLLM sends with the first token
-(``vllm/benchmarks/lib/endpoint_request_func.py``). It has prompt and output tokens from ``usage``, and does
-not look at cached ones.
+Its TTFT goes from before the request, with a new connection if none is idle, to the first event with choices:
+the role, which vLLM sends with the first token (``vllm/benchmarks/lib/endpoint_request_func.py``). It reads
+prompt and output tokens from ``usage``, and no cached ones.
 """
 
 from collections.abc import Mapping
@@ -38,13 +37,13 @@ class VllmBench:
 
     def read(self, folder: Path) -> Report:
         """Read the saved result."""
-        told = Document(folder / REPORT)
+        document = Document(folder / REPORT)
         return Report(
-            completed=told.count("completed"),
-            failed=told.count("failed"),
-            ttft_s=told.seconds("mean_ttft_ms", unit_s=1e-3),
-            ttft_p50_s=told.seconds("p50_ttft_ms", unit_s=1e-3),
-            ttft_p90_s=told.seconds("p90_ttft_ms", unit_s=1e-3),
-            prompt_tokens=told.count("total_input_tokens"),
-            output_tokens=told.count("total_output_tokens"),
+            completed=document.count("completed"),
+            failed=document.count("failed"),
+            ttft_s=document.seconds("mean_ttft_ms", unit_s=1e-3),
+            ttft_p50_s=document.seconds("p50_ttft_ms", unit_s=1e-3),
+            ttft_p90_s=document.seconds("p90_ttft_ms", unit_s=1e-3),
+            prompt_tokens=document.count("total_input_tokens"),
+            output_tokens=document.count("total_output_tokens"),
         )

@@ -1,15 +1,14 @@
-"""Judge Cacheway beside cache-aware routers on sockets, and write what was seen.
+"""Compare Cacheway with cache-aware routers on sockets, and write the page.
 
     python -m loadtest.bench.fleet                                            all of it, 55 minutes
     python -m loadtest.bench.fleet --parts agents --repetitions 2             some of it
-    python -m loadtest.bench.fleet --report-only                              the page of what was measured
+    python -m loadtest.bench.fleet --report-only                              the page of existing results
 
-Results are kept as they come. Runs that the results already have for the same sources are left out, so the
-bench can be interrupted and started again, part by part. All routers of a repetition get the same requests,
-and repetitions begin with another router each, so that noise that comes and goes does not always meet the
-same one. Several runs are under way at the same time, each with a fleet, a load and a router of its own: at
-this speed one of them keeps a core busy for a tenth of the time, and whether the machine kept up is part of
-each result (`loadtest.bench.fleet.results`).
+Runs whose results exist for the same sources are left out, so the bench can be interrupted and resumed. All
+routers of a repetition get the same requests; repetitions begin with another router each, against drifting
+noise. Several runs proceed at the same time, each with a fleet, a load and a router of its own: one keeps a
+core busy for a tenth of the time, and each result says whether the machine kept up
+(`loadtest.bench.fleet.results`).
 """
 
 import argparse
@@ -72,11 +71,7 @@ def main(arguments: Sequence[str] | None = None, shared: Path = SHARED) -> int:
 
 
 def write(path: Path, folder: Path) -> None:
-    """Write the page beside the folder, and the chart into it, of the revision measured last.
-
-    Raises:
-        OSError: They cannot be written, or nothing was measured.
-    """
+    """Write the page beside the folder, and the chart into it, of the newest revision; raise `OSError`."""
     outcomes = read(path)
     if not outcomes:
         raise OSError(f"{path} has no results")
@@ -128,12 +123,7 @@ def _traces(folder: Path) -> Traces | None:
 
 
 def _install(routers: Sequence[str], script: Path, console: Console) -> None:
-    """Install the peers that are missing.
-
-    Raises:
-        OSError: There is no script.
-        subprocess.CalledProcessError: It failed.
-    """
+    """Install missing peers; `OSError` or `CalledProcessError` if that fails."""
     missing = [
         PARTS[router] for router in BINARIES if router in routers and not (HOME / BINARIES[router]).is_file()
     ]
@@ -144,11 +134,9 @@ def _install(routers: Sequence[str], script: Path, console: Console) -> None:
 
 
 async def _measure(options: argparse.Namespace, traces: Traces, path: Path, console: Console) -> None:
-    """Run what is planned and not there yet.
+    """Run what is planned and has no result.
 
-    Raises:
-        ChildFailed: Cacheway does not come up.
-        OSError: Results cannot be written.
+    `ChildFailed` if Cacheway does not come up, `OSError` from the file.
     """
     pace, now = Pace(options.seconds, options.speed), present().decisions
     done = {

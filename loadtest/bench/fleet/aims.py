@@ -1,8 +1,7 @@
-"""What Cacheway is to reach beside other routers, judged cell by cell.
+"""Aims of Cacheway beside other routers, judged cell by cell.
 
-Ratios and differences are of two routers in one repetition, which had the same requests; then their mean
-over the repetitions is judged. The best peer of a figure is the one with the better mean of it in that
-cell.
+Ratios and differences are taken between two routers in one repetition, then averaged. The best peer of a
+figure is the one with the best mean of it in that cell.
 """
 
 import statistics
@@ -40,15 +39,7 @@ def hit_ratio(outcome: Outcome) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One aim in one cell.
-
-    Attributes:
-        aim: In words.
-        rival: Whom it is compared with.
-        seen: What was measured.
-        limit: What was to be reached.
-        answer: Whether it was.
-    """
+    """One aim in one cell: the measured figure, its limit, and whether it holds."""
 
     aim: str
     rival: str
@@ -58,12 +49,7 @@ class Verdict:
 
 
 class CellRuns:
-    """The valid runs of one cell.
-
-    Args:
-        cell: Which one.
-        outcomes: Of any cells; the others are left out.
-    """
+    """Valid runs of one cell; ``outcomes`` may hold those of others."""
 
     def __init__(self, cell: Cell, outcomes: Iterable[Outcome]) -> None:
         self.cell = cell

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS = 1_500_000, 600_000, 300_000
-"""Of each worker's cache. Eight ample ones hold what 48 agents work on; of tight ones not even that."""
+"""Of each worker's cache. Eight ample ones hold the working set of 48 agents, tight ones do not."""
 
 USERS = (24, 48, 96)
 REPLICA_USERS = 48
@@ -14,7 +14,7 @@ PREFILL_TOKENS_PER_S = 6000.0
 
 
 class Part(StrEnum):
-    """What is run on its own."""
+    """Part that can be run on its own."""
 
     AGENTS = "agents"
     REPLICAS = "replicas"
@@ -22,7 +22,7 @@ class Part(StrEnum):
 
 
 class Router(StrEnum):
-    """Who takes part."""
+    """Routers of the comparison."""
 
     CACHEWAY = "cacheway"
     NO_QUEUE = "cacheway-no-queue"
@@ -38,10 +38,9 @@ class Cell:
     """One load on one fleet.
 
     Attributes:
-        part: Where it belongs.
         users: Agents at work; 0 for conversations.
         cache_tokens: Of each worker.
-        replicas: How many copies of the router there are.
+        replicas: Copies of the router.
     """
 
     part: Part
@@ -62,7 +61,7 @@ class Cell:
 
     @property
     def routers(self) -> tuple[Router, ...]:
-        """Who takes part; the queue is judged where one replica serves 48 agents."""
+        """Routers in this cell; the queue is judged where one replica serves 48 agents."""
         judged = self.part is Part.AGENTS and self.users == REPLICA_USERS
         ours = (Router.CACHEWAY, Router.NO_QUEUE) if judged else (Router.CACHEWAY,)
         return (*ours, *PEERS)

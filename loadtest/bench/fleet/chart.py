@@ -1,6 +1,6 @@
-"""The chart: mean and P90 TTFT in every cell, one bar for each router, with 95 % intervals.
+"""Chart of mean and P90 TTFT in every cell, one bar for each router, with 95 % intervals.
 
-Colours are Okabe and Ito's, which people with any colour vision tell apart.
+Colours are Okabe and Ito's, for any colour vision.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,7 @@ BAR = 0.2
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Draw all cells that were measured.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Draw all cells that were measured; `OSError` if the file cannot be written."""
     cells = [runs for cell in CELLS if (runs := CellRuns(cell, outcomes)).all]
     canvas = Canvas(figsize=(WIDTH_IN, ROW_IN * len(cells) + 1.8), dpi=DPI, layout="constrained")
     panels = canvas.subplots(1, 2, sharey=True)

@@ -9,7 +9,7 @@ from loadtest.student import mean_95
 
 
 class Answer(StrEnum):
-    """Whether an aim was reached."""
+    """True if an aim was reached."""
 
     YES = "yes"
     NO = "no"
@@ -18,14 +18,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and its 95 % interval; endless where there is one measurement only.
-
-    Attributes:
-        mean: Of the measurements.
-        low: Lower end.
-        high: Upper end.
-        count: How many measurements.
-    """
+    """A mean and its 95 % interval; infinite for a single measurement."""
 
     mean: float
     low: float

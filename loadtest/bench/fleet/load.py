@@ -1,9 +1,8 @@
-"""The load: agents in a closed loop or conversations as they arrived, through replicas of a router.
+"""Agents in a closed loop or conversations as they arrived, through replicas of a router.
 
-A child of the benchmarks (`loadtest.bench.child`). It gets a `FleetLoad`, reads the trace, says ``true``,
-waits for the ports of the router, sends, and says a `FleetLoadReport` at the end. Replicas take turns. An
-agent that has done its session begins the next; after `FleetLoad.seconds` of trace time nothing new is sent,
-and answers under way are waited for.
+A child (`loadtest.bench.child`): it gets a `FleetLoad`, reads the trace, says ``true``, waits for the ports
+of the router, sends to replicas in turn, and says a `FleetLoadReport` at the end. An agent that has done its
+session begins the next; after `FleetLoad.seconds` of trace time it only waits for answers under way.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ ANSWER_TIMEOUT_S = 120.0
 
 
 class FleetLoad(msgspec.Struct, frozen=True):
-    """What to send.
+    """Load of one run.
 
     Attributes:
         work: Path of a file with the `Work`, in MessagePack.
@@ -52,12 +51,10 @@ class FleetLoad(msgspec.Struct, frozen=True):
 
 
 class FleetLoadReport(msgspec.Struct, frozen=True):
-    """What came back; times in trace seconds.
+    """Results; times in trace seconds.
 
     Attributes:
-        ttft_s: Of each request that was answered.
-        problems: What was wrong with the others, and how often.
-        ideal_hit_ratio: What one endless cache would have reused.
+        ideal_hit_ratio: Of one infinite cache.
         late_s: Mean time from when a request was due to when it was sent.
         wall_s: Real time of all.
         cpu_s: CPU of the load generator in that time.

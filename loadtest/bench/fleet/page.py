@@ -32,13 +32,7 @@ than {LATE_RATIO_MAX:.0%} of the mean TTFT. Several runs share the machine; each
 
 
 def markdown(outcomes: Sequence[Outcome], machine: Machine, folder: str) -> str:
-    """Write the page.
-
-    Args:
-        outcomes: Of one revision.
-        machine: What they were measured on.
-        folder: Name of the folder with chart and results, beside the page.
-    """
+    """Write the page of one revision; ``folder`` beside it holds chart and results."""
     cells = [runs for cell in CELLS if (runs := CellRuns(cell, outcomes)).all]
     sections = [
         "# Cacheway beside cache-aware routers, on sockets",

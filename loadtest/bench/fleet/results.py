@@ -1,4 +1,4 @@
-"""What was measured: one JSON line for each run, so that a bench may be run part by part."""
+"""Results: one JSON line for each run, so that a bench may be run part by part."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,28 +15,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One router in one cell, once. Times are in trace seconds unless they say otherwise.
 
     Attributes:
-        cell: Its key.
-        router: Its key.
         repetition: From 0; all routers of a repetition get the same requests.
-        revision: Fingerprint of the decision code that was measured (`loadtest.unchanged.revision`).
-        date: Day, ISO 8601.
+        revision: Fingerprint of the measured decision code (`loadtest.unchanged.revision`).
         seconds: Trace time in which requests were sent.
         speed: Trace seconds in a second.
-        requests: That were answered.
-        failed: All others.
         hit_ratio: Cached prompt tokens over all.
-        ideal_hit_ratio: What one endless cache would have reused.
-        ttft_mean_s: Time to first token.
-        ttft_p50_s: Likewise.
-        ttft_p90_s: Likewise.
-        ttft_p99_s: Likewise.
+        ideal_hit_ratio: Of one infinite cache.
         imbalance: Prefill time of the busiest worker over the mean.
         late_s: Mean delay of a request or a first token by the bench itself, the greater of both.
         busy_ratio: Share of the machine's CPU time that was not idle.
-        wall_s: Real seconds of load.
-        router_cpu_s: CPU of the router, real seconds.
-        load_cpu_s: CPU of the load generator.
-        worker_cpu_s: CPU of the workers.
+        wall_s: Real seconds, like the CPU times.
     """
 
     cell: str
@@ -64,31 +52,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """False if a request failed, or if the bench itself was too slow to judge a router.
+        """False if a request failed, or the bench delayed requests or first tokens by over 5 % of mean TTFT.
 
-        That is if the bench delayed requests or first tokens by more than 5 % of the mean TTFT: its processes
-        share the cores with the router, so what delays the router delays them.
+        Its processes share the cores with the router, so what delays the router delays them.
         """
         late = self.late_s > LATE_RATIO_MAX * self.ttft_mean_s
         return not self.failed and self.requests > 0 and not late
 
 
 def append(path: Path, outcome: Outcome) -> None:
-    """Add one line.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Add one line; `OSError` if that fails."""
     with path.open("ab") as file:
         file.write(msgspec.json.encode(outcome) + b"\n")
 
 
 def read(path: Path) -> list[Outcome]:
-    """Read all lines; none if there is no file. A line that was cut off is taken away.
+    """Read all lines and remove one that was cut off; none without a file.
 
-    Raises:
-        OSError: It cannot be read or written.
-        msgspec.DecodeError: It is not one of ours.
+    Raises `OSError` or `DecodeError`.
     """
     return [msgspec.json.decode(line, type=Outcome) for line in whole_lines(path)]
 

@@ -1,8 +1,7 @@
-"""Starts routers as their users do, each replica a process tree that is gone afterwards.
+"""Start routers as their users do, each replica a process tree that is gone afterwards.
 
-Cacheway runs with its defaults; one replica starts a Valkey of its own, several share one. The Rust routers
-run with the cache-aware policy and share nothing, since they have nothing to share. A router is ready when
-it answers and knows all workers.
+Cacheway has its defaults; one replica starts a Valkey of its own, several share one. The Rust routers run
+with the cache-aware policy and share nothing. A router is ready when it answers and knows all workers.
 """
 
 import asyncio
@@ -31,11 +30,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Routers:
-    """Replicas of one router that are ready.
-
-    Attributes:
-        ports: Where they serve, on 127.0.0.1.
-    """
+    """Ready replicas of one router, by their ports on 127.0.0.1."""
 
     ports: list[int]
     _pids: list[int]
@@ -49,16 +44,9 @@ class Routers:
 async def routers_started(
     router: Router, workers: Sequence[int], replicas: int, folder: Path
 ) -> AsyncIterator[Routers]:
-    """Start the replicas of a router in front of workers.
+    """Start replicas of a router in front of workers.
 
-    Args:
-        router: Which one.
-        workers: Ports of the workers.
-        replicas: How many copies.
-        folder: Where their logs go.
-
-    Raises:
-        ChildFailed: A replica does not come up, or does not find all workers.
+    `ChildFailed` if one fails or does not find all workers.
     """
     urls = [f"http://127.0.0.1:{port}" for port in workers]
     async with AsyncExitStack() as stack:
@@ -93,11 +81,7 @@ def _child(
 
 
 async def _knows_all(child: Child, port: int, workers: int) -> None:
-    """Wait until a router lists all workers.
-
-    Raises:
-        ChildFailed: It does not in time.
-    """
+    """Wait until a router lists all workers; `ChildFailed` if it does not in time."""
     with contextlib.suppress(TimeoutError):
         async with (
             asyncio.timeout(KNOWN_TIMEOUT_S),

@@ -20,28 +20,19 @@ from loadtest.unchanged.revision import present
 
 WORKERS = 8
 WINDOW_STEP_S = 300.0
-"""How much later in the trace the conversations of the next repetition begin."""
+"""Shift in the trace between the conversations of two repetitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long and how fast a run is.
-
-    Attributes:
-        seconds: Trace time in which requests are sent.
-        speed: Trace seconds in a second.
-    """
+    """Length of a run in trace seconds, and trace seconds in a second."""
 
     seconds: float
     speed: float
 
 
 async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: Traces) -> Outcome:
-    """Run one router in one cell once.
-
-    Raises:
-        ChildFailed: Something does not come up, or ends before it should.
-    """
+    """Run one router in one cell once; `ChildFailed` if a process does not come up, or ends early."""
     worker_plan = WorkerPlan(WORKERS, cell.cache_tokens, PREFILL_TOKENS_PER_S, pace.speed)
     work = traces.encoded_work(cell.users, repetition + 1, repetition * WINDOW_STEP_S, pace.seconds)
     async with AsyncExitStack() as stack:

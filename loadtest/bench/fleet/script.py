@@ -1,8 +1,8 @@
-"""What is sent: recorded agents or conversations, as texts of the right length.
+"""Recorded agents or conversations as texts of the right length.
 
-An id of a block becomes the same text each time, 4 characters a token, so that equal prefixes of ids are
-equal prefixes of text. Blocks of agents have 64 tokens and their ids mean something inside a session only;
-blocks of conversations have 512 tokens and are shared by all.
+An id of a block becomes the same text each time, 4 characters a token, so equal prefixes of ids are equal
+prefixes of text. Blocks of agents have 64 tokens and ids of one session; blocks of conversations have 512
+tokens and are shared by all.
 """
 
 import random
@@ -37,8 +37,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     Attributes:
         wait_s: Pause after the predecessor's answer (agents), or time of arrival (conversations).
-        block_ids: Of its prompt.
-        output_tokens: That it asks for, before the bound of the load.
+        output_tokens: Before the bound of the load.
     """
 
     wait_s: float
@@ -67,24 +66,14 @@ class _Recording(msgspec.Struct):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """All that one run may send.
-
-    Attributes:
-        sessions: Of agents; the last one is begun first.
-        arrivals: Of conversations, by their times.
-    """
+    """Requests that one run may send: sessions of agents, the last one first, or arrivals by their times."""
 
     sessions: list[Session]
     arrivals: list[Ask]
 
 
 class Traces:
-    """The recorded traffic, read once for all runs.
-
-    Args:
-        agents: File of agents' sessions.
-        conversation: File of conversations.
-    """
+    """Recorded traffic, read once for all runs."""
 
     def __init__(self, agents: Path, conversation: Path) -> None:
         self._agents = agents
@@ -102,12 +91,12 @@ class Traces:
         return self._encoded[key]
 
     def work(self, users: int, seed: int, start_s: float, seconds: float) -> Work:
-        """Draw what one run sends.
+        """Draw the requests of one run.
 
         Args:
             users: Agents at work at the same time; 0 for conversations.
             seed: Of the order of the sessions.
-            start_s: Where the window of conversations begins in the trace.
+            start_s: Start of the window of conversations in the trace.
             seconds: Trace time in which requests are sent.
 
         Raises:
@@ -124,12 +113,7 @@ class Traces:
 
 
 def read_sessions(path: Path) -> list[Session]:
-    """Read agents' sessions.
-
-    Raises:
-        TraceError: The file cannot be read.
-        msgspec.DecodeError: A line is not a session.
-    """
+    """Read agents' sessions; `TraceError` for an unreadable file, `DecodeError` for another kind of line."""
     decoder = msgspec.json.Decoder(_Recording)
     sessions = []
     with opened_trace(path) as lines:
@@ -150,8 +134,7 @@ def read_sessions(path: Path) -> list[Session]:
 def read_arrivals(path: Path, start_s: float, seconds: float) -> list[Ask]:
     """Read the conversations that arrive in a window, their times counted from its start.
 
-    Raises:
-        TraceError: The file cannot be read.
+    May raise `TraceError`.
     """
     return [
         Ask(row.arrival_s - start_s, row.block_ids, row.output_tokens)
@@ -161,12 +144,7 @@ def read_arrivals(path: Path, start_s: float, seconds: float) -> list[Ask]:
 
 
 class Texts:
-    """The texts of blocks, made when first asked for.
-
-    Args:
-        scope: Equal ids of two scopes have different texts.
-        block_tokens: Length of a block.
-    """
+    """Texts of blocks, made when first asked for; equal ids of two scopes have different texts."""
 
     _pool = ""
 

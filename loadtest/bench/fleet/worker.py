@@ -1,8 +1,7 @@
 """Workers with a real block cache and a prefill queue, cheap enough to share two cores with a router.
 
-A child of the benchmarks (`loadtest.bench.child`). It gets a `WorkerPlan`, says the ports that it serves, and
-when its input ends a `WorkerReport` for each worker. A worker prefills one request at a time, in the order
-they came:
+A child (`loadtest.bench.child`): it gets a `WorkerPlan`, says its ports, and when its input ends a
+`WorkerReport` for each worker.
 
     arrival ──> FIFO queue ──> match in the LRU cache, prefill ──> touch all blocks ──> decode: 4 chunks
 
@@ -47,15 +46,13 @@ _ANSWERS = {
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
-    """What workers there are.
+    """Workers of one run; times in trace time.
 
     Attributes:
-        workers: How many.
-        cache_tokens: Of each worker's prefix cache.
-        prefill_tokens_per_s: Of each worker, in trace time.
+        cache_tokens: Of each worker, like ``prefill_tokens_per_s``.
         speed: Trace seconds in a second.
-        fixed_s: Part of a prefill that does not depend on its length, in trace time.
-        token_s: Decode time of one token, in trace time.
+        fixed_s: Part of a prefill that does not depend on its length.
+        token_s: Decode time of one token.
     """
 
     workers: int
@@ -67,14 +64,10 @@ class WorkerPlan(msgspec.Struct, frozen=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True):
-    """What one worker did.
+    """Counts of one worker's finished prefills; times in trace time.
 
     Attributes:
-        requests: Prefills that ended.
-        prompt_tokens: Of these.
-        cached_tokens: Of these, reused.
-        busy_s: Prefill time, in trace time.
-        late_s: Sum over the prefills of how late the first token was sent after it was due, in trace time.
+        late_s: Sum of the delays of first tokens after they were due.
     """
 
     requests: int
@@ -107,11 +100,7 @@ def block_keys(prompt: str) -> list[bytes]:
 
 
 class BlockCache:
-    """A prefix cache that evicts the block used longest ago.
-
-    Args:
-        blocks_max: How many blocks it holds.
-    """
+    """Prefix cache of ``blocks_max`` blocks that evicts the one used longest ago."""
 
     def __init__(self, blocks_max: int) -> None:
         self._blocks_max = blocks_max
@@ -192,8 +181,6 @@ class MockWorker:
 
 
 class _Exchange:
-    """One request and its answer."""
-
     def __init__(self, worker: MockWorker, transport: asyncio.WriteTransport, request: _Request) -> None:
         self._worker, self._transport, self._request = worker, transport, request
         prompt = "".join(message.content for message in request.messages)
@@ -253,8 +240,6 @@ def _head(kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
 
 
 class _Connection(MockConnection):
-    """One connection of a router."""
-
     def __init__(self, worker: MockWorker) -> None:
         super().__init__()
         self._worker = worker

@@ -1,13 +1,11 @@
-"""Measure cacheway beside other routers, and write what was seen.
+"""Measure cacheway beside other routers, and write the report.
 
     python -m loadtest.bench.peers                                     all of it, 35 minutes
     python -m loadtest.bench.peers --workloads W1 W5 --reps 1        some of it
     python -m loadtest.bench.peers --report-only results.jsonl         the report of a former run
 
-A run is made of rounds. In each round every peer is started twice: for W1 to W6, and for W7, so that
-its memory is of W7 alone. Rounds begin with another peer each, so that noise that comes and goes does
-not always meet the same one. Results are kept as they come: an interrupted run leaves them, and no
-process.
+Each round starts every peer twice: for W1 to W6, and for W7, so that its memory is of W7 alone. Rounds begin
+with another peer each, against drifting noise. An interrupted run leaves its results, and no process.
 """
 
 import argparse
@@ -59,11 +57,7 @@ def main(arguments: Sequence[str] | None = None, kit: Kit | None = None) -> int:
 
 
 def write(results: Results, folder: Path) -> None:
-    """Write the report and the chart.
-
-    Raises:
-        OSError: They cannot be written.
-    """
+    """Write the report and the chart; `OSError` if that fails."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "peers.md").write_text(markdown(results))
     draw(results, folder / "peers.png")
@@ -112,12 +106,7 @@ def visits(
 
 
 def _measure(kit: Kit, options: argparse.Namespace, console: Console) -> Results:
-    """Install what is missing, run all rounds, and return what was measured.
-
-    Raises:
-        KitFailed: The kit cannot be installed or run, or cacheway does not come up.
-        OSError: Results cannot be written.
-    """
+    """Install what is missing, run all rounds, and return the results; may raise `KitFailed` or `OSError`."""
     # Ratios are to cacheway, so it is always there.
     peers = [peer.key for peer in PEERS if peer.key in (CACHEWAY, *options.peers)]
     workloads = [workload for workload in WORKLOADS if workload.key in options.workloads]

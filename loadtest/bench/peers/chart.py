@@ -1,9 +1,7 @@
-"""The chart: small multiples, one panel for each workload, one bar for each router.
+"""Small multiples, one panel for each workload, one bar for each router.
 
-Bars begin at zero, so that their lengths compare. Every panel has a scale of its own, and all have the
-same order of routers, so that the eye finds a router again. Whiskers reach from the least to the most
-of the rounds. Colours are Okabe and Ito's, which people with any colour vision tell apart, and differ
-in brightness as well.
+Bars begin at zero, every panel has its own scale, all have the same order of routers. Whiskers reach from the
+least to the most of the rounds. Colours are Okabe and Ito's, for any colour vision and in greys.
 """
 
 from pathlib import Path
@@ -33,15 +31,7 @@ WIDTH_IN, PANEL_IN, DPI = 10.0, 2.45, 180
 
 
 def draw(results: Results, path: Path) -> None:
-    """Draw all workloads that were measured.
-
-    Args:
-        results: What was measured.
-        path: A PNG file, written anew.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Draw all measured workloads into a PNG file; `OSError` if it cannot be written."""
     shown = [workload for workload in WORKLOADS if results.measured(workload.key)]
     lines = max(1, -(-len(shown) // COLUMNS))
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9, "text.color": INK}):

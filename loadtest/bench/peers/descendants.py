@@ -1,8 +1,7 @@
-"""The processes below another one, which end when it has.
+"""End of the processes below another one, once it has ended.
 
-A program that is told to end may forget what it has just started. Its descendants are held by file
-descriptors (pidfd_open(2)) from before it is told, so that an id which another process gets meanwhile
-is nobody's mistake.
+A program that is told to end may forget a child that it has just started. File descriptors (pidfd_open(2))
+hold its descendants from before, so that a reused process id harms no other process.
 """
 
 import contextlib
@@ -15,10 +14,9 @@ from loadtest.bench.process_tree import tree_of
 
 @contextlib.contextmanager
 def descendants_ended(pid: int) -> Iterator[None]:
-    """Kill, behind the block, what was below a process before the block and is still there.
+    """Kill, behind the block, the processes that were below ``pid`` before it.
 
-    Args:
-        pid: A process that has not been waited for.
+    ``pid`` must not be reaped yet.
     """
     with contextlib.ExitStack() as stack:
         for descendant in tree_of(pid)[1:]:

@@ -1,7 +1,7 @@
-"""Who takes part, and in which workloads.
+"""Peers and workloads of the comparison.
 
-Keys are those of the benchmark kit, but for cacheway's own. `DIRECT` is no router: the load generator
-talks to one mock engine, which shows what of a latency is the machine's.
+Keys are those of the benchmark kit, but for cacheway's own. `DIRECT` is no router: the load generator talks
+to one mock engine, which shows the machine's own latency.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ DIRECT = "direct"
 
 
 class Kind(Enum):
-    """What a router knows when it chooses a worker; the value is what the chart calls it."""
+    """Knowledge of a router when it chooses a worker; the value is the chart's name for it."""
 
     OURS = "cacheway: cache-aware, shared state"
     PLAIN = "nginx: looks at nothing"
@@ -25,12 +25,11 @@ class Peer:
     """One router in one mode.
 
     Attributes:
-        key: What the kit and the results call it.
-        name: What people call it.
-        package: What its version is of.
-        kind: What it knows.
-        part: The part of the kit's installation that it needs; empty for none.
-        binary: What that part installs, below ``BENCH_HOME`` unless it is absolute.
+        key: In the kit and the results.
+        package: Its version counts.
+        kind: Of knowledge about caches.
+        part: Needed part of the kit's installation; empty for none.
+        binary: Installed by that part, below ``BENCH_HOME`` unless it is absolute.
     """
 
     key: str
@@ -68,7 +67,7 @@ def keys(*kinds: Kind) -> tuple[str, ...]:
 
 
 class Figure(Enum):
-    """What a workload is about; the value is its unit, as tables and the chart write it."""
+    """Subject of a workload; the value is its unit, as tables and the chart write it."""
 
     CPU_PER_REQUEST = "CPU µs/request"
     CPU_PER_CHUNK = "CPU µs/chunk"
@@ -81,10 +80,9 @@ class Workload:
     """One load.
 
     Attributes:
-        key: What the issue, the kit and the results call it.
-        title: What it is.
-        figure: What it is about.
-        fill: A workload that comes before it in the same process, measured as well; empty for none.
+        key: In the issue, the kit and the results.
+        figure: Its subject.
+        fill: Workload before it in the same process, measured as well; empty for none.
     """
 
     key: str

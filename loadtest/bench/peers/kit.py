@@ -1,15 +1,13 @@
-"""The router benchmark kit: what it needs, and one visit to one peer.
+"""The router benchmark kit: installation, and one visit to one peer.
 
-The kit is a folder beside the repository that is never written to. What it builds and installs goes
-to ``BENCH_HOME``. It starts mock engines and one router, pins the router to one CPU and the rest to
-another, runs workloads, and writes one JSON line for each repetition:
+The kit is a read-only folder beside the repository; it builds into ``BENCH_HOME``. It pins a router to one
+CPU and the rest to another, runs workloads, and writes one JSON line for each repetition:
 
     visit ──> bench.py ──> mock, lg        on one CPU
                  │   └───> a router        on another, with all its children
                  └─ a JSON line for each repetition ──> `Repetition`
 
-bench.py ends all that it started when it gets SIGTERM, and `ChildProcess` sends it that even if we
-are killed.
+On SIGTERM bench.py ends all that it started; `ChildProcess` sends it even if we are killed.
 """
 
 import asyncio
@@ -49,8 +47,6 @@ class KitFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Latencies:
-    """Times of one kind in a line of bench.py."""
-
     p50: float
     p99: float
 
@@ -74,13 +70,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """The kit and its home.
-
-    Attributes:
-        folder: Where the kit is.
-        home: Where it installs to, ``BENCH_HOME``.
-        ports: What it and the routers listen on, at 127.0.0.1.
-    """
+    """The kit in ``folder``, its installation in ``home``, and the ports that it and the routers use."""
 
     folder: Path
     home: Path
@@ -88,12 +78,12 @@ class Kit:
 
     @property
     def present(self) -> bool:
-        """Whether there is a kit at all."""
+        """True if there is a kit."""
         return (self.folder / "bench.py").is_file()
 
     @property
     def log(self) -> Path:
-        """What bench.py said at the last visit."""
+        """Output of bench.py at the last visit."""
         return self.home / "run" / "bench.log"
 
     def missing(self, peers: Sequence[str]) -> list[str]:
@@ -106,22 +96,14 @@ class Kit:
         return parts
 
     def install(self, parts: Sequence[str]) -> None:
-        """Install parts; what it does is seen on the terminal.
-
-        Raises:
-            KitFailed: It did not work.
-        """
+        """Install parts, with output on the terminal; `KitFailed` if that fails."""
         command = [str(self.folder / "install_peers.sh"), *parts]
         done = subprocess.run(command, env=self._environment(), check=False)  # noqa: S603 - the kit's own
         if done.returncode:
             raise KitFailed(f"installing {', '.join(parts)} failed; what it says above is the reason")
 
     def versions(self, peers: Sequence[str]) -> dict[str, str]:
-        """Version of every one of these peers, by package.
-
-        Raises:
-            KitFailed: One of them is not installed as it should be.
-        """
+        """Return the versions of these peers, by package; `KitFailed` if one is not installed properly."""
         found = {}
         for peer in PEERS:
             if peer.key in peers and peer.package not in found:
@@ -152,15 +134,9 @@ class Kit:
     ) -> None:
         """Start a peer, run each workload once, end the peer.
 
-        Args:
-            peer: Its key.
-            workloads: Their keys, in this order.
-            round_number: For the repetitions.
-            seconds: Length of a workload that has no length of its own.
-            keep: Gets every repetition as it comes. None for a peer that does not come up: `log` says why.
-
-        Raises:
-            KitFailed: There are not two CPUs, somebody has the ports, or the kit itself failed.
+        ``seconds`` holds for workloads without a length of their own. ``keep`` gets every repetition as it
+        comes, and None for a peer that does not come up: `log` says why. `KitFailed` if there are not two
+        CPUs, the ports are in use, or the kit itself failed.
         """
         cpus = sorted(os.sched_getaffinity(0))
         if len(cpus) < 2:
@@ -205,17 +181,14 @@ class Kit:
 
 
 def cacheway_command() -> list[str]:
-    """How users start a gateway: defaults everywhere, metrics, request logs and the embedded Valkey included.
-
-    Only the end is not theirs: nobody waits for a load balancer to notice.
-    """
+    """Return the command of a gateway with its defaults, but for the delay at its end."""
     engines = [f"http://127.0.0.1:{port}" for port in ENGINE_PORTS]
     command = [sys.executable, "-m", "router", "serve", "--host", "127.0.0.1", "--port", str(ROUTER_PORT)]
     return [*command, "--worker-urls", *engines, "--shutdown-delay-secs", "0"]
 
 
 def _refuse_taken(ports: Sequence[int]) -> None:
-    """Whoever else listens would be measured in the router's place."""
+    """Refuse ports in use: the other listener would be measured in the router's place."""
     for port in ports:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
             raise KitFailed(f"port {port} of 127.0.0.1 is taken; end what listens there")

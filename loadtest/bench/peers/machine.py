@@ -1,4 +1,4 @@
-"""What a run ran on: hardware and software, and nothing that tells whose machine it is."""
+"""Hardware and software of a run, without the identity of the machine."""
 
 import os
 import platform
@@ -12,14 +12,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Hardware, kernel and interpreter.
-
-    Attributes:
-        cpu: Model name, as the kernel tells it.
-        cpus: How many of them there are.
-        kernel: Name and major and minor version.
-        python: Implementation and version of the interpreter that runs cacheway.
-    """
+    """Hardware, kernel and the interpreter that runs cacheway."""
 
     cpu: str
     cpus: int
@@ -57,21 +50,14 @@ def cacheway_version(folder: Path) -> str:
 def package_version(python: Path, package: str) -> str:
     """Version of a package in another virtual environment.
 
-    Raises:
-        OSError: There is no such interpreter.
-        subprocess.CalledProcessError: The package is not there.
+    `OSError` or `CalledProcessError` if there is none.
     """
     program = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     return _said(str(python), "-c", program, package)
 
 
 def nginx_version(binary: Path) -> str:
-    """Version of an nginx, which says "nginx version: nginx/1.22.1" on standard error.
-
-    Raises:
-        OSError: There is none.
-        subprocess.CalledProcessError: It is none.
-    """
+    """Version of nginx from its standard error; `OSError` or `CalledProcessError` if it is none."""
     return _said(str(binary), "-v").rpartition("/")[2]
 
 

@@ -1,8 +1,7 @@
-"""What cacheway promised to cost, judged by the medians of one run.
+"""Promises about the cost of cacheway, judged by the medians of one run.
 
-A promise is about a figure of cacheway and a limit. The limit is a number, or a factor times the figure
-of the best of some peers in the same run. With a peer missing the best of the others is taken, which
-the report shows; with all of them missing the promise is not judged.
+The limit of a figure is a number, or a factor times the figure of the best of some peers in the same run;
+without any of these peers the promise is not judged.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ class Promise:
     """One promise.
 
     Attributes:
-        workload: Key of the workload.
         rivals: Kinds of peers whose cheapest sets the limit; empty if the limit is a number.
         rival: The same in words.
         factor: Limit in units of that peer's figure, or the limit itself.
@@ -50,14 +48,13 @@ PROMISES = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a promise was kept.
+    """Judgement of a promise.
 
     Attributes:
-        promise: Which one.
         seen: Cacheway's figure.
         rival: Key of the peer that sets the limit; None if the limit is a number.
         limit: The most that the median may be.
-        failed: Requests that failed with cacheway in this workload: with any, no promise is kept.
+        failed: Failed requests with cacheway in this workload: with any, no promise is kept.
     """
 
     promise: Promise
@@ -73,7 +70,7 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """Whether the median is within the limit and nothing failed."""
+        """True if the median is within the limit and nothing failed."""
         return self.seen.median <= self.limit and not self.failed
 
 

@@ -103,8 +103,6 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _workload(results: Results, workload: Workload) -> str:
-    """One row for each peer, the cheapest first."""
-
     def order(key: str) -> float:
         figure = results.figure(key, workload)
         return figure.median if figure else math.inf
@@ -119,7 +117,7 @@ def _workload(results: Results, workload: Workload) -> str:
 
 
 def _columns(results: Results, workload: Workload) -> list[_Column]:
-    """What the workload is about with its spread, then medians of what else is worth knowing."""
+    """The workload's figure with its spread, then medians of other figures."""
 
     def median(head: str, take: Callable[[Repetition], float | None], key: str = workload.key) -> _Column:
         return head, lambda peer: _median(results.spread(peer, key, take))

@@ -1,10 +1,9 @@
-"""What was measured: repetitions, kept as JSON lines behind one line about the run.
+"""Repetitions, kept as JSON lines behind one line about the run.
 
     {"run": {...}}                                    `Run`
     {"peer": "nginx", "workload": "W1", ...}          `Repetition`, one for each round, peer and workload
 
-A repetition in which a request failed says nothing about cost, since a failure may be cheap: it is
-counted, and gives no figure. Ratios and differences are of figures of the same run.
+A repetition with a failed request gives no figure, since a failure may be cheap.
 """
 
 import statistics
@@ -21,15 +20,7 @@ from loadtest.bench.peers.machine import Machine
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a run was made.
-
-    Attributes:
-        date: Day it began, ISO 8601.
-        machine: What it ran on.
-        versions: Version of every router by the name of its package.
-        rounds: How often every peer was started and measured.
-        seconds: Length of one repetition of W1 to W4.
-    """
+    """Conditions of a run; ``seconds`` is the length of one repetition of W1 to W4."""
 
     date: str
     machine: Machine
@@ -43,19 +34,13 @@ class Repetition:
     """One workload against one peer, once. CPU is of its whole process tree, user and system.
 
     Attributes:
-        peer: Its key.
-        workload: Its key.
-        round_number: Which round of the run, from 0.
-        completed: Requests that were answered with 200, streams to their end.
+        completed: Requests answered with 200, streams to their end.
         failed: All others.
-        cpu_us_per_request: CPU over ``completed``.
-        cpu_us_per_chunk: The same over streamed chunks; None without streams.
+        cpu_us_per_chunk: Per streamed chunk; None without streams.
         per_s: Completed requests per second.
         p50_ms: Latency of a whole request.
-        p99_ms: Likewise.
         chunk_p50_ms: From the engine's send to the client's receive of a chunk; None without streams.
-        chunk_p99_ms: Likewise.
-        rss_mib: Resident memory of the process tree at the end.
+        rss_mib: Of the process tree at the end.
     """
 
     peer: str
@@ -84,8 +69,8 @@ class Spread:
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Self | None:
         """Summarise what is there; None if nothing is."""
-        known = [value for value in values if value is not None]
-        return cls(statistics.median(known), min(known), max(known)) if known else None
+        present = [value for value in values if value is not None]
+        return cls(statistics.median(present), min(present), max(present)) if present else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +79,7 @@ class _FirstLine:
 
 
 class Results:
-    """The repetitions of one run.
-
-    Args:
-        run: How it was made.
-        repetitions: In any order.
-    """
+    """Repetitions of one run, in any order."""
 
     def __init__(self, run: Run, repetitions: Iterable[Repetition]) -> None:
         self.run = run
@@ -110,11 +90,11 @@ class Results:
             )
 
     def measured(self, workload: str) -> bool:
-        """Whether any peer has a figure for it."""
+        """True if any peer has a figure for it."""
         return any(key == workload and self._sound(peer, key) for peer, key in self._all)
 
     def took_part(self, peer: str, workload: str) -> bool:
-        """Whether the peer came up for it, whatever then happened."""
+        """True if the peer came up for it."""
         return (peer, workload) in self._all
 
     def failed(self, peer: str, workload: str) -> int:
@@ -153,31 +133,18 @@ class Results:
 
 
 def begin(path: Path, run: Run) -> None:
-    """Write the first line of a new file.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write the first line of a new file; `OSError` if that fails."""
     path.write_bytes(msgspec.json.encode(_FirstLine(run)) + b"\n")
 
 
 def append(path: Path, repetition: Repetition) -> None:
-    """Add one repetition, so that a run which is ended early keeps what it has.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Add one repetition; `OSError` if that fails."""
     with path.open("ab") as file:
         file.write(msgspec.json.encode(repetition) + b"\n")
 
 
 def read(path: Path) -> Results:
-    """Read a file again.
-
-    Raises:
-        OSError: It cannot be read.
-        msgspec.DecodeError: It is not one of ours.
-    """
+    """Read a file again; `OSError`, or `msgspec.DecodeError` for another kind of file."""
     first, *rest = path.read_bytes().splitlines() or [b""]
     run = msgspec.json.decode(first, type=_FirstLine).run
     return Results(run, (msgspec.json.decode(line, type=Repetition) for line in rest))

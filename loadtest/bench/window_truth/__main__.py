@@ -1,20 +1,18 @@
-"""The table of window-safe lengths: ``python -m loadtest.bench.window_truth``.
+"""The table of window-safe lengths: ``python -m loadtest.bench.window_truth`` (docs/window-truth.md).
 
-For each kind of tiny model a real vLLM is started (`loadtest.vllm`), a gateway with one worker before it, and
-a script of requests is sent through, one at a time; token-id prompts, so gateway and engine mean the same
-blocks. What was predicted and what the engine reports as ``cached_tokens`` make the table
-(docs/window-truth.md).
+For each kind of tiny model a real vLLM (`loadtest.vllm`) behind a gateway gets a script of token-id prompts,
+one at a time. The table compares predictions with the engine's ``cached_tokens``.
 
     --requests N --seed S        how many, and which
     --kinds qwen3 gemma3 ...     models [all three]
-    --kv-blocks N                a small cache: what was kept goes again
+    --kv-blocks N                a small cache, which evicts
     --events                     with KV events: the gateway knows what is decoded, and what goes
-    --engine URL                 an engine that runs already, for one kind; its cache must be empty
-    --record FOLDER              keep what the engine answered, for tests without engines (`records`)
+    --engine URL                 a running engine with an empty cache, for one kind
+    --record FOLDER              keep the engine's answers, for tests without engines (`records`)
 
-It fails if the gateway is wrong by more than a block on average or promises too much for more than 1 % of
-the requests, as far as they can be foretold: not from a small cache, and on a model with full attention
-only with KV events where prompts come back to answers.
+It fails if the gateway is wrong by more than a block on average or promises too much for more than 1 % of the
+requests, where they are predictable: not from a small cache, and on a model with full attention only with KV
+events where prompts come back to answers.
 """
 
 import argparse
@@ -39,7 +37,7 @@ from loadtest.bench.window_truth.judges import (
 from loadtest.bench.window_truth.records import Record, write
 from loadtest.bench.window_truth.script import Script
 from loadtest.bench.window_truth.table import lines, markdown
-from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.processes import ChildFailed, GatewayChild
 from loadtest.vllm import EngineFailed, VllmServer, VllmSettings
 
 STEP_TOKENS = 256
@@ -111,13 +109,10 @@ async def gateway(engine_url: str, kind: str, folder: Path, *, events: bool) -> 
     }
     config = folder / "gateway.yaml"
     config.write_text(json.dumps(settings))
-    port = free_port()
-    arguments = ["serve", "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
-    arguments += ["--worker-urls", engine_url, "--log-level", "warning"]
-    async with Child("gateway", arguments, folder) as child:
-        url = f"http://127.0.0.1:{port}"
-        await child.wait_for_answer(f"{url}/readiness")
-        yield url
+    flags = ["--config", str(config), "--worker-urls", engine_url, "--log-level", "warning"]
+    async with GatewayChild("gateway", flags, folder) as child:
+        await child.wait_until_ready()
+        yield child.url
 
 
 def _told(line: str) -> None:

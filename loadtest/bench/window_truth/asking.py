@@ -1,7 +1,6 @@
-"""Sends a script through a gateway to an engine, and brings back what was foretold and what came true.
+"""Send a script through a gateway to an engine, and compare predictions with results.
 
-One request at a time: each finds what the one before has left. The gateway's own predictions are read from
-``GET /decisions`` when all is done: the prefix match, and what of it the engine was expected to reuse.
+One request at a time. The gateway's predictions come from ``GET /decisions`` at the end.
 """
 
 from dataclasses import dataclass
@@ -18,14 +17,7 @@ KEPT_MAX = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What became of one request; all in tokens.
-
-    Attributes:
-        asked: The request.
-        gateway: What the gateway predicted.
-        simulated: What the simulator's model did.
-        cached_tokens: What the engine says it reused.
-    """
+    """Predictions and result for one request, in tokens."""
 
     asked: Asked
     gateway: Predicted
@@ -36,17 +28,9 @@ class Truth:
 async def truths(
     client: httpx.AsyncClient, script: Script, requests: int, simulated: Judge, model: str = "tiny"
 ) -> list[Truth]:
-    """Send requests of a script and compare.
+    """Send up to `KEPT_MAX` requests of a script to a gateway with one worker, and compare.
 
-    Args:
-        client: Of a gateway with one worker, the engine, that nobody else uses.
-        script: Draws the requests.
-        requests: How many, up to `KEPT_MAX`.
-        simulated: The simulator's model of the engine, as empty as the engine is.
-        model: Name of the model in requests.
-
-    Raises:
-        httpx.HTTPError: The gateway or the engine did not answer.
+    ``simulated`` must be as empty as the engine, which has no other traffic. Raises `httpx.HTTPError`.
     """
     assert 0 < requests <= KEPT_MAX
     found: list[tuple[str, Asked, Predicted, int]] = []
@@ -66,20 +50,20 @@ async def truths(
             timeout=TIMEOUT_S,
         )
         answer.raise_for_status()
-        said = answer.json()
-        token_ids = tuple(said["choices"][0]["token_ids"])
+        body = answer.json()
+        token_ids = tuple(body["choices"][0]["token_ids"])
         simulated.answered(asked.prompt, token_ids)
         script.answered(token_ids)
-        details = said["usage"]["prompt_tokens_details"] or {}
+        details = body["usage"]["prompt_tokens_details"] or {}
         found.append((answer.headers["x-request-id"], asked, predicted, details.get("cached_tokens") or 0))
     foretold = await _foretold(client, requests)
     return [Truth(asked, foretold[key], predicted, cached) for key, asked, predicted, cached in found]
 
 
 async def _foretold(client: httpx.AsyncClient, requests: int) -> dict[str, Predicted]:
-    """What the gateway predicted for its latest requests, by request id."""
-    said = (await client.get("/decisions", params={"limit": requests})).raise_for_status().json()
+    """Predictions of the gateway for its latest requests, by request id."""
+    body = (await client.get("/decisions", params={"limit": requests})).raise_for_status().json()
     return {
         decision["request_id"]: Predicted(decision["matched_tokens"], decision["predicted_cached_tokens"])
-        for decision in said["decisions"]
+        for decision in body["decisions"]
     }

@@ -1,11 +1,11 @@
-"""Who says beforehand how much of a prompt an engine reuses.
+"""Predictors of the part of a prompt that an engine reuses.
 
-Each is asked about a prompt and then told that it was answered:
+Each predicts a prompt and is then told that it was answered:
 
-    History     the gateway's own fold: what was placed before, and nothing else
-    Simulated   the engine's KV cache as the simulator models it (`loadtest.engine.kv`): it knows answers, too
+    History     the gateway's own fold of placements, and nothing else
+    Simulated   the engine's KV cache as the simulator models it (`loadtest.engine.kv`); it knows answers, too
 
-`attention_of` and `rules_of` say what both must know of the tiny models (`loadtest.vllm.models`).
+`attention_of` and `rules_of` describe the tiny models (`loadtest.vllm.models`) to both.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,6 @@ from router.gateway.identity import PromptHasher
 WORKER = "engine:1"
 
 BLOCK_TOKENS = 32
-"""Of the engines, and of the gateway before them."""
 
 WINDOW_TOKENS = 64
 SWA_GROUPS = {"qwen3": 0, "gemma3": 5, "mimo_v2": 3}
@@ -28,12 +27,12 @@ SWA_GROUPS = {"qwen3": 0, "gemma3": 5, "mimo_v2": 3}
 
 
 def attention_of(kind: str) -> AttentionProfile:
-    """What a kind of tiny model needs in order to go on."""
+    """Condition under which a kind of tiny model can go on."""
     return AttentionProfile("sliding_window", WINDOW_TOKENS) if SWA_GROUPS[kind] else FULL_ATTENTION
 
 
 def rules_of(kind: str, *, kv_blocks: int, step_tokens: int) -> CacheRules:
-    """The cache of an engine with a kind of tiny model.
+    """Return the cache rules of an engine with a kind of tiny model.
 
     Args:
         kind: Of `SWA_GROUPS`.
@@ -63,12 +62,7 @@ def rules_of(kind: str, *, kv_blocks: int, step_tokens: int) -> CacheRules:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What is expected of one prompt, in tokens.
-
-    Attributes:
-        matched: What is cached of its start, reusable or not.
-        reusable: What of it the engine can go on from.
-    """
+    """Prediction for one prompt: cached tokens of its start, and those from which the engine can go on."""
 
     matched: int
     reusable: int
@@ -78,18 +72,14 @@ class Judge(Protocol):
     """Predicts, and learns what was sent."""
 
     def predict(self, prompt: tuple[int, ...]) -> Predicted:
-        """What an engine would reuse of a prompt if it came now; changes nothing."""
+        """Predicted reuse of a prompt that comes now; changes nothing."""
 
     def answered(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
         """A prompt was sent and answered."""
 
 
 class History:
-    """The gateway's fold, for one worker.
-
-    Args:
-        profile: Of the model.
-    """
+    """The gateway's fold, for one worker."""
 
     def __init__(self, profile: AttentionProfile) -> None:
         self._profile = profile

@@ -1,7 +1,7 @@
-"""What an engine answered to a script, kept so that the rules can be judged where there is no engine.
+"""Reports of an engine on a script, kept so that rules can be judged without an engine.
 
-Prompts need not be kept: the seed of the script draws them again. Answers are drawn, too, in the place of
-the engine's own (`Script.answer`): what counts is only that nobody foresees them.
+The seed of the script draws prompts again, and answers in place of the engine's (`Script.answer`): only that
+they are unforeseen counts.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,7 @@ from loadtest.bench.window_truth.script import Script
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One run.
-
-    Attributes:
-        kind: Of tiny model.
-        seed: Of the script.
-        kv_blocks: Size of the engine's cache.
-        step_tokens: Longest step of its prefill.
-        cached_tokens: What it reused of each prompt.
-    """
+    """One run: its script, the engine's cache size and longest prefill step, and reused tokens per prompt."""
 
     kind: str
     seed: int

@@ -10,8 +10,8 @@ Every kind of history that decides what an engine can reuse:
     continue   an earlier prompt, its answer as the engine gave it, and more
     branch     leaves such a continuation within the answer, or behind it
 
-Token ids are drawn, so nothing is shared by accident. No choice depends on what an engine says: a seed gives
-prompts of the same kinds and lengths whatever they are sent to, and only the ids of answers differ.
+Token ids are drawn, so nothing is shared by accident. No choice depends on the engine: only the ids of
+answers differ between engines.
 """
 
 import random
@@ -45,7 +45,7 @@ ALIGNED_RATIO = 0.25
 """Share of the prompts that are cut to whole blocks: there some rules differ by a block."""
 
 RECENT = 48
-"""How many of the latest prompts, junctions and continuations later requests come back to."""
+"""Number of the latest prompts, junctions and continuations that later requests come back to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Asked:
     """A request.
 
     Attributes:
-        kind: How its prompt relates to earlier ones.
+        kind: Relation of its prompt to earlier ones.
         prompt: Token ids.
-        answer_tokens: Length of the answer that it asks for, exactly.
+        answer_tokens: Exact length of its answer.
     """
 
     kind: Kind
@@ -64,13 +64,11 @@ class Asked:
 
 
 class Script:
-    """Draws requests one after the other; each must be answered before the next is drawn.
+    """Source of requests; each must be answered before the next is drawn.
 
     Args:
-        seed: Of all that is drawn.
-        prompt_tokens_max: Longest prompt.
         block_tokens: The engine's, for prompts of whole blocks.
-        kinds: Which kinds there are beside ``new``.
+        kinds: Beside ``new``.
     """
 
     def __init__(
@@ -122,16 +120,13 @@ class Script:
             self._answered.append(((*asked.prompt, *answer), len(asked.prompt)))
 
     def answer(self) -> tuple[int, ...]:
-        """An answer for the request that was drawn last, where there is no engine to give one.
-
-        As an engine that samples nothing it answers a prompt always alike, however long the answer is.
-        """
+        """Draw an answer for the last request, the same for the same prompt, where there is no engine."""
         assert self._asked is not None
         chance = random.Random(zlib.crc32(array("I", self._asked.prompt).tobytes()))
         return tuple(chance.choices(TOKEN_IDS, k=self._asked.answer_tokens))
 
     def _shared(self, kind: Kind) -> tuple[int, ...] | None:
-        """What the prompt has in common with earlier ones; None if there is nothing of that kind yet."""
+        """Common part of the prompt with earlier ones; None if there is nothing of that kind yet."""
         draw = self._random
         match kind:
             case "new":

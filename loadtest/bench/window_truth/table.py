@@ -5,10 +5,10 @@
 | n | requests |
 | reused | blocks that the engine reused, mean |
 | error | mean absolute error, blocks |
-| over | share of requests for which more was promised than the engine reused |
+| over | share of requests with a prediction above the reuse |
 
-for three predictions: the gateway's window-safe length, its plain prefix match (what a router promises that
-does not know of windows), and the simulator's model of the engine.
+The predictions are the gateway's window-safe length, its plain prefix match (of a router without windows),
+and the simulator's model of the engine.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ from loadtest.study.tables import table
 
 ERROR_BLOCKS_MAX = 1.0
 OVER_RATIO_MAX = 0.01
-"""What is promised of the window-safe length."""
+"""Promised bound for the window-safe length."""
 
 PREDICTIONS: dict[str, Callable[[Truth], int]] = {
     "window-safe": lambda truth: truth.gateway.reusable,
@@ -31,32 +31,20 @@ PREDICTIONS: dict[str, Callable[[Truth], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of one prediction over some requests.
-
-    Attributes:
-        error_blocks: Mean absolute error.
-        over_ratio: Share of the requests of which it promised too much.
-    """
+    """Mean absolute error of one prediction, and the share of requests of which it promised too much."""
 
     error_blocks: float
     over_ratio: float
 
     @property
     def kept(self) -> bool:
-        """Whether that is as good as promised."""
+        """True if that is as good as promised."""
         return self.error_blocks <= ERROR_BLOCKS_MAX and self.over_ratio <= OVER_RATIO_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the table.
-
-    Attributes:
-        name: Which requests.
-        requests: Their number.
-        reused_blocks: That the engine reused, mean.
-        errors: By `PREDICTIONS`.
-    """
+    """A line of the table; ``errors`` by `PREDICTIONS`."""
 
     name: str
     requests: int

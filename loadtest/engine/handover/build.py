@@ -13,14 +13,7 @@ from loadtest.engine.profiles import EngineProfile
 def build_handover(
     settings: HandoverSettings, profile: EngineProfile, worker: Worker, faults: Faults
 ) -> Handover:
-    """Make what takes the legs of requests, not yet listening.
-
-    Args:
-        settings: Its part.
-        profile: The engine.
-        worker: Its scheduler.
-        faults: Those of the engine.
-    """
+    """Make the part of an engine in the hand-over of requests, not yet listening."""
     way = SharedLink(settings.kv_link) if settings.kv_link else Fabric(profile.handover)
     shape = profile.shape
     transfers = Transfers(FaultyWay(way, faults), shape.kv_bytes, profile.prefill.prompt_s, shape.layers)

@@ -1,11 +1,11 @@
-"""How KV gets from one engine to another: over the fabric of a site, or over a link that sites share.
+"""Ways of KV from one engine to another: the fabric of a site, or a link that sites share.
 
-    Fabric      every engine has a connection of its own: how long it takes follows from bytes alone
+    Fabric      every engine has a connection of its own: the time follows from bytes alone
     SharedLink  all transfers of a site share one (`loadtest.engine.link`), which may be slow, or die
     FaultyWay   either of them, with the faults that a test ordered
 
-KV that goes layer by layer begins with its prefill and is *computed* when that ends; KV that is pulled is all
-there when it begins.
+KV that goes layer by layer begins with its prefill and is *computed* when that ends; pulled KV is complete
+when it begins.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _RETRY_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be carried.
+    """KV to carry.
 
     Attributes:
-        n_bytes: All of it.
-        ready_bytes: What is there already.
-        prefill_s: Seconds that the prefill of the rest is expected to take; 0: all is there.
-        layers: Pieces that it is sent in, each when it is computed.
+        n_bytes: In all.
+        ready_bytes: Present already.
+        prefill_s: Expected seconds of prefill for the rest; 0: complete.
+        layers: Pieces, each sent when it is computed.
     """
 
     n_bytes: int
@@ -44,7 +44,7 @@ class Load:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is to be computed any more."""
+        """True if nothing is to be computed any more."""
         return self.ready_bytes >= self.n_bytes
 
 
@@ -55,7 +55,7 @@ class Shipment(Port):
         """Its prefill is over, and took so long. Only for a load that was not whole; comes once."""
 
     def cancel(self) -> None:
-        """Nobody wants it any more; idempotent."""
+        """Give it up; idempotent."""
 
 
 class Carrier(Port):
@@ -66,11 +66,7 @@ class Carrier(Port):
 
 
 class Fabric:
-    """An engine's own connection.
-
-    Args:
-        link: How fast it is.
-    """
+    """An engine's own connection."""
 
     def __init__(self, link: LinkTiming) -> None:
         self._link = link
@@ -101,11 +97,7 @@ class _OnFabric:
 
 
 class SharedLink:
-    """The link of a site, in another process.
-
-    Args:
-        url: Its base URL.
-    """
+    """The link of a site, in another process with this base URL."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -169,12 +161,7 @@ class _OnLink:
 
 
 class FaultyWay:
-    """A way on which transfers may stall or fail, as a test ordered.
-
-    Args:
-        way: Where all others go.
-        faults: Those of the engine.
-    """
+    """A way on which ordered faults may stall transfers or let them fail."""
 
     def __init__(self, way: Carrier, faults: Faults) -> None:
         self._way = way

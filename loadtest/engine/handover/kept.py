@@ -1,12 +1,11 @@
-"""KV that a prefill engine keeps for decode engines to fetch, and those that ask for it.
+"""KV that a prefill engine keeps for decode engines to fetch.
 
     keep ----> kept --asked for: the bytes go--> let go: its blocks may be evicted
                  +----- lease over ------------> let go, counted
                  +<---- the transfer failed: the lease begins again
 
-Kept KV has a name: NIXL's is the request's id, Mooncake's the transfer's. With Mooncake whoever asks waits
-until the prefill is done. With NIXL the bytes are read by block ids at once, so that a wrong name still
-gets them, but nothing is let go.
+The name is the request's id (NIXL) or the transfer's (Mooncake). Mooncake's decode engine waits for the
+prefill. NIXL reads by block ids at once, so a wrong name still gets the bytes, but releases nothing.
 """
 
 import asyncio
@@ -40,15 +39,7 @@ class _Asked:
 
 
 class KeptKv:
-    """The KV that one engine keeps.
-
-    Args:
-        worker: The scheduler, which holds the blocks.
-        transfers: How long KV takes.
-        counters: Where expired leases are counted.
-        lease_s: How long KV waits to be fetched.
-        await_prefill: Whether one may ask before the KV is there.
-    """
+    """KV that one engine keeps for ``lease_s``; ``await_prefill``: a fetch may wait for the KV."""
 
     def __init__(
         self,
@@ -68,7 +59,7 @@ class KeptKv:
         self._asked: dict[str, _Asked] = {}
 
     def state(self) -> Mapping[str, int]:
-        """What is kept, and asked for."""
+        """Counts of kept KV and fetches."""
         return {"kept": len(self._kept), "asked": len(self._asked)}
 
     def keep(self, name: str, job: Job) -> None:
@@ -84,11 +75,11 @@ class KeptKv:
             self._send(name, asked)
 
     def renew(self, name: str) -> None:
-        """Somebody still means to fetch it."""
-        kept = self._kept.get(name)
-        if kept is not None and not kept.lease.cancelled():
-            kept.lease.cancel()
-            kept.lease = self._lease(name)
+        """Extend the lease."""
+        entry = self._kept.get(name)
+        if entry is not None and not entry.lease.cancelled():
+            entry.lease.cancel()
+            entry.lease = self._lease(name)
 
     def ask(self, name: str, tokens: int, kept_tokens: int, answer: Answer) -> None:
         """Answer when the KV of ``tokens`` is where it is wanted, but for ``kept_tokens`` that are there."""
@@ -98,16 +89,16 @@ class KeptKv:
             self._send(name, asked)
 
     def let_go(self, name: str) -> None:
-        """Nobody will fetch it any more; harmless if it is not kept."""
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            kept.lease.cancel()
-            self._release(kept.job)
+        """Release it; harmless if it is not kept."""
+        entry = self._kept.pop(name, None)
+        if entry is not None:
+            entry.lease.cancel()
+            self._release(entry.job)
 
     def close(self) -> None:
         """Forget everything; nobody is told."""
-        for kept in self._kept.values():
-            kept.lease.cancel()
+        for entry in self._kept.values():
+            entry.lease.cancel()
         for asked in self._asked.values():
             if asked.shipment is not None:
                 asked.shipment.cancel()
@@ -127,10 +118,10 @@ class KeptKv:
         self.let_go(name)
 
     def _send(self, name: str, asked: _Asked) -> None:
-        kept = self._kept.get(name)
-        if kept is not None:
+        entry = self._kept.get(name)
+        if entry is not None:
             # Once its bytes are on their way, it is their end that lets it go.
-            kept.lease.cancel()
+            entry.lease.cancel()
         asked.shipment = self._transfers.pull(
             asked.tokens, asked.kept_tokens, lambda problem: self._sent(name, asked, problem)
         )
@@ -141,9 +132,9 @@ class KeptKv:
             self.let_go(name)
             asked.call.answer.send(200, b"{}")
             return
-        kept = self._kept.get(name)
-        if kept is not None:
-            kept.lease = self._lease(name)
+        entry = self._kept.get(name)
+        if entry is not None:
+            entry.lease = self._lease(name)
         asked.call.answer.send(500, problem.encode())
 
     def _given_up(self, name: str, asked: _Asked) -> None:

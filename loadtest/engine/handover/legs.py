@@ -1,12 +1,11 @@
-"""What all hand-over protocols share: the legs of requests, and the port that routes see.
+"""Common parts of all hand-over protocols: the legs of requests, and the port that routes see.
 
 A request that is handed over has a leg at two engines. Each is a job of its engine's scheduler:
 
     prefill   submitted (SGLang: once its decode leg has room) -> held with its KV -> released
     decode    submitted -> has room -> its KV is fetched -> delivered -> tokens
 
-A `Leg` stands between the scheduler and the client: it hears what the scheduler says of the job and
-passes on what the client should hear.
+A `Leg` stands between the scheduler and the client, and passes on what concerns the client.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ class NotFound(TransferFailed):
 
 
 class Outcome(Sink, Port):
-    """Who waits for a request: also hears that its engine failed."""
+    """Receiver of a request's end: also hears that its engine failed."""
 
     def failed(self, job: Job, status: int, message: str) -> None:
         """Nothing more comes of a job; the scheduler does not know it any more."""
@@ -49,7 +48,7 @@ class Worker(Port):
         """The KV of a decode job is there."""
 
     def release(self, job: Job) -> None:
-        """Nobody needs the blocks of a prefill job any more."""
+        """Release the blocks of a prefill job."""
 
     def abort(self, job: Job) -> None:
         """Drop a job wherever it is; idempotent."""
@@ -60,7 +59,6 @@ class Transfers:
     """KV that goes from this engine to another.
 
     Attributes:
-        way: How it goes.
         kv_bytes: Bytes of a sequence of so many tokens.
         prefill_s: Seconds of prefilling uncached tokens behind cached ones.
         layers: Layers that a transfer is pipelined over.
@@ -85,15 +83,14 @@ class Transfers:
 
 @dataclass(slots=True)
 class Counters:
-    """What was handed over, for ``/metrics``.
+    """Counts of hand-overs, for ``/metrics``.
 
     Attributes:
         received_tokens: Prompt tokens whose KV came from another engine.
-        transfer_bytes: Bytes of each transfer.
-        transfer_s: Seconds of each, from asking to having.
+        transfer_bytes: Of each transfer.
+        transfer_s: From the request for KV to its arrival.
         unmet: Legs whose other leg, or its engine, was not found.
-        failed: Transfers that failed.
-        expired: Requests whose KV nobody fetched in time.
+        expired: Requests whose KV was not fetched in time.
     """
 
     received_tokens: int = 0
@@ -111,30 +108,19 @@ class Counters:
 
 
 class Handover(Port):
-    """A part in a hand-over protocol, seen from the routes.
-
-    Attributes:
-        counters: What was handed over.
-    """
+    """A part in a hand-over protocol, seen from the routes."""
 
     counters: Counters
 
     @property
     def port(self) -> int:
-        """Where decode engines come."""
+        """Port for decode engines."""
 
     def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Any]:
-        """Read which jobs of a request are legs, and of what.
-
-        Args:
-            body: The request.
-            ids: Of its jobs.
-
-        Returns:
-            One plan per job; None for a job that is served here alone.
+        """Return a plan for each job of a request, None for one that is served here alone.
 
         Raises:
-            RequestRefused: The request does not say what it must.
+            RequestRefused: The request lacks required fields.
         """
 
     def take(self, plan: Any, job: ServedJob, outcome: Outcome) -> None:
@@ -147,17 +133,13 @@ class Handover(Port):
         """Drop the legs whose id begins so that the scheduler does not know yet."""
 
     async def open(self, host: str) -> None:
-        """Listen for decode engines.
-
-        Raises:
-            OSError: The port cannot be had.
-        """
+        """Listen for decode engines; `OSError` if the port is taken."""
 
     def close(self) -> None:
         """Stop at once, as if the process ended."""
 
     def state(self) -> Mapping[str, int]:
-        """What it has to do with others now, for tests: all 0 if nothing."""
+        """Open work with other engines, for tests: all 0 if none."""
 
 
 class Leg:
@@ -165,8 +147,8 @@ class Leg:
 
     Args:
         job: The job; its sink is the leg from now on.
-        outcome: Who waits for the request.
-        ended: Told with the reason when the scheduler is done with the job, in ``outcome``'s stead.
+        outcome: Gets the result.
+        ended: Called with the reason when the scheduler is done with the job, in place of ``outcome``.
     """
 
     def __init__(self, job: Job, outcome: Outcome, ended: "Callable[[Leg, str], None]") -> None:
@@ -187,12 +169,7 @@ class Leg:
 
 
 class DecodeLegs:
-    """Decode legs of one engine: each has a task that sees to its KV.
-
-    Args:
-        worker: The scheduler.
-        counters: What to count in.
-    """
+    """Decode legs of one engine, each with a task that fetches its KV."""
 
     def __init__(self, worker: Worker, counters: Counters) -> None:
         self._worker = worker
@@ -205,13 +182,7 @@ class DecodeLegs:
         return sum(leg.task is not None for leg in self._legs.values())
 
     def take(self, job: Job, outcome: Outcome, fetch: Callable[[Leg], Awaitable[None]]) -> None:
-        """Begin a leg.
-
-        Args:
-            job: Its job.
-            outcome: Who waits.
-            fetch: Submits the job with `room` and gets its KV here; raises `TransferFailed`.
-        """
+        """Begin a leg; ``fetch`` submits its job with `room` and gets its KV, or raises `TransferFailed`."""
         job.role = "decode"
         leg = self._legs[job] = Leg(job, outcome, self._ended)
         leg.task = asyncio.get_running_loop().create_task(self._run(leg, fetch), name="handover.decode")

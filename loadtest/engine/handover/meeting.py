@@ -1,4 +1,4 @@
-"""Where the two legs of a SGLang request meet, as the request says it."""
+"""Meeting point of the two legs of a SGLang request, from its body."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,7 @@ _DEFAULT_PORT = 8998
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the legs of a job meet.
-
-    Attributes:
-        host: Of the prefill engine.
-        port: Of its bootstrap server.
-        room: A number that nobody else uses.
-    """
+    """Address at which the legs of a job meet: the prefill engine's bootstrap server, and a unique room."""
 
     host: str
     port: int
@@ -27,10 +21,8 @@ class Meeting:
 def meetings(body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Meeting]:
     """Read ``bootstrap_host``, ``bootstrap_port`` and ``bootstrap_room``, each one value or one per job.
 
-    Rooms of a batch that has only one are numbered on, as in SGLang's io_struct.py.
-
-    Raises:
-        RequestRefused: There is no room, or not as many as jobs.
+    A batch with one room numbers on from it, as SGLang's io_struct.py does. Raises `RequestRefused` if there
+    is no room, or not as many as jobs.
     """
     jobs = len(ids)
     room = body.get("bootstrap_room")

@@ -1,8 +1,7 @@
 """Calls from a decode engine to the port of a prefill engine, which may be in another process.
 
-The real engines speak ZeroMQ, RDMA and HTTP here; between emulators one HTTP request stands for
-all of it. It may take as long as the transfer that it waits for, and its connection is its sign of
-life: whoever gives up closes it, and the other side sees that.
+One HTTP request stands for the ZeroMQ, RDMA and HTTP of real engines. It lasts as long as the transfer; its
+connection is its sign of life, which a side that gives up closes.
 """
 
 import asyncio
@@ -20,16 +19,7 @@ class PeerRefused(Exception):
 
 
 async def call(host: str, port: int, path: str, fields: dict[str, Any] | None = None) -> Any:
-    """Ask a peer, for as long as it takes.
-
-    Args:
-        host: Its address.
-        port: Its bootstrap port or side channel.
-        path: With the query.
-        fields: What to post; None gets.
-
-    Returns:
-        The decoded answer.
+    """Post ``fields`` to a peer, or get without them; return the decoded answer, however long it takes.
 
     Raises:
         PeerLost: There is no answer.

@@ -1,10 +1,10 @@
-"""What part an engine has in prefill/decode disaggregation, in the words of its dialect.
+"""Part of an engine in prefill/decode disaggregation, in the words of its dialect.
 
     SGLang   --disaggregation-mode prefill|decode, --disaggregation-bootstrap-port
     vLLM     --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}'
 
-The waits are those of the engines, in real seconds: SGLang takes them from its environment
-(srt/environ.py), vLLM's lease from ``kv_connector_extra_config`` (nixl/base_scheduler.py).
+Waits are the engines', in real seconds: SGLang's from srt/environ.py, vLLM's lease from
+``kv_connector_extra_config`` (nixl/base_scheduler.py).
 """
 
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ class HandoverSettings:
     """One engine's part.
 
     Attributes:
-        protocol: How the legs of a request find each other.
-        part: Which of them it takes.
-        engine_id: What vLLM's decode engines call it; empty makes one up.
-        port: Where decode engines find it: SGLang's and Mooncake's bootstrap port, or NIXL's side channel;
-            0 takes a free one. Engines that only decode do not listen.
-        bootstrap_s: SGLang: how long a prefill leg waits for its decode leg.
-        waiting_s: SGLang: how long a decode leg waits for its KV; Mooncake: how long KV waits to be fetched.
-        heartbeat_s: SGLang: how often a decode engine looks whether a prefill engine lives.
+        protocol: Between the legs of a request.
+        part: Legs that this engine takes.
+        engine_id: For vLLM's decode engines; empty makes one up.
+        port: SGLang's and Mooncake's bootstrap port, or NIXL's side channel; 0 takes a free one. Engines that
+            only decode do not listen.
+        bootstrap_s: SGLang: longest wait of a prefill leg for its decode leg.
+        waiting_s: SGLang: longest wait of a decode leg for its KV; Mooncake: of KV to be fetched.
+        heartbeat_s: SGLang: period of a decode engine's checks that a prefill engine lives.
         attempts: SGLang: tries, a second apart, to reach a prefill engine's bootstrap server.
-        lease_s: NIXL: how long KV waits to be pulled after the last sign of its decode leg.
+        lease_s: NIXL: time that KV is kept after the last sign of its decode leg.
         kv_link: URL of the link that its KV leaves over (`loadtest.engine.link`); empty: the site's fabric.
     """
 
@@ -50,21 +50,12 @@ class HandoverSettings:
     kv_link: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no URL.
-
-        Raises:
-            ValueError: What it should be.
-        """
         if self.kv_link and not self.kv_link.startswith("http://"):
             raise ValueError(f"kv_link must be an http:// URL, not {self.kv_link!r}")
 
     @classmethod
     def parse_transfer_config(cls, text: str, port: int) -> "HandoverSettings":
-        """Read vLLM's ``--kv-transfer-config``.
-
-        Raises:
-            ValueError: What is wrong with it, or not modelled.
-        """
+        """Read vLLM's ``--kv-transfer-config``; `ValueError` for an error, or for what is not modelled."""
         try:
             given = msgspec.json.decode(text, type=_TransferConfig)
         except msgspec.MsgspecError as error:
@@ -88,12 +79,12 @@ class HandoverSettings:
 
     @property
     def shares_nothing(self) -> bool:
-        """Whether its cache keeps nothing for other requests: SGLang's decode engines, by default."""
+        """True if its cache keeps nothing for other requests: SGLang's decode engines, by default."""
         return self.protocol == "sglang" and self.part == "decode"
 
     @property
     def listens(self) -> bool:
-        """Whether decode engines come to it."""
+        """True if decode engines come to it."""
         return self.part != "decode"
 
 

@@ -3,12 +3,12 @@
     prefill  leg ---- waits for its room ----> prefill --chunk by chunk--> sent -> answers with one token
     decode   leg -> finds the prefill engine -> has room -> asks for the KV of its room -> decodes
 
-The prefill engine's *bootstrap server* is where decode legs come (disaggregation/common/conn.py). A
-prefill leg begins to compute when its decode leg has room, and sends the KV of a chunk while it computes
-the next; the decode engine keeps no prefixes of its own, so all of it is sent, cached or not. The decode
-leg repeats the prefill engine's ``cached_tokens``.
+Decode legs come to the prefill engine's *bootstrap server* (disaggregation/common/conn.py). A prefill leg
+begins to compute when its decode leg has room, and sends the KV of a chunk while it computes the next; the
+decode engine keeps no prefixes of its own, so all of it is sent, cached or not. The decode leg repeats the
+prefill engine's ``cached_tokens``.
 
-What the engines do when things go wrong, as here (disaggregation/prefill.py, decode.py, environ.py):
+Failures, as in the engines (disaggregation/prefill.py, decode.py, environ.py):
 
     neither leg says a room                  400
     the decode leg does not come             the prefill leg fails with 500 after ``bootstrap_s``
@@ -57,7 +57,7 @@ _NOWHERE = {
 
 @dataclass(slots=True)
 class _Room:
-    """Who has come: the prefill leg, the answer that the decode leg waits for, and the KV under way."""
+    """Room: the prefill leg, the decode leg's pending answer, and the KV under way."""
 
     leg: Leg | None = None
     decode: HeldCall | None = None
@@ -65,7 +65,6 @@ class _Room:
     shipment: Shipment | None = None
 
     def stop(self) -> None:
-        """Wait for nothing any more, and send nothing."""
         if self.timer is not None:
             self.timer.cancel()
         if self.shipment is not None:
@@ -73,15 +72,7 @@ class _Room:
 
 
 class PrefillRooms:
-    """Prefill legs of one engine, and its bootstrap server.
-
-    Args:
-        settings: Its part.
-        worker: The scheduler.
-        transfers: How long KV takes.
-        ranks: Data-parallel ranks, for those who ask.
-        block_tokens: Tokens of a KV block, for those who ask.
-    """
+    """Prefill legs of one engine, and its bootstrap server, which also reports ranks and block size."""
 
     def __init__(
         self, settings: HandoverSettings, worker: Worker, transfers: Transfers, ranks: int, block_tokens: int
@@ -98,7 +89,7 @@ class PrefillRooms:
 
     @property
     def port(self) -> int:
-        """Of the bootstrap server."""
+        """Port of the bootstrap server."""
         return self._side.port
 
     async def open(self, host: str) -> None:
@@ -288,13 +279,7 @@ class PrefillRooms:
 
 
 class DecodeRooms:
-    """Decode legs of one engine.
-
-    Args:
-        settings: Its part.
-        worker: The scheduler.
-        transfers: How long KV takes.
-    """
+    """Decode legs of one engine."""
 
     def __init__(self, settings: HandoverSettings, worker: Worker, transfers: Transfers) -> None:
         self.counters = Counters()

@@ -9,12 +9,7 @@ _BODY_BYTES_MAX = 1 << 20
 
 
 class SidePort:
-    """A listening socket beside the engine's API; a `Handler`.
-
-    Args:
-        port: Where; 0 takes a free one.
-        serve: Answers a request.
-    """
+    """A listening socket beside the engine's API, on ``port`` or a free one; a `Handler`."""
 
     def __init__(self, port: int, serve: Callable[[Request, Answer], None]) -> None:
         self.body_bytes_max = _BODY_BYTES_MAX
@@ -26,11 +21,7 @@ class SidePort:
         self._closed = False
 
     async def open(self, host: str) -> None:
-        """Listen; harmless if it does.
-
-        Raises:
-            OSError: The port cannot be had.
-        """
+        """Listen, unless it does; `OSError` if the port is taken."""
         if self._server is not None:
             return
         self.host = host
@@ -67,11 +58,9 @@ class SidePort:
 
 
 class HeldCall:
-    """A call that is answered later; the `Owner` of its answer.
+    """A call that is answered later, the `Owner` of its answer.
 
-    Args:
-        answer: Where to answer.
-        left: Told if the caller gives up first.
+    ``left`` is called if the caller gives up first.
     """
 
     def __init__(self, answer: Answer, left: "Callable[[HeldCall], None]") -> None:

@@ -6,13 +6,12 @@
     Mooncake  both legs at once with one ``transfer_id``; the decode leg has the bootstrap address and the
               engine id from ``GET {bootstrap}/query``, asks, and is answered when the prefill is done
 
-A decode engine pulls what its own cache does not hold, and keeps it in that cache. What it reports as
-``cached_tokens`` is neither: with NIXL what the prefill engine had cached, which is in the parameters
-(v1/engine/output_processor.py), with Mooncake what it had itself. KV that nobody fetches is dropped when its
-lease is over: 30 s after the last sign of its decode leg with NIXL, which sends one every sixth of that while
-it waits for room; 480 s with Mooncake (nixl/base_scheduler.py, pull_scheduler.py, mooncake_connector.py).
+A decode engine pulls what its own cache lacks, and keeps it there. It reports as ``cached_tokens`` with NIXL
+the prefill engine's, from the parameters (v1/engine/output_processor.py), with Mooncake its own. KV that is
+not fetched is dropped 30 s after the last sign of its decode leg with NIXL (a sixth of that apart while it
+waits for room), after 480 s with Mooncake (nixl/base_scheduler.py, pull_scheduler.py, mooncake_connector.py).
 
-What goes wrong, as observed on vLLM 0.32 with NIXL:
+Failures, as observed on vLLM 0.32 with NIXL:
 
     no params, or not all of them            the decode engine computes the prompt itself
     unknown engine id, nobody at the port    500; the blocks stay until their lease is over
@@ -72,14 +71,11 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A decode leg.
+    """A decode leg: the engine that has its KV, and its name there.
 
     Attributes:
-        engine_id: Who has its KV.
-        key: What the KV is called there.
-        host: Where that engine may be reached.
         port: Its side channel or bootstrap port.
-        cached_tokens: What it had cached of the prompt; None if the leg does not say.
+        cached_tokens: Of the prompt in that engine; None if the leg does not say.
     """
 
     engine_id: str
@@ -93,15 +89,9 @@ Plan = Give | Fetch
 
 
 class KvTransfers:
-    """The KV connector of one engine, for prefill and decode legs alike.
+    """The KV connector of one engine, for prefill and decode legs.
 
-    Args:
-        settings: Its part.
-        worker: The scheduler.
-        transfers: How long KV takes.
-        faults: Those of the engine.
-        groups: Cache groups, each with block ids of its own.
-        block_tokens: Tokens of a KV block.
+    Each cache group has block ids of its own.
     """
 
     def __init__(
@@ -133,7 +123,7 @@ class KvTransfers:
 
     @property
     def port(self) -> int:
-        """Where decode engines come."""
+        """Port for decode engines."""
         return self._side.port
 
     async def open(self, host: str) -> None:
@@ -228,7 +218,7 @@ class KvTransfers:
         leg.outcome.finished(job, reason)
 
     def _params(self, job: ServedJob) -> dict[str, Any]:
-        """What the decode leg must know, with the fields that vLLM 0.32 has."""
+        """Parameters for the decode leg, with the fields that vLLM 0.32 has."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -258,7 +248,6 @@ class KvTransfers:
         return list(range(first, first + blocks))
 
     def _serve(self, request: Request, answer: Answer) -> None:
-        """The side channel."""
         fields = orjson.loads(request.body) if request.body else {}
         match request.method, request.path:
             case "GET", "/query" if self._mooncake:
@@ -325,17 +314,17 @@ class KvTransfers:
             await call(host, port, path, {"key": plan.key})
 
     async def _shake_hands(self, plan: Fetch) -> tuple[str, int]:
-        """Where an engine is: once it is known by its id, the address in the request does not matter."""
-        known = self._known.get(plan.engine_id)
-        if known is None:
+        """Address of an engine: once it is known by its id, the address in the request does not matter."""
+        address = self._known.get(plan.engine_id)
+        if address is None:
             try:
                 answer = await call(plan.host, plan.port, "/handshake", {})
             except (PeerLost, PeerRefused) as error:
                 raise TransferFailed(_FAILED) from error
             if answer["engine_id"] != plan.engine_id:
                 raise TransferFailed(_FAILED)
-            known = self._known[plan.engine_id] = plan.host, plan.port
-        return known
+            address = self._known[plan.engine_id] = plan.host, plan.port
+        return address
 
     async def _look_up(self, plan: Fetch) -> tuple[str, int]:
         """Ask Mooncake's bootstrap server for the engine's worker."""

@@ -1,15 +1,9 @@
-"""The KV stack of an engine as an executable model.
+"""The KV stack of an engine as an executable model; `cache` is the front door, `stack` builds it.
 
-    cache.py    the front door: leases           lease.py     what one request holds
-    rules.py    sizes and whose rules apply      stack.py     puts a rank's stack together
-    tree.py     runs of blocks, all tiers        listener.py  who hears KV events
-    device.py   L1: locks, LRU, eviction         shared.py    the same, with vLLM's one pool
-    pools.py    accounts of memory               recency.py   which node is the oldest
-    boundaries.py what a reuse needs             windows.py   sliding windows
-    matching.py the window-safe length           checkpoints.py states of linear layers
-    tiers.py    HiCache: L1, L2, L3              host.py      L2, link.py  the way to it
-    l3.py       shared pools of storage          l3_client.py one rank's access to them
-    runs.py     what a node stores, ring.py where, pieces.py in which order it comes
+    device.py, shared.py (vLLM), pools.py, recency.py          L1: locks, LRU, eviction, accounts
+    tiers.py: HiCache over host.py (L2) and l3.py (shared pool, through l3_client.py and link.py)
+    tree.py: runs of blocks on all tiers    boundaries.py, windows.py, checkpoints.py, matching.py: reuse
+    runs.py, ring.py, pieces.py: blocks of a storage node
 
 Pure: time is an argument, nothing reads a clock or does I/O.
 """

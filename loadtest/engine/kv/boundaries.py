@@ -1,60 +1,28 @@
-"""What it takes to go on from a boundary, besides full-attention KV.
+"""Conditions for going on from a boundary, besides full-attention KV.
 
-Full attention goes on from any block. A sliding-window layer needs the window before the boundary, a linear
-layer its state at the boundary. `KvCache` asks one of three rules and tells it what happens:
+Full attention goes on from any block, a sliding-window layer needs the window before the boundary, a linear
+layer its state at the boundary. `KvCache` asks one of three rules and tells it of changes:
 
-    FullAttention   nothing more is needed              this file
+    Boundaries      full attention: nothing more        this file
     Windows         window KV before the boundary       windows.py
     Checkpoints     a state at the boundary             checkpoints.py
 """
-
-from typing import Protocol
 
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.tree import Node
 
 
-class Boundaries(Protocol):
-    """The rule of one kind of attention; the tree and the device are shared with `KvCache`."""
+class Boundaries:
+    """The rule of full attention, for which every block is a boundary; other kinds override it.
+
+    Tree and device are shared with `KvCache`.
+    """
 
     def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
-        """Blocks of a match that can be reused, from the device alone and with what the host has.
+        """Reusable blocks of a match, from the device alone and with the host; both at most ``matched``.
 
-        Args:
-            nodes: The matched path, root first; the match may end inside the last one.
-            matched: Blocks matched, >= both results.
+        ``nodes`` is the matched path, root first; the match may end inside the last one.
         """
-
-    def commitment(self, lease: Lease) -> int:
-        """Tokens of the window pool, or states, that a request may need at most while it runs."""
-
-    def admitted(self, lease: Lease, matched: int) -> None:
-        """A lease has its node and locks the path to it; ``matched`` blocks were found in all."""
-
-    def load(self, lease: Lease) -> int:
-        """Take from the host what the boundary of an admitted lease needs; blocks of window KV taken."""
-
-    def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
-        """Blocks from ``start`` to ``lease.end`` were computed and end at a node.
-
-        ``tokens`` are computed in all, and ``lease.node`` is still the node before.
-        """
-
-    def decoded(self, lease: Lease, tokens: int) -> None:
-        """So many tokens of prompt and answer are there."""
-
-    def closed(self, lease: Lease) -> None:
-        """All of the sequence is inserted and ends at ``lease.node``; the request is about to end."""
-
-    def ended(self, lease: Lease) -> None:
-        """Give back what the lease has, whether it ended well or not; its path is still locked."""
-
-
-class FullAttention:
-    """Every block is a boundary."""
-
-    def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
-        """See `Boundaries`."""
         on_device = 0
         for node in nodes:
             if not node.device:
@@ -63,24 +31,27 @@ class FullAttention:
         return on_device, matched
 
     def commitment(self, lease: Lease) -> int:
-        """See `Boundaries`."""
+        """Tokens of the window pool, or states, that a request may need at most while it runs."""
         return 0
 
     def admitted(self, lease: Lease, matched: int) -> None:
-        """See `Boundaries`."""
+        """A lease has its node and locks the path to it; ``matched`` blocks were found in all."""
 
     def load(self, lease: Lease) -> int:
-        """See `Boundaries`."""
+        """Take from the host what the boundary of an admitted lease needs; blocks of window KV taken."""
         return 0
 
     def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
-        """See `Boundaries`."""
+        """Note that blocks from ``start`` to ``lease.end`` were computed, ``tokens`` in all, up to ``node``.
+
+        ``lease.node`` is still the node before.
+        """
 
     def decoded(self, lease: Lease, tokens: int) -> None:
-        """See `Boundaries`."""
+        """Note that so many tokens of prompt and answer are computed."""
 
     def closed(self, lease: Lease) -> None:
-        """See `Boundaries`."""
+        """All of the sequence is inserted and ends at ``lease.node``; the request is about to end."""
 
     def ended(self, lease: Lease) -> None:
-        """See `Boundaries`."""
+        """Give back what the lease has, whether it ended well or not; its path is still locked."""

@@ -8,20 +8,20 @@
     cache.abort(lease, now_s)         in any state
 
 * A match is at most prompt - 1 tokens, in whole blocks: an engine always recomputes the last one.
-* Admission reserves room for the rest of the prompt and the whole answer, so a running request
-  is never preempted, and ``held + reserved <= capacity`` in both pools after every call.
-* What a request needs beside full KV to go on from a boundary is `Boundaries`' matter.
-* With lower tiers, the match goes on over what the host has; that is brought to the device on admission.
+* Admission reserves room for the rest of the prompt and the whole answer, so a running request is never
+  preempted, and ``held + reserved <= capacity`` in both pools after every call.
+* `Boundaries` says what a request needs beside full KV to go on from a boundary.
+* With lower tiers the match continues over the host's KV, which admission loads to the device.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable
 
-from loadtest.engine.kv.boundaries import Boundaries, FullAttention
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.checkpoints import Checkpoints
 from loadtest.engine.kv.device import Device, TierPolicy
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import KvListener, NullListener
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.shared import SharedDevice
 from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
@@ -29,18 +29,9 @@ from loadtest.engine.kv.windows import Windows
 
 
 class KvCache:
-    """The KV cache of one rank.
+    """The KV cache of one rank; without ``tiers`` the device only.
 
-    Args:
-        rules: Sizes and whose rules apply.
-        listener: Hears KV events.
-        tree: The tree that ``tiers`` works on, if there are any.
-        tiers: Lower tiers; None: the device only. They go with SGLang's pools and hold no states.
-
-    Attributes:
-        rules: As given.
-        tree: The tree.
-        device: What is on the device.
+    ``tree`` must be that of the tiers, which need SGLang's pools and hold no states.
     """
 
     def __init__(
@@ -54,7 +45,7 @@ class KvCache:
         self.rules = rules
         self.tree = tree or RadixTree()
         self._tiers = tiers
-        self._listener = listener or NullListener()
+        self._listener = listener or KvListener()
         self._size = rules.block_tokens
         shared = rules.match_rule == "vllm" and rules.window_tokens > 0
         assert tiers is None or not (shared or rules.state_slots)
@@ -63,7 +54,7 @@ class KvCache:
             if shared
             else Device(rules, self.tree, self._listener, tiers)
         )
-        self._boundaries: Boundaries = FullAttention()
+        self._boundaries = Boundaries()
         if rules.window_tokens:
             self._boundaries = Windows(rules, self.tree, self.device, self._listener)
         elif rules.state_slots:
@@ -97,23 +88,14 @@ class KvCache:
         return self.device.swa.capacity
 
     @property
-    def swa_held_tokens(self) -> int:
-        """Tokens of window KV on the device."""
-        return self.device.swa.held
-
-    @property
     def swa_used_tokens(self) -> int:
         """Tokens of window KV that running requests lock or reserve."""
         return self.device.swa.used
 
     def open(self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float) -> Lease:
-        """Queue a request.
+        """Queue a request of ``prompt_tokens`` > 0 and at most ``output_tokens``.
 
-        Args:
-            blocks: Packed chained hashes of the full blocks of the prompt.
-            prompt_tokens: Length of the prompt, > 0.
-            output_tokens: Longest answer. Prompt and answer must fit the empty cache.
-            now_s: Now.
+        Both must fit the empty cache.
         """
         assert len(blocks) // HASH_BYTES == prompt_tokens // self._size
         lease = Lease(blocks, prompt_tokens, output_tokens, now_s)
@@ -122,20 +104,19 @@ class KvCache:
         return lease
 
     def match_tokens(self, blocks: bytes, prompt_tokens: int) -> int:
-        """What `admit` would reuse from the device now; changes nothing."""
+        """Tokens that `admit` would reuse from the device now; changes nothing."""
         path, matched = self._find(blocks, prompt_tokens)
         return self._boundaries.usable(path, matched)[0] * self._size
 
     def reach_tokens(self, blocks: bytes, prompt_tokens: int) -> tuple[int, int]:
-        """What a request could reuse now with the host's help, and what of it is held, reusable or not."""
+        """Tokens that a request could reuse now with the host's help, and those held, reusable or not."""
         path, matched = self._find(blocks, prompt_tokens)
         return self._boundaries.usable(path, matched)[1] * self._size, matched * self._size
 
     def admit(self, lease: Lease, now_s: float) -> bool:
         """Match a request, lock what it reuses and reserve room for the rest.
 
-        Returns:
-            False if there is no room now; then nothing changed.
+        False, without a change, if there is none.
         """
         assert lease.state == "open"
         if self._tiers is not None:
@@ -186,20 +167,16 @@ class KvCache:
         self.device.make_room()
 
     def decoded(self, lease: Lease, tokens: int, now_s: float) -> None:
-        """So many tokens of the answer are there in all: may release window KV, every N tokens."""
+        """Note that so many tokens of the answer are computed: may release window KV, every N tokens."""
         assert lease.state == "admitted"
         self.device.operation += 1
         self._boundaries.decoded(lease, lease.prompt_tokens + tokens)
 
     def close(self, lease: Lease, blocks: bytes, tokens: int, now_s: float) -> None:
-        """A request has ended well.
+        """End an admitted request that succeeded.
 
-        Args:
-            lease: Its lease, admitted.
-            blocks: Packed hashes of the full blocks that it computed, prompt and answer; begin
-                with those of the prompt as far as it was computed.
-            tokens: Tokens that it computed: all but the last sampled one.
-            now_s: Now.
+        ``blocks`` are the full blocks that it computed, prompt and answer, and begin with those of the
+        prompt; ``tokens`` counts all computed tokens but the last sampled one.
         """
         lease.blocks = blocks
         self._insert(lease, tokens, now_s)

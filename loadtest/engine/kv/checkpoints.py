@@ -1,25 +1,25 @@
-"""Linear layers: states at exact boundaries, few of them, kept by recency and by what they save.
+"""Linear layers: states at exact boundaries, few of them, kept by recency and by saved work.
 
-A linear layer (Mamba, KDA, lightning attention) goes on only from a state that was saved exactly at the
-boundary, so a match ends at the deepest *checkpoint* on its path. A state costs the same at any length,
-so which are made and kept follows Marconi (MLSys 2025, arXiv:2411.19379, sections 4.1 and 4.2):
+A linear layer (Mamba, KDA, lightning attention) goes on only from a state saved exactly at the boundary, so a
+match ends at the deepest *checkpoint* on its path. States cost the same at any length; which are made and
+kept follows Marconi (MLSys 2025, arXiv:2411.19379, sections 4.1 and 4.2):
 
-* *Admission*: at most two per sequence. One where the prompt leaves what is already in the tree, found by
-  inserting it speculatively: others will branch off there too. One at the end of the sequence, for those
-  who go on. To these come the multiples of ``retained_interval_tokens``, where engines keep them.
-* *Eviction*: the state with the least ``recency + efficiency`` goes. Efficiency is the prefill that a hit
-  saves per byte: all states are of one size, so it is the saved work ``L * (1 + L / (2 * c0))``. Both are
-  scaled to 0..1 over what is held. Marconi tunes the weight of efficiency by replays; here it is 1.
-* A leaf whose state goes is dropped with it, and parents without state that are left as leaves: nothing
-  can be reused there (SGLang ``mamba_radix_cache.py`` does the same).
+* *Admission*: at most two per sequence, where the prompt leaves the tree (others will branch there) and at
+  the end of the sequence, and the multiples of ``retained_interval_tokens``, where engines keep them.
+* *Eviction*: the state with the least ``recency + efficiency`` goes, both scaled to 0..1 over what is held.
+  Efficiency is the prefill that a hit saves per byte, ``L * (1 + L / (2 * c0))`` for states of one size.
+  Marconi tunes its weight by replays; here it is 1.
+* A leaf without its state is dropped, and so are parents without state that become leaves (as in SGLang
+  ``mamba_radix_cache.py``).
 
-States live at block boundaries (vLLM ``mamba_cache_mode=align``); running requests have states of their own,
-which are copied into slots, so a state in use needs no lock.
+States live at block boundaries (vLLM ``mamba_cache_mode=align``); running requests copy theirs into slots, so
+a state in use needs no lock.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.device import Device
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import KvListener
@@ -27,15 +27,8 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 
 
-class Checkpoints:
-    """See `Boundaries`.
-
-    Args:
-        rules: Sizes and whose rules.
-        tree: The tree.
-        device: What is on the device.
-        listener: Hears of states, by vLLM's rule.
-    """
+class Checkpoints(Boundaries):
+    """Boundaries by states; the listener hears of them by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
         self._tree = tree
@@ -94,20 +87,13 @@ class Checkpoints:
                     walk = self._tree.split(walk, end)
                 self._save(lease, walk)
 
-    def decoded(self, lease: Lease, tokens: int) -> None:
-        """See `Boundaries`."""
-
     def closed(self, lease: Lease) -> None:
         """See `Boundaries`."""
         assert lease.node is not None
         if lease.node.parent is not None:
             self._save(lease, lease.node)
 
-    def ended(self, lease: Lease) -> None:
-        """See `Boundaries`."""
-
     def _save(self, lease: Lease, node: Node) -> None:
-        """Put the state at the end of a node into a slot."""
         if node.state is None:
             if not self._free:
                 self._evict()
@@ -128,7 +114,6 @@ class Checkpoints:
         self._device.drop_useless(node)
 
     def _dropping(self, node: Node) -> None:
-        """The state of a node goes, alone or with the node."""
         if node.state is not None:
             self._nodes[node.state] = None
             self._free.append(node.state)

@@ -1,22 +1,19 @@
-"""The device tier (L1): what is on the GPU, who uses it, and what goes when room is needed.
+"""The device tier (L1): KV on the GPU, its users, and its eviction.
 
 Two pools, each with its own accounts, locks and recency (MiMo-V2.5, arXiv:2607.13095, 3.1.1; SGLang
 ``swa_radix_cache.py``):
 
-* *Full pool.* A lease locks the whole path to its node. Unlocked leaves go, least recently used
-  first, from their tails: that is a block-wise LRU, since a prefix is never used later than
-  what continues it. A leaf takes its window KV along, and parents that are left as leaves from which nothing
-  can be reused (tombstones) go with it.
-* *Window pool.* A lease locks the window before its node, in whole blocks. Unlocked runs go, least
-  recently used first and those nearer to the root before those below: a block that something continues
-  becomes a tombstone, a last one goes altogether. A match or an insertion counts as a use of the last W
-  tokens and a block only, as in SGLang's unified cache (``unified_cache_components/swa_component.py``,
-  ``refresh_lru``): what lies before it stays evictable.
+* *Full pool.* A lease locks the whole path to its node. Unlocked leaves go, least recently used first, from
+  their tails: a block-wise LRU, since a prefix is never used later than what continues it. A leaf takes its
+  window KV along, and parents that become leaves from which nothing can be reused (tombstones) go with it.
+* *Window pool.* A lease locks the window before its node, in whole blocks. Unlocked runs go, least recently
+  used first and nearest to the root first: a block with a continuation becomes a tombstone, a last one goes
+  altogether. A match or an insertion counts as a use of the last W tokens and a block only
+  (``unified_cache_components/swa_component.py``, ``refresh_lru``).
 
-SGLang evicts whole nodes; here a run is cut where the need ends, so the result does not depend on how the
-sequence was cut into nodes. `SharedDevice` has vLLM's single pool instead.
-
-A lower tier may keep what leaves (`TierPolicy`): the node then stays in the tree without ``device``.
+SGLang evicts whole nodes; here a run is cut where the need ends, so results do not depend on how sequences
+were cut into nodes. `SharedDevice` has vLLM's single pool. A lower tier may keep what leaves (`TierPolicy`):
+the node then stays in the tree without ``device``.
 """
 
 from collections.abc import Callable
@@ -25,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import Group, KvListener, NullListener
+from loadtest.engine.kv.listener import Group, KvListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
 from loadtest.engine.kv.rules import CacheRules
@@ -36,9 +33,8 @@ class TierPolicy(TreeObserver, Protocol):
     """The lower tiers of a cache: host memory and the shared pool.
 
     It keeps `Node.host`, `Node.host_swa` and the host's accounts. Host copies are closed under prefixes, as
-    device copies are: a node has one only if its parent has, or is the root. The policy may evict
-    host copies, deepest first, but not those of nodes with ``locks`` or ``host_locks``, and detaches nodes
-    that are on no tier any more.
+    device copies are. The policy may evict host copies, deepest first, but not of nodes with ``locks`` or
+    ``host_locks``, and detaches nodes that are on no tier any more.
     """
 
     def open(self, lease: Lease, now_s: float) -> None:
@@ -51,7 +47,7 @@ class TierPolicy(TreeObserver, Protocol):
         """It was admitted and reuses the path to its node; sets ``pool_tokens``."""
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
-        """So many blocks of full and of window KV are copied to the device; sets ``load_bytes``."""
+        """Copy so many blocks of full and of window KV to the device; sets ``load_bytes``."""
 
     def stored(self, node: Node, now_s: float) -> None:
         """A prefill, or an answer, has ended at a node: what is new on its path may be copied to the host."""
@@ -69,16 +65,10 @@ class TierPolicy(TreeObserver, Protocol):
 class Device:
     """The nodes on the device.
 
-    Args:
-        rules: Sizes.
-        tree: Shared with the lower tiers.
-        listener: Hears what goes.
-        tiers: Lower tiers, if any.
-
     Attributes:
         full: Accounts of the full pool.
         swa: Accounts of the window pool.
-        operation: Number of the operation in progress: the time that recency is measured in.
+        operation: Number of the operation in progress: the time of recency.
         dropping: Called before a node leaves the device; set by `Checkpoints`.
     """
 
@@ -106,16 +96,14 @@ class Device:
 
     @property
     def used_tokens(self) -> int:
-        """What running requests lock or reserve of it."""
+        """Tokens that running requests lock or reserve."""
         return self.full.used
 
     def fits(self, room: int, unlocked: int, committed: int) -> bool:
-        """Whether a request can be admitted.
+        """True if a request can be admitted.
 
-        Args:
-            room: Tokens that it needs in the full pool beyond what it finds there.
-            unlocked: Tokens that it finds there and that nobody locks yet.
-            committed: Tokens that it may need in the window pool.
+        It needs ``room`` tokens of the full pool beyond those that it finds, of which ``unlocked`` are not
+        locked yet, and at most ``committed`` tokens of the window pool.
         """
         return room + unlocked <= self.full.obtainable and committed <= self.swa.capacity - self.swa.committed
 
@@ -257,7 +245,7 @@ class Device:
                 missing -= self._drop_branch(node)
 
     def _useless(self, node: Node) -> bool:
-        """Whether a boundary inside a leaf, or at its end, can never be reused."""
+        """True if a boundary inside a leaf, or at its end, can never be reused."""
         if self._attention == "sliding_window":
             return not node.swa
         return self._attention == "linear"
@@ -284,7 +272,6 @@ class Device:
             node = parent
 
     def _drop(self, node: Node) -> int:
-        """Take a leaf off the device."""
         if self._tiers is not None:
             self._tiers.leaving(node, "full")
         if self.dropping is not None:
@@ -294,7 +281,7 @@ class Device:
         tokens = node.blocks * self._size
         self.full.held -= tokens
         self.full.evicted += tokens
-        if type(self._listener) is not NullListener:
+        if type(self._listener) is not KvListener:
             self._listener.removed(deepest_first(node.key), "full", "GPU")
         assert node.parent is not None
         node.parent.used = max(node.parent.used, node.used)
@@ -311,7 +298,6 @@ class Device:
         return node.device and not node.locks and not node.device_children and node.parent is not None
 
     def _leaf(self, node: Node) -> None:
-        """A node may have become evictable."""
         if self._evictable(node):
             self._leaves.add(node.used, node)
 

@@ -1,19 +1,17 @@
-"""The host tier (L2): copies of runs in CPU memory, and what goes when room is needed.
+"""The host tier (L2): copies of runs in CPU memory, and their eviction.
 
     on the device and the host     stays: it would have to be copied again
     on the host alone, a leaf      may go, least recently used first
     on the host alone, inside      goes after what continues it
 
-Two pools again, for full and for window KV (MiMo-V2.5, arXiv:2607.13095, 3.1.1: separate pools "also in L2").
-Window KV is copied for the last window of a run and a block only: that is what a boundary at its end, or one
-block before it, needs. When a leaf goes, host-only parents go with it that nothing can go on from, as on the
-device (SGLang ``mem_cache/hi_swa_radix_cache.py``, ``_evict_host_leaf``).
-
-Room is also *reserved*, for prefetches under way. ``held + reserved <= capacity`` in both pools.
+Full and window KV have separate pools "also in L2" (MiMo-V2.5, arXiv:2607.13095, 3.1.1). Window KV is copied
+for the last window of a run and a block: for a boundary at its end, or one block before. A leaf takes along
+host-only parents that nothing can go on from (SGLang ``mem_cache/hi_swa_radix_cache.py``,
+``_evict_host_leaf``). Prefetches under way *reserve* room: ``held + reserved <= capacity`` in both pools.
 """
 
 from loadtest.engine.kv.device import deepest_first
-from loadtest.engine.kv.listener import KvListener, NullListener
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
 from loadtest.engine.kv.tree import Node, RadixTree
@@ -23,9 +21,6 @@ class HostMemory:
     """The nodes in host memory.
 
     Args:
-        tree: Shared with the device.
-        listener: Hears what goes.
-        block_tokens: Tokens of a block.
         full_tokens: Room for full KV.
         swa_tokens: Room for window KV.
         window_blocks: Blocks of window KV that a boundary needs; 0 without such layers.
@@ -44,7 +39,7 @@ class HostMemory:
         self.full = Pool(full_tokens)
         self.swa = Pool(swa_tokens)
         self._tree = tree
-        self._listener = None if type(listener) is NullListener else listener
+        self._listener = None if type(listener) is KvListener else listener
         self._size = block_tokens
         self._window_blocks = window_blocks
         self._operation = 0
@@ -192,7 +187,6 @@ class HostMemory:
         self.swa.evicted += tokens
 
     def _entered(self, node: Node) -> None:
-        """A run has a new extent."""
         if node.host_swa:
             self._windows.add(node.host_swa_used, node)
         self._leaf(node)

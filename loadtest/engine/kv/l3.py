@@ -4,22 +4,20 @@
     (TP ranks: each its part,          ├── node
      the shortest of them counts)      └── node
 
-Two kinds of pool behind one port, `L3Pool`:
-
 * `GroupedPool`, after GCache (MiMo-V2.5, arXiv:2607.13095, section 3.2): consistent hashing over storage
-  nodes, single replica, all blocks of a *session group* on one node, memory and disk with promotion and
-  demotion. A group is all that follows the same first ``group_tokens``; these heads themselves belong to the
-  node of their first block, so that a block has one place whoever writes it. When a node fails, clients run
-  into the SDK's short timeout until the master has missed its heartbeats; then its groups move on to the
-  next node of the ring, empty. What it held is there again when it returns, unless the failure lost it.
-* `PooledMemory`, after Mooncake Store: each block on a node of its own choice, so reads use all nodes at
-  once, and one failed node takes every n-th block of every sequence: a prefix ends at its first lost block.
+  nodes, one replica, all blocks of a *session group* (all that follows the same first ``group_tokens``) on
+  one node, memory and disk with promotion and demotion. The heads belong to the node of their first block, so
+  a block has one place. After a failure clients run into the SDK's short timeout until the master has missed
+  heartbeats; then the node's groups move on to the next of the ring, empty. A node returns with its content,
+  unless the failure lost it.
+* `PooledMemory`, after Mooncake Store: each block on a node of its own choice, so reads use all nodes, and
+  one failed node takes every n-th block of every sequence: a prefix ends at its first lost block.
 
-Both follow HiCache's rules (SGLang ``mem_cache/hicache_storage.py``): keys are chained block hashes; only
-what is absent is written; for sliding windows the trailing ``ceil(W/block)`` blocks of what is fetched must
-have window data, all or nothing (``PoolHitPolicy.TRAILING_PAGES``). The key includes the tensor-parallel
-size, because each rank stores its own heads, unless the pool is told to share across sizes. A write is
-visible at once: it takes milliseconds, and what could use it comes seconds later.
+Both follow HiCache (SGLang ``mem_cache/hicache_storage.py``): keys are chained block hashes; only absent
+blocks are written; the trailing ``ceil(W/block)`` blocks of a fetch must have window data, all or nothing
+(``PoolHitPolicy.TRAILING_PAGES``). The key includes the tensor-parallel size, since each rank stores its own
+heads, unless the pool shares across sizes. A write is visible at once: it takes milliseconds, its use comes
+seconds later.
 """
 
 from collections.abc import Sequence
@@ -41,9 +39,8 @@ class BlockSizes:
     """Bytes of a KV block, all tensor-parallel ranks together, each part counted once.
 
     Attributes:
-        block_tokens: Tokens of a block.
-        block_bytes: Full-attention (or MLA) data of a block.
-        window_block_bytes: Sliding-window data of a block, or one linear state; 0 if the model has neither.
+        block_bytes: Full-attention (or MLA) data.
+        window_block_bytes: Sliding-window data, or one linear state; 0 if the model has neither.
         window_blocks: Blocks before a boundary whose window data make it usable: ``ceil(W/block)``, 1 for
             linear states, 0 for full attention.
     """
@@ -69,19 +66,17 @@ class L3Settings:
 
     Attributes:
         kind: ``grouped`` (GCache-like) or ``pooled`` (Mooncake-like).
-        nodes: Storage nodes.
         memory_tokens: Room in memory of each node, in tokens of full-attention data.
         disk_tokens: Room on disk of each node; ``grouped`` only.
-        ttl_s: Seconds after its last use at which a block is gone; None for never.
+        ttl_s: Lifetime of a block after its last use; None for no end.
         node_bytes_per_s: Network of a node. [guess] two 400 Gbps ports.
         disk_bytes_per_s: Reads from a node's disks. [guess] two NVMe drives.
         latency_s: Time of a read besides its bytes: 280 us (MiMo-V2.5, 3.2, RDMA reads of 1 MB).
-        sdk_timeout_s: How long a client waits for a dead node; the paper says only "short". [guess]
+        sdk_timeout_s: A client's wait for a dead node; the paper says only "short". [guess]
         detection_s: Time from a failure to the ring without the node: missed heartbeats. [guess]
-        group_tokens: Sequences that agree in so many first tokens are one session group. Large enough to tell
-            sessions apart, small enough that what they share before it is little. [guess]
-        share_tensor_parallel: Whether workers of different tensor-parallel sizes can read each other's
-            blocks.
+        group_tokens: Common first tokens of a session group: enough to tell sessions apart, few enough that
+            little is shared before. [guess]
+        share_tensor_parallel: Workers of different tensor-parallel sizes can read each other's blocks.
         virtual_nodes: Points of a node on the ring.
     """
 
@@ -108,11 +103,9 @@ class L3Settings:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a look-up.
+    """Answer to a look-up, known at ``answered_s``.
 
-    Attributes:
-        end_block: End of what can be read; the block asked for if nothing can.
-        answered_s: When the answer is known.
+    ``end_block`` is the block asked for if nothing can be read.
     """
 
     end_block: int
@@ -120,18 +113,18 @@ class Found:
 
 
 class L3Pool(Protocol):
-    """What a worker's `L3Client` needs. Blocks are the packed chained hashes of a sequence from its start."""
+    """Port of an `L3Client`. Blocks are the packed chained hashes of a sequence from its start."""
 
     @property
     def settings(self) -> L3Settings:
-        """How it was built."""
+        """Its settings."""
 
     @property
     def sizes(self) -> BlockSizes:
         """The blocks that it holds."""
 
     def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
-        """How far a reader that has the blocks before ``start_block`` could read; asking uses nothing."""
+        """Reach of a reader that has the blocks before ``start_block``; uses nothing."""
 
     def read(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> float:
         """Use blocks that were found; the time at which the nodes have sent the last byte."""
@@ -179,12 +172,7 @@ class _Node:
 
 
 class GroupedPool:
-    """Session groups on nodes by consistent hashing.
-
-    Args:
-        settings: The pool.
-        sizes: The model's blocks.
-    """
+    """Session groups on nodes by consistent hashing."""
 
     def __init__(self, settings: L3Settings, sizes: BlockSizes) -> None:
         self.settings = settings
@@ -305,13 +293,8 @@ class GroupedPool:
 class PooledMemory:
     """Blocks spread over the memories of all nodes, one by one.
 
-    A node that fails takes its blocks with it (there is one replica), found by one pass over the hashes;
-    what is written later goes to the others. A block that was written while its node was away is taken to be
-    on that node again when it has returned.
-
-    Args:
-        settings: The pool.
-        sizes: The model's blocks.
+    A failed node loses its blocks (there is one replica); later writes go to the others. A block written
+    while its node was away is taken to be on that node again when it has returned.
     """
 
     def __init__(self, settings: L3Settings, sizes: BlockSizes) -> None:

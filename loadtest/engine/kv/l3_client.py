@@ -1,11 +1,10 @@
-"""A worker's access to a shared pool: what it costs to read, and what its ranks agree on.
+"""A worker's access to a shared pool: cost of reads, and agreement of its ranks.
 
     find ──> begins: the answer ──bytes over the pool's and the worker's links──> ends
                                    └─ stop: what has arrived in whole batches is kept
 
-A tensor-parallel worker reads with all its ranks at once. With multi-head attention each rank reads the part
-of its heads; with MLA all ranks need all data, so that each reads everything, but only one of them writes
-(SGLang ``managers/cache_controller.py``, ``backup_skip``).
+Tensor-parallel ranks read at once. With multi-head attention each reads its heads; with MLA each reads
+everything, but only one writes (SGLang ``managers/cache_controller.py``, ``backup_skip``).
 """
 
 from collections.abc import Sequence
@@ -20,14 +19,11 @@ from loadtest.engine.kv.pieces import Span
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A read that is under way.
+    """A read under way: blocks from ``start_block`` to ``end_block``, bytes of all ranks together.
 
     Attributes:
-        start_block: First block.
-        end_block: End of what arrives.
-        n_bytes: Bytes that the worker receives, all ranks together.
-        begins_s: When the first byte arrives.
-        ends_s: When the last one has.
+        begins_s: Arrival of the first byte.
+        ends_s: Arrival of the last one.
     """
 
     start_block: int
@@ -50,15 +46,13 @@ class Fetch:
 class L3Client:
     """One worker's access to a pool.
 
-    Ranks of a tensor-parallel group read in parallel, each its own part of every block. They must go on with
-    one length, so the shortest counts (``all_reduce(MIN)``, SGLang ``managers/cache_controller.py``).
+    Ranks must go on with one length, so the shortest counts (``all_reduce(MIN)``, SGLang
+    ``managers/cache_controller.py``).
 
     Args:
-        pool: The pool.
-        tensor_parallel: Ranks of the worker.
-        replicated: Whether every rank needs all of each block (MLA). Then one rank writes, and each reads.
-        read_bytes_per_s: The worker's network, all ranks together: 170 GB/s by RDMA into host memory, about
-            350 GB/s straight into device memory (MiMo-V2.5, 3.2).
+        replicated: Every rank needs all of each block (MLA): one rank writes, and each reads.
+        read_bytes_per_s: The worker's network: 170 GB/s by RDMA into host memory, about 350 GB/s straight
+            into device memory (MiMo-V2.5, 3.2).
         rank_loss_ratio: Probability that a rank misses a block that the others have.
         seed: Of the losses.
     """
@@ -88,7 +82,7 @@ class L3Client:
         self.written_blocks = 0
 
     def find(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
-        """How far all ranks could read from ``start_block`` on, and when that is known."""
+        """Reach of all ranks from ``start_block`` on, and the time at which it is known."""
         found = self.pool.find(self._space, blocks, start_block, end_block, now_s)
         if found.end_block > start_block and self._rank_loss_ratio:
             reach = start_block + min(self._rank_hit() for _ in range(self._ranks))

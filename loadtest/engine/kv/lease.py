@@ -1,10 +1,10 @@
-"""What one request holds of the KV cache.
+"""Hold of one request on the KV cache.
 
     open --admit--> admitted --close | abort--> ended
       +--------------- abort ------------------>
 
-A lease locks the path of the tree down to its node, and the window KV of the last W tokens of it, and
-reserves room in both pools for what is still to be computed.
+A lease locks the path of the tree down to its node, and the window KV of its last W tokens, and reserves room
+in both pools for what is still to be computed.
 """
 
 from typing import Literal
@@ -19,14 +19,12 @@ class Lease:
 
     Attributes:
         blocks: Packed hashes of the full blocks of the prompt; of prompt and answer once closed.
-        prompt_tokens: Length of the prompt.
         output_tokens: Longest answer.
-        ready_s: Earliest time it may be admitted; no later than the opening if nothing is awaited.
+        ready_s: Earliest time of admission; no later than the opening if nothing is awaited.
         device_tokens: Prompt tokens reused from the device; known from admission on, as the following.
         host_tokens: Tokens beyond them, loaded from the host.
         pool_tokens: Of these, those that came from the shared pool.
         load_bytes: Bytes to copy from the host to the device, which overlaps with the prefill.
-        state: Where it is in its life.
         node: End of the locked path, while admitted.
         end: Blocks of its sequence in the tree.
         reserved: Room in the full pool that it has not filled, tokens.

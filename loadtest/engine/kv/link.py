@@ -1,20 +1,15 @@
 """One link that transfers share: a network interface, a bus, a disk.
 
-Transfers are served first come, first served at the full rate, so the link's throughput is exact, a
-transfer's end is known when it starts and never changes because of later ones. (Real transfers share the
-rate; the last of several that overlap ends at the same time either way.) A transfer over several links in a
-row is cut through: it ends when the slowest of them is done.
+Transfers are served first come, first served at the full rate, so the throughput is exact, and a transfer's
+end is known when it starts. (Of transfers that share the rate the last ends at the same time.) A transfer
+over several links in a row ends when the slowest of them is done.
 """
 
 from math import inf
 
 
 class Link:
-    """A link with a rate, used first come, first served.
-
-    Args:
-        bytes_per_s: Rate, > 0; ``inf`` for a link that never limits.
-    """
+    """A link of ``bytes_per_s`` > 0, used first come, first served; ``inf`` never limits."""
 
     __slots__ = ("_bytes_per_s", "_free_s", "moved_bytes")
 
@@ -33,9 +28,9 @@ class Link:
         return self._free_s
 
     def give_back(self, n_bytes: int, now_s: float) -> None:
-        """A transfer was stopped before its last ``n_bytes``: whoever comes next waits less.
+        """Return the last ``n_bytes`` of a stopped transfer to the next one.
 
-        Transfers queued meanwhile keep the end that they were told.
+        Queued transfers keep their end.
         """
         self.moved_bytes -= n_bytes
         self._free_s = max(now_s, self._free_s - n_bytes / self._bytes_per_s)

@@ -1,21 +1,20 @@
-"""Who hears what the cache stores and drops: the source of KV events.
+"""Changes of the cache, the source of KV events.
 
-SGLang (``swa_radix_cache.py``) speaks of full-attention KV only: a new node is stored whether or not
-its window KV is there, a tombstone says nothing, and only the end of the full KV is a removal. So an
-index fed by these events overstates what can be reused. vLLM speaks of each group of layers.
+SGLang (``swa_radix_cache.py``) reports full-attention KV only: a new node is stored with or without window
+KV, a tombstone is silent, and only the end of the full KV is a removal. An index fed by these events
+overstates reuse. vLLM reports each group of layers.
 """
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from loadtest.engine.kv.lease import Lease
 
 Group = Literal["full", "sliding_window", "linear"]
-Medium = Literal["GPU", "CPU_PINNED"]
 
 
-class KvListener(Protocol):
-    """Told of every change to what can be matched, when it happens."""
+class KvListener:
+    """Hears of every change to what can be matched, when it happens; this base class ignores all."""
 
     def stored(self, lease: "Lease", start_block: int, end_block: int, group: str) -> None:
         """Blocks of a lease's sequence (``lease.blocks``) are on the device now and were not before."""
@@ -25,16 +24,3 @@ class KvListener(Protocol):
 
     def cleared(self) -> None:
         """Everything is gone at once."""
-
-
-class NullListener:
-    """Hears nothing."""
-
-    def stored(self, lease: "Lease", start_block: int, end_block: int, group: str) -> None:
-        """See `KvListener`."""
-
-    def removed(self, blocks: bytes, group: str, medium: str) -> None:
-        """See `KvListener`."""
-
-    def cleared(self) -> None:
-        """See `KvListener`."""

@@ -1,4 +1,4 @@
-"""How much of a match can be reused: the window-safe length, by SGLang's rule and by vLLM's.
+"""The window-safe length of a match, by SGLang's rule and by vLLM's.
 
 A sliding-window layer can go on from a boundary only if the KV of the window before it is there. Nodes
 without it are *tombstones*; ``#`` has window KV, ``.`` does not, and blocks are as long as the window:
@@ -11,14 +11,13 @@ without it are *tombstones*; ``#`` has window KV, ``.`` does not, and blocks are
              . . . . . .                    0        0      a pseudo-hit
 
 * **SGLang** (``swa_radix_cache.py``, ``_match_prefix_helper``): a boundary p is usable iff no tombstone lies
-  on the path to p, or the run of live tokens that ends at p is at least W. Candidates are the end
-  of the match and the points just before a tombstone; the longest usable one is taken.
+  on the path to p, or the run of live tokens that ends at p is at least W; the longest usable one is taken.
 * **vLLM** (``v1/core/single_type_kv_cache_manager.py``, ``SlidingWindowManager.find_longest_cache_hit``):
   inside the full-attention hit, scan right to left for ``ceil((W - 1) / block)`` live blocks in a row; the
   hit ends behind them. A shorter run from block 0 counts.
 
-In whole blocks both find the longest p whose live run is at least n blocks or begins at block 0; n is
-the only difference (`CacheRules.window_blocks`).
+In whole blocks both find the longest p whose live run is at least n blocks or begins at block 0; n is the
+only difference (`CacheRules.window_blocks`).
 """
 
 from collections.abc import Sequence
@@ -27,18 +26,10 @@ from loadtest.engine.kv.tree import Node
 
 
 def safe_blocks(nodes: Sequence[Node], matched: int, window_blocks: int, *, host: bool = False) -> int:
-    """Longest usable boundary of a match.
+    """Longest usable boundary of a match, in blocks.
 
-    Looks from the end of the match back to the first boundary that is usable, as vLLM does.
-
-    Args:
-        nodes: The matched path, root first; the match may end inside the last one.
-        matched: Blocks matched.
-        window_blocks: n, blocks of window KV needed before a boundary.
-        host: Whether window KV in host memory counts as well.
-
-    Returns:
-        Blocks that can be reused.
+    ``nodes`` is the matched path, root first; the match may end inside the last one. ``window_blocks`` is n
+    above; with ``host`` window KV in host memory counts as well.
     """
     boundary = 0
     for node in reversed(nodes):

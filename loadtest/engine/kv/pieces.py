@@ -12,7 +12,7 @@ Span = tuple[int, int]
 
 
 class Tier(IntEnum):
-    """Where a piece is."""
+    """Place of a piece."""
 
     ABSENT = 0
     MEMORY = 1
@@ -86,17 +86,10 @@ def append(spans: list[Span], others: list[Span]) -> None:
 
 
 def window_end(windows: list[Span], start: int, reach: int, window_blocks: int) -> int:
-    """The last boundary that a reader with sliding windows can use.
+    """Last boundary up to ``reach`` that a reader with sliding windows can use; ``start`` if there is none.
 
-    Args:
-        windows: Sorted spans with sliding-window data.
-        start: What the reader has.
-        reach: What it could read besides.
-        window_blocks: Blocks of sliding-window data needed at a boundary; 0 for none.
-
-    Returns:
-        The largest boundary up to ``reach`` behind ``window_blocks`` blocks with data that are read as well,
-        or behind fewer if they begin at the sequence's first block; ``start`` if there is none.
+    The ``window_blocks`` blocks before it must have data (in the sorted ``windows``) and be read as well;
+    fewer suffice if they begin at the sequence's first block.
     """
     if window_blocks == 0:
         return reach

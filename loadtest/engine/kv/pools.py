@@ -1,13 +1,12 @@
-"""How much room is left: the accounts of one pool of KV memory.
+"""Accounts of one pool of KV memory.
 
     |<------------------ capacity ------------------->|
     | locked | held, not locked | reserved |   free   |
     |<--------- held ---------->|
 
-*Held* tokens can be matched; those of running requests are *locked*, the others can be evicted.
-*Reserved* room belongs to running requests that have not filled it yet, or not in the tree.
-``held + reserved <= capacity`` whenever the cache is not in the middle of an operation, and
-``locked <= held``. Who evicts is not decided here.
+*Held* tokens can be matched; those of running requests are *locked*, the others can be evicted. *Reserved*
+room belongs to running requests that have not filled it yet, or not in the tree. Between operations ``held +
+reserved <= capacity``, and always ``locked <= held``. Eviction is decided elsewhere.
 """
 
 from dataclasses import dataclass
@@ -18,12 +17,8 @@ class Pool:
     """Accounts of one pool, in tokens.
 
     Attributes:
-        capacity: All there is.
-        held: What can be matched.
-        locked: What running requests use of it.
-        reserved: Room that running requests may still fill.
         committed: Most that running requests may come to lock and reserve together, each counted alone.
-        evicted: Tokens evicted since the start.
+        evicted: Since the start.
     """
 
     capacity: int
@@ -45,5 +40,5 @@ class Pool:
 
     @property
     def used(self) -> int:
-        """What running requests lock or reserve."""
+        """Tokens that running requests lock or reserve."""
         return self.locked + self.reserved

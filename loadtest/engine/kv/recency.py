@@ -1,8 +1,7 @@
-"""Which node was used longest ago, among those that may be evicted.
+"""Order of eviction: the least recently used node first.
 
-A heap whose entries are checked when they come up: a node that was used again, grew or left the tree has
-a newer entry or none, so nothing is ever searched for. Of nodes used by one operation the
-one nearer to the root is older.
+A heap whose entries are checked when they come up: a node that was used again, grew or left the tree has a
+newer entry or none. Of nodes used by one operation the one nearer to the root is older.
 """
 
 import heapq
@@ -14,11 +13,7 @@ _Entry = tuple[int, int, int, Node]
 
 
 class Recency:
-    """Nodes by last use.
-
-    Args:
-        is_current: Whether a node still is what an entry of that age says.
-    """
+    """Nodes by last use; ``is_current`` says if a node still matches an entry of that age."""
 
     def __init__(self, is_current: Callable[[int, Node], bool]) -> None:
         self._is_current = is_current

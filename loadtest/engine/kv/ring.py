@@ -1,11 +1,10 @@
-"""Consistent hashing: which storage node a key belongs to.
+"""Consistent hashing: the storage node of a key.
 
     0 ──a──b──a──c──b──c──a── 2**64        each node has many points on the ring; a key belongs to the
            ^ key                           first node at or after it that is in the ring
 
-A node that leaves gives each of its arcs to the next node on the ring; the arcs of the others stay where they
-are, and when it comes back its arcs return to it. Many points per node ("virtual nodes") keep the shares
-even: with v points the largest share is about ``1 + 3/sqrt(v)`` of the mean.
+A node that leaves gives each of its arcs to the next node; on return it gets them back. With v points
+("virtual nodes") per node the largest share is about ``1 + 3/sqrt(v)`` of the mean.
 """
 
 from bisect import bisect_left
@@ -15,12 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 
 class HashRing:
-    """A ring over nodes 0 to ``nodes - 1``.
-
-    Args:
-        nodes: Number of nodes, > 0.
-        virtual_nodes: Points of each node, > 0.
-    """
+    """A ring over nodes 0 to ``nodes - 1`` > 0 with ``virtual_nodes`` > 0 points each."""
 
     def __init__(self, nodes: int, virtual_nodes: int = 128) -> None:
         points = sorted(

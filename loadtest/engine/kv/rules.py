@@ -1,7 +1,7 @@
-"""What the KV cache of one engine is like: sizes, attention, and whose rules it follows.
+"""Sizes, attention and rules of the KV cache of one engine.
 
-Memory is counted in tokens of a pool, since every layer of a pool keeps the same tokens. The two
-pools of a model with sliding windows are separate (MiMo-V2.5, arXiv:2607.13095, 3.1.1; SGLang
+Memory is counted in tokens of a pool, since every layer of a pool keeps the same tokens. The two pools of a
+model with sliding windows are separate (MiMo-V2.5, arXiv:2607.13095, 3.1.1; SGLang
 ``SWATokenToKVPoolAllocator``); vLLM's hybrid manager takes blocks of all groups from one.
 """
 
@@ -25,17 +25,17 @@ class CacheRules:
         attention: The most demanding kind of layer.
         swa_tokens: Capacity of the pool of the sliding-window layers, tokens; 0 without such layers.
         window_tokens: W, tokens; 0 without such layers.
-        chunk_tokens: Longest step of a prefill, tokens: a running request needs window KV for its
-            window and one chunk. 0: whole prompts in one step.
-        match_rule: Whose rules of matching and eviction apply.
-        retained_interval_tokens: Windows or states at every multiple of this position are kept when a
-            request moves on, tokens; 0 keeps none.
+        chunk_tokens: Longest step of a prefill, tokens: a running request needs window KV for its window and
+            one chunk. 0: whole prompts in one step.
+        match_rule: Engine whose rules of matching and eviction apply.
+        retained_interval_tokens: Windows or states at every multiple of this position are kept when a request
+            moves on; 0 keeps none.
         decode_release_tokens: N: window KV is released after every N decoded tokens.
-        swa_release: What becomes of window KV when its request moves on, see `Windows`.
+        swa_release: Fate of window KV when its request moves on, see `Windows`.
         swa_groups: vLLM: groups of sliding-window layers, each as large as the full-attention one.
         insert_early: Blocks can be matched from the start of the step that computes them (vLLM).
         state_slots: Linear models: states that fit beside those of running requests.
-        context_tokens: Linear models: c0 of the prefill time (`estimates.costs`), for what a state saves.
+        context_tokens: Linear models: c0 of the prefill time (`estimates.costs`), for the worth of a state.
     """
 
     full_tokens: int
@@ -54,11 +54,7 @@ class CacheRules:
     context_tokens: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse rules that contradict each other.
-
-        Raises:
-            ValueError: A window without sliding-window layers, or the reverse, or a size that cannot be.
-        """
+        """Refuse rules that contradict each other, or impossible sizes, with `ValueError`."""
         sliding = self.attention == "sliding_window"
         if self.full_tokens <= 0 or self.block_tokens <= 0 or self.decode_release_tokens <= 0:
             raise ValueError("full_tokens, block_tokens and decode_release_tokens must be positive")
@@ -78,7 +74,7 @@ class CacheRules:
 
     @property
     def window_blocks(self) -> int:
-        """Blocks behind a boundary that must have window KV for a prefill to go on from it.
+        """Blocks before a boundary that must have window KV for a prefill to go on from it.
 
         SGLang wants W tokens, vLLM the W - 1 that the next token looks back on
         (``single_type_kv_cache_manager.py``), both in whole blocks.

@@ -1,20 +1,17 @@
-"""What one storage node holds: KV blocks as objects of their own, kept as runs.
+"""Content of one storage node: KV blocks as objects of their own, kept as runs.
 
-Storage is not a prefix cache. Each block is an object with its own last use, so the head of a long session
-may be evicted while its tail is kept: engines that hold the head themselves never ask for it. Kept one by
-one, the blocks of a prompt of 800K tokens would be 12,500 dictionary entries; here they are a few *pieces*:
+Storage is not a prefix cache: each block has its own last use, so the head of a long session may be evicted
+while its tail is kept. A prompt of 800K tokens would be 12,500 dictionary entries; here it is a few *pieces*:
 
     root ──[ run: 5,000 blocks                        ]──┬──[ run: 300 blocks ]
            | piece: in memory | absent | on disk      |  └──[ run: 40 blocks  ]
            |                ww|        |           www|       w = sliding-window data
 
-* A *run* is blocks that nothing branches from; the runs form a tree. Hashes are chained, so two runs that
-  agree in their last block agree in all: a look-up compares one hash per run.
+* A *run* is blocks without a branch; runs form a tree. Hashes are chained, so a look-up compares one per run.
 * A *piece* is neighbouring blocks of a run with one last use, in one tier. Using a range makes it one piece,
-  so the number of pieces on a path stays small, whatever the number of turns that wrote them.
+  so a path has few, whatever the number of turns that wrote them.
 * Sliding-window layers keep data for few blocks only: spans within present pieces, evicted with them.
-* Blocks that were lost inside a piece (the memory that held them failed) are its *holes*, until written
-  again.
+* Blocks lost inside a piece (the memory that held them failed) are its *holes*, until written again.
 * Least recently used pieces go first, memory to disk, disk to nowhere; of a piece its tail first, since
   nothing can be read behind a gap. A piece not used for ``ttl_s`` is absent.
 """
@@ -28,17 +25,12 @@ from loadtest.engine.kv.pieces import Piece, Run, Span, Tier, append, clip, join
 from loadtest.engine.kv.tree import HASH_BYTES
 
 _Entry = tuple[float, int, int, Piece]
-"""Of a queue: last use, deepest block first, number of the entry, piece."""
+"""Entry of a queue: last use, deepest block first, number of the entry, piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a write added.
-
-    Attributes:
-        blocks: Blocks that were absent.
-        window_blocks: Blocks whose sliding-window data were absent.
-    """
+    """Blocks that a write added, and those whose sliding-window data it added."""
 
     blocks: int
     window_blocks: int
@@ -48,11 +40,10 @@ class RunStore:
     """The blocks of one storage node.
 
     Args:
-        memory_bytes: Room in memory.
-        disk_bytes: Room on disk; 0 for none.
-        block_bytes: Size of the full-attention data of a block.
-        window_block_bytes: Size of the sliding-window (or linear-state) data of a block.
-        ttl_s: Seconds after its last use at which a block is gone; None for never.
+        disk_bytes: 0 for no disk.
+        block_bytes: Full-attention data of a block.
+        window_block_bytes: Sliding-window (or linear-state) data of a block.
+        ttl_s: Lifetime of a block after its last use; None for no end.
     """
 
     def __init__(
@@ -90,18 +81,10 @@ class RunStore:
     def reach(
         self, space: bytes, blocks: bytes, start: int, end: int, now_s: float
     ) -> tuple[int, list[Span]]:
-        """How far a sequence is present without a gap.
+        """Return how far a sequence is present without a gap, at most to ``end``, and its window spans.
 
-        Args:
-            space: Name of the tree: blocks of different spaces are never the same.
-            blocks: Packed chained hashes of the sequence, from its first block.
-            start: First block that is asked for.
-            end: Where to stop.
-            now_s: The time; expired pieces are dropped.
-
-        Returns:
-            The largest ``e`` with blocks ``start`` to ``e`` present, ``start`` if there is none; and the
-            spans that have sliding-window data, in order, which may begin earlier and end later.
+        The first result is ``start`` if nothing is present. Spans are in order and may begin earlier and end
+        later. Blocks of different ``space`` are never the same. Expired pieces are dropped.
         """
         self._expire(now_s)
         reach = start
@@ -132,11 +115,7 @@ class RunStore:
         return stored
 
     def read(self, space: bytes, blocks: bytes, start: int, end: int, now_s: float) -> int:
-        """Use blocks and bring those on disk to memory.
-
-        Returns:
-            Bytes that came from disk.
-        """
+        """Use blocks and bring those on disk to memory; return the bytes from disk."""
         self._expire(now_s)
         before = self.disk_bytes
         self._use(space, blocks, start, end, now_s, promote=True)
@@ -150,10 +129,9 @@ class RunStore:
         self._use(space, blocks, start, end, now_s)
 
     def lose(self, lost: Callable[[bytes], list[int]]) -> None:
-        """Some of the memory of a store without disk failed.
+        """Drop the blocks that the failed memory of a store without disk held.
 
-        Args:
-            lost: The positions, in order, of the lost ones among packed hashes.
+        ``lost`` returns the positions, in order, of the lost ones among packed hashes.
         """
         assert self.disk_bytes_max == 0
         runs = list(self._roots.values())
@@ -420,10 +398,10 @@ class RunStore:
         while run is not None and not run.children:
             while run.pieces and run.pieces[-1].tier is Tier.ABSENT:
                 run.pieces.pop()
-            kept = (run.pieces[-1].end - run.start) * HASH_BYTES if run.pieces else 0
+            left_bytes = (run.pieces[-1].end - run.start) * HASH_BYTES if run.pieces else 0
             first = run.blocks[:HASH_BYTES]
-            run.blocks = run.blocks[:kept]
-            if kept:
+            run.blocks = run.blocks[:left_bytes]
+            if left_bytes:
                 return
             parent = run.parent
             if parent is None:

@@ -1,17 +1,16 @@
 """vLLM's device memory: one pool of blocks for all groups of layers, and one LRU order.
 
 vLLM's hybrid manager (``docs/design/hybrid_kv_cache_manager.md``, ``v1/core/block_pool.py``) puts layers into
-groups of one size, so that a block of any group takes the same memory, and all groups take blocks from
-one pool. Each block is evicted on its own, in the order in which blocks came free; a request's blocks come
-free from its tail, and window KV already when the window has moved on.
+groups of one size, and all groups take blocks from one pool. Each block is evicted on its own, in the order
+in which blocks came free: a request's from its tail, window KV already when the window has moved on.
 
-In tokens of one group: a block with full KV costs its tokens, one with window KV ``swa_groups`` times as
-much. The pool is as large as both pools of `CacheRules` together.
+In tokens of one group a block with full KV costs its tokens, one with window KV ``swa_groups`` times as much.
+The pool is as large as both pools of `CacheRules` together.
 
-* Recency counts from when a block came free: from the unlocking of window KV, from the end of the request
-  for full KV. Of one request full KV goes first, as its group is freed first.
-* A leaf without window KV is kept: full KV and window KV live and die apart. Only window KV whose full KV
-  is gone is dropped with it here, for no hit can reach it; in vLLM it would wait for its turn.
+* Recency counts from the unlocking of window KV, and from the end of the request for full KV, which goes
+  first, as its group is freed first.
+* A leaf without window KV is kept: full KV and window KV live and die apart. Only window KV without full KV
+  is dropped with it, for no hit can reach it; in vLLM it would wait for its turn.
 """
 
 from loadtest.engine.kv.device import Device, deepest_first
@@ -21,13 +20,7 @@ from loadtest.engine.kv.tree import Node, RadixTree
 
 
 class SharedDevice(Device):
-    """See `Device`.
-
-    Args:
-        rules: Sizes; the pools are put together.
-        tree: The tree.
-        listener: Hears what goes, of each group.
-    """
+    """A `Device` with one pool; the listener hears of each group."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, listener: KvListener) -> None:
         super().__init__(rules, tree, listener, None)
@@ -41,7 +34,7 @@ class SharedDevice(Device):
 
     @property
     def used_tokens(self) -> int:
-        """What running requests lock or reserve of it."""
+        """Tokens that running requests lock or reserve."""
         return self.full.used + self._groups * self.swa.used
 
     def fits(self, room: int, unlocked: int, committed: int) -> bool:

@@ -1,4 +1,4 @@
-"""Puts one rank's KV stack together: the device, and what lies below it.
+"""Builds the KV stack of one rank.
 
 KvCache ── Device (L1) ── HiCache ── HostMemory (L2) ── L3Client ── L3Pool, shared by many
 """
@@ -23,19 +23,13 @@ class KvStack:
 
 
 def block_sizes(rules: CacheRules, token_bytes: int, window_token_bytes: int = 0) -> BlockSizes:
-    """Bytes of the blocks of a model.
-
-    Args:
-        rules: Tokens of a block, and the window.
-        token_bytes: Full-attention KV of a token, all layers.
-        window_token_bytes: Sliding-window KV of a token, all layers.
-    """
+    """Bytes of the blocks of a model; token bytes are of all layers of a kind."""
     window_bytes = window_token_bytes * rules.block_tokens if rules.window_blocks else 0
     return BlockSizes(rules.block_tokens, token_bytes * rules.block_tokens, window_bytes, rules.window_blocks)
 
 
 def has_lower_tiers(rules: CacheRules) -> bool:
-    """Whether `HiCache` can hold such a cache: SGLang's pools, and no linear states."""
+    """True if `HiCache` can hold such a cache: SGLang's pools, and no linear states."""
     return not rules.state_slots and not (rules.match_rule == "vllm" and rules.window_tokens)
 
 
@@ -47,14 +41,7 @@ def build_stack(
     client: L3Client | None = None,
     listener: KvListener | None = None,
 ) -> KvStack:
-    """Build the KV stack of one rank.
-
-    Args:
-        rules: The device.
-        sizes: The model's blocks (`block_sizes`).
-        settings: The host tier; None for the device only.
-        client: Access to a shared pool; needs a host tier.
-        listener: Hears KV events.
+    """Build the KV stack of one rank; without ``settings`` of a host tier the device only.
 
     Raises:
         ValueError: Lower tiers for rules that have none, or a shared pool without a host tier.

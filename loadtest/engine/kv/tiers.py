@@ -1,27 +1,25 @@
 """HiCache: host memory and a shared pool below the device, after SGLang and MiMo-V2.5.
 
     queued ─open─> look up L3, prefetch to host ─(ready_s)─> admit: settle ─> match L1+L2 ─> load to device
-    prefill ends ─stored─> copy to host (D2H) ─> write to L3          evicted from the device ─leaving─> host
-    only
+    prefill ends ─stored─> copy to host (D2H) ─> write to L3    evicted from the device ─leaving─> host only
 
 Defaults are SGLang's (``mem_cache/hiradix_cache.py``, ``managers/cache_controller.py``, ``server_args.py``):
 
-* *Write policies.* ``write_through``: a run is copied to the host when it is stored.
-  ``write_through_selective``: from its second use on. ``write_back``: when the device evicts it. A run is
-  copied only if the one above it is there (not for ``write_back``, where what is above still is on the
-  device). What reaches the host is written to L3, which keeps only what it does not have.
-* *Prefetch.* At enqueue, if L3 holds at least ``prefetch_threshold_tokens`` after what L1 and L2 hold, and
-  the prefetches under way do not exceed ``prefetch_limit_ratio`` of the host beyond the device's size. It
-  needs room on the host, and shares the pool's and the worker's links. ``best_effort`` never waits: what has
-  arrived when the request is scheduled is used, the rest is stopped. ``wait_complete`` waits for all,
-  ``timeout`` for ``min(max, base + per_ki * tokens / 1024)`` seconds.
-* *Loading* from host to device overlaps with the prefill layer by layer: see `pipelined_s` in
-  ``loadtest/engine/timing.py``; here it is bytes (`Lease.load_bytes`).
-* *Transfers to the host* count as done when they begin: they use the other direction of a link that is many
-  times faster than prefill makes KV.
+* *Write policies.* A run is copied to the host when it is stored (``write_through``), at its second use
+  (``write_through_selective``), or when the device evicts it (``write_back``); in the first two cases only if
+  the run above it is there. The host's content is written to L3, which keeps only what it lacks.
+* *Prefetch.* At enqueue, if L3 holds at least ``prefetch_threshold_tokens`` beyond L1 and L2, and prefetches
+  under way do not exceed ``prefetch_limit_ratio`` of the host beyond the device's size. It needs room on the
+  host, and shares the pool's and the worker's links. ``best_effort`` never waits and stops the rest when the
+  request is scheduled, ``wait_complete`` waits for all, ``timeout`` for ``min(max, base + per_ki * tokens /
+  1024)`` seconds.
+* *Loading* to the device overlaps with the prefill layer by layer (`pipelined_s` of
+  ``loadtest/engine/timing.py``); here it is bytes (`Lease.load_bytes`).
+* *Transfers to the host* count as done when they begin: that direction of the link is many times faster than
+  prefill makes KV.
 
 **Sliding windows across tiers** (MiMo-V2.5, arXiv:2607.13095, 3.1.4). Only trailing windows are copied and
-stored. L3 gives a whole window or nothing: a prefetch that is stopped early brings none, so it is dropped.
+stored. L3 gives a whole window or nothing: a prefetch that is stopped early is dropped.
 
 | case | what happens |
 |---|---|
@@ -40,7 +38,7 @@ from loadtest.engine.kv.host import HostMemory
 from loadtest.engine.kv.l3 import BlockSizes
 from loadtest.engine.kv.l3_client import Fetch, L3Client
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import Group, KvListener, NullListener
+from loadtest.engine.kv.listener import Group, KvListener
 from loadtest.engine.kv.matching import safe_blocks
 from loadtest.engine.kv.pieces import Span
 from loadtest.engine.kv.rules import CacheRules
@@ -60,19 +58,18 @@ class HiCacheSettings:
 
     Attributes:
         host_ratio: Size of each host pool per size of the device's (``--hicache-ratio``).
-        host_tokens: Size of the full pool, tokens, instead of the ratio (``--hicache-size``); the window
-            pool keeps the ratio.
-        write_policy: When runs are copied to the host (``--hicache-write-policy``).
-        prefetch_policy: How long a request waits for L3 (``--hicache-storage-prefetch-policy``).
+        host_tokens: Size of the full pool instead of the ratio (``--hicache-size``); the window pool keeps
+            the ratio.
+        write_policy: ``--hicache-write-policy``.
+        prefetch_policy: ``--hicache-storage-prefetch-policy``.
         prefetch_threshold_tokens: Less than this is not fetched (``prefetch_threshold``).
-        prefetch_timeout_base_s: Of ``timeout`` (``hicache_storage.py``, ``PrefetchTimeoutConfig``; releases
-            before it had 1 s).
+        prefetch_timeout_base_s: Of ``timeout`` (``hicache_storage.py``, ``PrefetchTimeoutConfig``; older
+            releases: 1 s).
         prefetch_timeout_per_ki_token_s: The same, per 1,024 tokens (before: 0.25 s).
-        prefetch_timeout_max_s: The longest timeout.
         prefetch_limit_ratio: Share of the host's size beyond the device's that prefetches under way may take.
-        prefetch_batch_blocks: Blocks of one storage request; what is stopped is stopped between them
+        prefetch_batch_blocks: Blocks of one storage request, between which a prefetch stops
             (``STORAGE_BATCH_SIZE``).
-        keep_alive: Whether a match in L1 or L2 refreshes the prefix in L3 (MiMo-V2.5; SGLang does not).
+        keep_alive: A match in L1 or L2 refreshes the prefix in L3 (MiMo-V2.5; SGLang does not).
     """
 
     host_ratio: float = 2.0
@@ -88,18 +85,14 @@ class HiCacheSettings:
     keep_alive: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            ValueError: Without any host memory, or with negative times.
-        """
+        """Refuse an empty host or negative times with `ValueError`."""
         if self.host_ratio <= 0 or self.host_tokens < 0:
             raise ValueError("the host tier needs room: host_ratio > 0")
         if min(self.prefetch_timeout_base_s, self.prefetch_timeout_per_ki_token_s) < 0:
             raise ValueError("a timeout cannot be negative")
 
     def timeout_s(self, tokens: int) -> float:
-        """How long a prefetch of so many tokens may keep its request waiting."""
+        """Longest wait of a request for a prefetch of so many tokens."""
         match self.prefetch_policy:
             case "best_effort":
                 return 0.0
@@ -112,7 +105,7 @@ class HiCacheSettings:
 
 @dataclass(slots=True)
 class TierCounters:
-    """What has moved between the tiers since the start.
+    """Transfers between the tiers since the start.
 
     Attributes:
         prefetched_tokens: L3 to host, and put into the tree.
@@ -120,11 +113,8 @@ class TierCounters:
         backed_up_tokens: Device to host.
         loaded_tokens: Host to device.
         loaded_bytes: The same, with windows.
-        prefetches: Reads from L3.
-        prefetches_stopped: Of these, stopped before their end.
         prefetch_s: Seconds from a read's first byte to its last, in all.
-        prefetch_gb_per_s: Bandwidth of each read; the bounds are those of SGLang's metrics_collector.py.
-        prefetch_blocks: Blocks of each read.
+        prefetch_gb_per_s: Bandwidth of each read; bounds are those of SGLang's metrics_collector.py.
         keep_alives: Matches that refreshed L3.
     """
 
@@ -150,16 +140,7 @@ class _Prefetch:
 
 
 class HiCache:
-    """The lower tiers of one rank; see `TierPolicy`.
-
-    Args:
-        rules: The device's sizes and rules.
-        settings: The host's.
-        tree: The tree that the `KvCache` works on.
-        sizes: Bytes of the model's blocks.
-        client: Access to a shared pool, if there is one.
-        listener: Hears what leaves the host.
-    """
+    """The lower tiers of one rank; a `TierPolicy` on the tree of its `KvCache`."""
 
     def __init__(
         self,
@@ -182,7 +163,7 @@ class HiCache:
         full_tokens = settings.host_tokens or int(rules.full_tokens * settings.host_ratio)
         self.host = HostMemory(
             tree,
-            listener or NullListener(),
+            listener or KvListener(),
             block_tokens=rules.block_tokens,
             full_tokens=full_tokens,
             swa_tokens=int(rules.swa_tokens * settings.host_ratio),
@@ -330,7 +311,7 @@ class HiCache:
         self.host.clear()
 
     def _local(self, blocks: bytes, end: int) -> tuple[Node, int]:
-        """What L1 and L2 have of a sequence: the last run of it, and the boundary that can be used."""
+        """Part of a sequence in L1 and L2: its last run, and the usable boundary."""
         path, partial, matched = self._tree.walk(self._tree.root, blocks, end)
         if partial is not None:
             path.append(partial)
@@ -385,13 +366,11 @@ class HiCache:
         return end - position
 
     def _copy(self, run: Node, windows: list[Span], *, cut: bool = True) -> bool:
-        """Copy a run to the host; False if it has no room.
+        """Copy a run that is on the device only to the host; False if it has no room.
 
-        Args:
-            run: On the device only.
-            windows: Takes the span that the shared pool should have window KV of.
-            cut: Cut off what lies before the last window and a block, so that its window KV is not
-                copied. Not while the device is dropping the run.
+        ``windows`` takes the span whose window KV the shared pool should have. ``cut`` cuts off the part
+        before the last window and a block, so that its window KV is not copied; not while the device is
+        dropping the run.
         """
         if not self.host.hold(run):
             return False

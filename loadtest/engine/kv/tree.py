@@ -1,21 +1,19 @@
-"""The radix tree over KV blocks: which runs exist, and in which tier their KV lies.
+"""The radix tree over KV blocks: existing runs, and the tiers of their KV.
 
     root --[system prompt, 40 blocks]--+--[session A, 12]--[3]       a node is a run of blocks;
                                        +--[session B, 3]             children differ in their first
 
     split at 10:  root --[s, 10]--[ystem prompt, 30]--...            the lower part stays the same object
 
-* Blocks are chained hashes, so one hash stands for everything before it: two runs that agree in
-  their last block agree throughout, and a match compares one hash per node, whatever its length.
-  A match inside a run is found by bisection.
-* One tree for all tiers. A node says where its full-attention KV is (`device`, `host`) and where its
-  window KV is (`swa`, `host_swa`); a node without ``swa`` on the device is a *tombstone* there (SGLang
+* Blocks are chained hashes: runs that agree in their last block agree throughout, so a match compares one
+  hash per node, and ends inside a run by bisection.
+* One tree for all tiers. A node says where its full-attention KV is (`device`, `host`) and where its window
+  KV is (`swa`, `host_swa`); without ``swa`` on the device it is a *tombstone* (SGLang
   ``swa_radix_cache.py``). A node leaves the tree when neither tier has its full KV.
-* What is on a tier is closed under prefixes: a node is on the device only if its parent is.
-  Host copies are closed likewise, so host-only nodes hang below nodes that are on both (SGLang
-  ``hiradix_cache.py``).
-* Splits and merges change no account. Whoever keeps nodes beyond an operation holds the lower
-  part of a split (leases, LRU entries), and a merge keeps the lower object.
+* Tiers are closed under prefixes: a node is on the device, or the host, only if its parent is; host-only
+  nodes hang below nodes that are on both (SGLang ``hiradix_cache.py``).
+* Splits and merges change no account. Holders of nodes beyond an operation (leases, LRU entries) hold the
+  lower part of a split, and a merge keeps the lower object.
 """
 
 from collections.abc import Iterator
@@ -30,23 +28,19 @@ class Node:
 
     Attributes:
         parent: None for the root and for nodes that have left the tree.
-        key: Packed hashes of the run.
         start: Blocks before the run.
         end: Blocks up to and with the run.
         children: By the packed hash of their first block.
         locks: Leases that end here, plus children that are locked.
         swa_locks: Leases whose window covers this run; never more than leases at or below it.
-        used: When its full KV was last used, in operations, unless something below was used later.
+        used: Last use of its full KV, in operations, unless something below was used later.
         swa_used: The same for its window KV.
-        device: Its full KV is on the device.
-        swa: Its window KV is on the device.
-        host: Its full KV is in host memory.
-        host_swa: Its window KV is in host memory.
+        device: Its full KV is on the device, as ``swa`` its window KV.
+        host: Its full KV is in host memory, as ``host_swa`` its window KV.
         device_children: Children whose full KV is on the device.
         state: Slot of the state of linear layers at its end, if it is a checkpoint (`Checkpoints`).
         hits: Admissions that reused this run, as far as the tier policy counts (``write_through_selective``).
-        host_used: When its host copy was last used, in operations; kept by the tier policy.
-        host_swa_used: The same for its window KV.
+        host_used: Last use of its host copy, in operations, like ``host_swa_used``; kept by the tier policy.
         host_locks: Transfers that read or fill its host copy; kept by the tier policy.
     """
 
@@ -100,13 +94,12 @@ class Node:
         return self.end - self.start
 
     def __repr__(self) -> str:
-        """Where it is and what it has, for failing tests."""
         flags = [name for name in ("device", "swa", "host", "host_swa") if getattr(self, name)]
         return f"Node({self.start}..{self.end} {'+'.join(flags)} locks={self.locks}/{self.swa_locks})"
 
 
 class TreeObserver(Protocol):
-    """Who keeps things per node and must follow when nodes are cut or joined."""
+    """Keeper of data per node that must follow when nodes are cut or joined."""
 
     def split(self, upper: Node, lower: Node) -> None:
         """``lower`` was cut; ``upper`` is new and has its flags, stamps and counts."""
@@ -116,30 +109,20 @@ class TreeObserver(Protocol):
 
 
 class RadixTree:
-    """Runs of blocks under one root.
-
-    Attributes:
-        root: The empty run that all sequences have in common.
-        observers: Told about splits and merges.
-    """
+    """Runs of blocks under one root; ``observers`` hear of splits and merges."""
 
     def __init__(self) -> None:
-        """Make an empty tree."""
         self.root = Node(None, b"", 0)
         self.root.device = True
         self.observers: list[TreeObserver] = []
 
     def walk(self, node: Node, blocks: bytes, end: int) -> tuple[list[Node], Node | None, int]:
-        """Follow a sequence down from the end of a node; changes nothing.
+        """Follow a sequence down from the end of ``node``, whose run it contains, to ``end`` at most.
 
-        Args:
-            node: Where to start; the sequence contains its run.
-            blocks: Packed hashes of the sequence from its first block on.
-            end: Blocks to follow at most.
+        Change nothing.
 
-        Returns:
-            The nodes whose runs match in full, in order; the node that matches in part, if any; the
-            blocks matched in all.
+        Return the nodes that match in full, in order; the node that matches in part, if any; and the matched
+        blocks.
         """
         path: list[Node] = []
         position, limit = node.end * HASH_BYTES, end * HASH_BYTES
@@ -185,10 +168,9 @@ class RadixTree:
             node.parent.device_children += 1 if device else -1
 
     def split(self, node: Node, at: int) -> Node:
-        """Cut a run in two before block ``at`` of the sequence; the lower part stays ``node``.
+        """Cut a run in two before block ``at`` of the sequence.
 
-        Returns:
-            The new upper part.
+        Return the new upper part, the lower stays ``node``.
         """
         parent = node.parent
         assert parent is not None
@@ -214,9 +196,9 @@ class RadixTree:
     def merge(self, node: Node) -> None:
         """Join a node with its parents as long as they differ in nothing; the lower object stays.
 
-        Nodes in use are left alone, and so are parents with other children, so no lease ends at a node
-        that goes. A parent that was not used later than its child was last used with it, so what is
-        evicted in which order stays the same.
+        Nodes in use and parents with other children are left alone, so no lease ends at a node that goes. A
+        parent that was not used later than its child was last used with it, so the order of eviction stays
+        the same.
         """
         upper = node.parent
         parts = [node.key]

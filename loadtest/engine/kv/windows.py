@@ -1,4 +1,4 @@
-"""Sliding windows: which window KV a request needs, locks, leaves behind and releases.
+"""Sliding windows: window KV that a request needs, locks, leaves behind and releases.
 
     chunk ends      c1        c2       prompt         end of the answer
     window    .....................................####        # live, . tombstone
@@ -7,18 +7,17 @@
 
 * A request goes on from a boundary only with a whole window before it (`matching`). It locks that window in
   the tree, in whole blocks, and moves the lock along as it inserts.
-* *Room.* A running request has its window and the step that it computes, no more (MiMo-V2.5,
-  arXiv:2607.13095, 3.1.3: the pool stays at the size of a window or of a chunk). Its commitment counts its
-  window as if nobody shared it, so the sum of commitments bounds what is locked and reserved.
-* *Release*, when the request moves on (`CacheRules.swa_release`). ``window``: at chunk end what it has put
-  into the tree is released but for the last W tokens and a block, so former chunk ends become tombstones,
-  unless another request has used them meanwhile.
-  ``islands`` (SGLang PR 30013): they stay until evicted. ``pressure`` (SGLang ``swa_radix_cache.py``,
-  ``cache_unfinished_req``): whole chunks stay until evicted. Answers are released in any case but for the
-  last W tokens and a block (SGLang ``mem_cache/common.py``, ``free_swa_out_of_window_slots``: the block more
-  keeps a boundary before a partial block usable).
+* *Room.* A running request has its window and the step that it computes (MiMo-V2.5, arXiv:2607.13095, 3.1.3:
+  the pool stays at the size of a window or of a chunk). Its commitment counts its window as unshared, so the
+  sum of commitments bounds what is locked and reserved.
+* *Release*, when the request moves on (`CacheRules.swa_release`). ``window``: at chunk end its insertions are
+  released but for the last W tokens and a block, so former chunk ends become tombstones, unless another
+  request has used them. ``islands`` (SGLang PR 30013): they stay until evicted. ``pressure`` (SGLang
+  ``swa_radix_cache.py``, ``cache_unfinished_req``): whole chunks stay until evicted. Answers are always
+  released but for the last W tokens and a block (SGLang ``mem_cache/common.py``,
+  ``free_swa_out_of_window_slots``: the block more keeps a boundary before a partial block usable).
 * *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked, and freed
-  at once as far as nothing else continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
+  at once where nothing else continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
 * *Dense positions.* Windows before every multiple of ``retained_interval_tokens`` are not released
   (MiMo-V2.5, 3.1.4).
 * *vLLM* (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``):
@@ -26,9 +25,10 @@
   multiples of the interval, at the end of the prompt, and where the prompt left a known sequence (the
   shared-prefix junction): that is ``window`` here. What is kept goes in its turn of the LRU order only.
 
-What was released or evicted before is computed anew when a request passes it: such tombstones are healed.
+Tombstones that a request passes are computed anew, and so healed.
 """
 
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.device import Device
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import KvListener
@@ -37,15 +37,8 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tree import Node, RadixTree
 
 
-class Windows:
-    """See `Boundaries`.
-
-    Args:
-        rules: Sizes and whose rules.
-        tree: The tree.
-        device: What is on the device.
-        listener: Hears of stored windows, by vLLM's rule.
-    """
+class Windows(Boundaries):
+    """Boundaries by sliding windows; the listener hears of stored ones by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
         self._rules = rules
@@ -130,9 +123,6 @@ class Windows:
                 top = top.parent
             self._retire(lease, node, max(start, top.start), lease.end, self._device.operation)
 
-    def closed(self, lease: Lease) -> None:
-        """See `Boundaries`."""
-
     def ended(self, lease: Lease) -> None:
         """See `Boundaries`."""
         device = self._device
@@ -167,7 +157,7 @@ class Windows:
     def _kept_ends(self, lease: Lease, start: int, end: int) -> list[int]:
         """Boundaries in ``(start, end]`` whose windows stay, in blocks.
 
-        A position inside a block counts as the boundary before it.
+        Inside a block the boundary before it.
         """
         interval, size = self._rules.retained_interval_tokens, self._size
         ends = set(lease.kept_ends)
@@ -201,12 +191,12 @@ class Windows:
         """Release the window KV before a block that a request has put on the path to a node."""
         # vLLM has hidden it from others all the time.
         since = self._device.operation if self._vllm else lease.operation
-        kept: list[tuple[int, int]] = []
+        live: list[tuple[int, int]] = []
         for start, end in lease.live:
             if end > before:
-                kept.append((max(start, before), end))
+                live.append((max(start, before), end))
             self._retire(lease, node, start, min(end, before), since)
-        lease.live = kept
+        lease.live = live
 
     def _retire(self, lease: Lease, node: Node, start: int, end: int, since: int) -> None:
         """Free the window KV of blocks on the path to a node, but for windows that stay."""

@@ -4,9 +4,8 @@
                             ──POST /computed───>     │
     test or benchmark       ──POST /_fault─────>     └── slower for a while, or dead
 
-``python -m loadtest.engine.link`` is the process; engines that stand behind it have ``--kv-link URL``. No KV
-goes anywhere: the process says how long it takes, so that one machine can stand for a line of 100 Gbit/s.
-Time, sockets and processes are real.
+``python -m loadtest.engine.link`` is the process; engines behind it have ``--kv-link URL``. No KV is sent:
+the process computes durations, so that one machine can stand for a line of 100 Gbit/s.
 """
 
 from loadtest.engine.link.egress import Egress, seconds_of

@@ -1,6 +1,6 @@
-"""What left over a link and when, in buckets of 100 ms: enough to judge every window of a second.
+"""Bytes over a link in buckets of 100 ms: enough to judge every window of a second.
 
-Only buckets in which something left are kept, the newest `BUCKETS_MAX`: an hour of a link that is never idle.
+Only the newest `BUCKETS_MAX` buckets with bytes are kept: an hour of a link that is never idle.
 """
 
 from collections import deque
@@ -33,14 +33,7 @@ class Egress:
 
 
 def seconds_of(buckets: Iterable[tuple[int, float]]) -> list[tuple[float, float]]:
-    """All windows of a second that end with a bucket in which something left: no other has more in it.
-
-    Args:
-        buckets: Numbers and bytes, in order.
-
-    Returns:
-        When each ends, and its bytes.
-    """
+    """Ends and bytes of all windows of a second that end with a bucket with bytes: no other has more."""
     seconds: list[tuple[float, float]] = []
     within = 0.0
     window: deque[tuple[int, float]] = deque()

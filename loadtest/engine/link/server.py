@@ -1,12 +1,12 @@
-"""The link's API: transfers of engines, and faults by whoever tests.
+"""The link's API: transfers of engines, and faults of tests.
 
 POST   /transfers  {"name", "bytes", "ready_bytes", "held_bytes", "over_s"}: answered when the bytes have
-                   arrived (200) or the link failed (503); whoever closes the connection gives up
-POST   /computed   {"name"}: the prefill of this transfer is over; 404 if it is not under way (any more)
+arrived (200) or the link failed (503); closing the connection gives up
+POST   /computed   {"name"}: the prefill of this transfer is over; 404 if it is not under way
 POST   /_fault     {"kind": "slow", "ratio": 0.1, "seconds": 60} or {"kind": "dead", "seconds": 0}: for so
-                   long, 0 until it is ended; a newer one takes the place of an older
+long, 0 until it is ended; a newer one replaces an older
 DELETE /_fault     ends it
-GET    /_stats     capacity, what is under way, what left by tenths of a second
+GET    /_stats     capacity, transfers under way, egress by tenths of a second
 """
 
 import asyncio
@@ -25,13 +25,7 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class LinkServer:
-    """One link behind a listening socket.
-
-    Args:
-        gbps: Capacity in Gbit/s, > 0.
-        rtt_ms: Round trip in milliseconds.
-        port: Where; 0 takes a free one.
-    """
+    """One link of ``gbps`` > 0 and a round trip of ``rtt_ms`` behind a listening socket."""
 
     def __init__(self, gbps: float, rtt_ms: float = 0.0, port: int = 0) -> None:
         self.link = ShapedLink(asyncio.get_running_loop(), gbps * 1e9 / 8, rtt_ms / 1e3)
@@ -41,15 +35,11 @@ class LinkServer:
 
     @property
     def url(self) -> str:
-        """What engines have as ``--kv-link``."""
+        """Value for the engines' ``--kv-link``."""
         return f"http://{self._side.host}:{self._side.port}"
 
     async def open(self, host: str = "127.0.0.1") -> None:
-        """Listen.
-
-        Raises:
-            OSError: The port cannot be had.
-        """
+        """Listen; `OSError` if the port is taken."""
         await self._side.open(host)
 
     def close(self) -> None:
@@ -124,7 +114,7 @@ class LinkServer:
         self.link.restore()
 
     def stats(self) -> dict[str, Any]:
-        """What ``/_stats`` tells."""
+        """Body of ``/_stats``."""
         link = self.link
         link.advance()
         return {

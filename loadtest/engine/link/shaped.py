@@ -8,13 +8,10 @@
         └───────┬───────────────┬──────┬──> t
              begins         over_s   prefill ends
 
-A transfer that goes layer by layer beside its prefill (PrfaaS, arXiv:2604.15039, 3.1) cannot send what is
-not computed yet, so alone on a fast link it takes S/T; its last layer goes when the prefill is over. Where
-several have something to send, each gets the same share, and what one cannot use is divided among the others
-(max-min fair, as flows of equal weight). Time goes in steps of `STEP_S`, also when a timer is late, so that
-what left in which tenth of a second is exact.
-
-A dead link fails what is under way and all that comes, at once.
+A transfer beside its prefill (PrfaaS, arXiv:2604.15039, 3.1) cannot send what is not computed yet: alone on a
+fast link it takes S/T, and its last layer goes when the prefill is over. Shares are max-min fair, as flows of
+equal weight. Time goes in steps of `STEP_S`, also when a timer is late, so egress per tenth of a second is
+exact. A dead link fails all transfers at once.
 """
 
 from collections import deque
@@ -27,7 +24,6 @@ from loadtest.engine.scheduler import Clock, Timer
 
 STEP_S = 0.004
 PULLED_MAX = 10_000
-"""So many are remembered."""
 
 DEAD = "the link is dead"
 _ROUNDING_BYTES = 0.5
@@ -38,13 +34,10 @@ class Transfer:
     """KV that goes over the link.
 
     Attributes:
-        n_bytes: All of it.
-        ready_bytes: What may go at once.
-        held_bytes: What waits until the prefill is over: the last layer; 0 if it is over.
+        ready_bytes: May go at once.
+        held_bytes: Wait until the prefill is over: the last layer; 0 if it is over.
         over_s: Seconds over which the bytes between are produced.
-        ended: Told once, with the reason if it did not arrive; not after `ShapedLink.cancel`.
-        began_s: When it began.
-        sent_bytes: What has left.
+        ended: Called once, with the reason if it did not arrive; not after `ShapedLink.cancel`.
     """
 
     n_bytes: float
@@ -56,7 +49,7 @@ class Transfer:
     sent_bytes: float = field(default=0.0, init=False)
 
     def produced_bytes(self, now_s: float) -> float:
-        """What could have left by now."""
+        """Bytes that could have left by now."""
         open_bytes = self.n_bytes - self.held_bytes
         if self.ready_bytes >= open_bytes:
             return open_bytes
@@ -70,14 +63,13 @@ class ShapedLink:
     Args:
         clock: The event loop, or a virtual clock.
         bytes_per_s: Capacity, > 0.
-        rtt_s: Until it is known that the last byte arrived, >= 0.
+        rtt_s: Delay of the notice that the last byte arrived, >= 0.
 
     Attributes:
-        egress: What left when, in seconds since the link was made.
+        egress: Bytes sent, in seconds since the link was made.
         arrived: Transfers that arrived.
         lost: Transfers that failed.
-        pulled: Of the latest that were all there when they began: when they did, when they had left, and
-            bytes; in seconds since the link was made.
+        pulled: Begin, end and bytes of the latest transfers that were complete when they began.
     """
 
     def __init__(self, clock: Clock, bytes_per_s: float, rtt_s: float = 0.0) -> None:
@@ -138,7 +130,7 @@ class ShapedLink:
         transfer.ready_bytes, transfer.held_bytes = transfer.n_bytes, 0.0
 
     def cancel(self, transfer: Transfer) -> None:
-        """Nobody wants it any more; nobody is told."""
+        """Give it up without notice."""
         self.advance()
         if transfer in self._sending:
             self._sending.remove(transfer)

@@ -1,1 +1,1 @@
-"""How answers look on the wire: one file per API, each in both dialects."""
+"""Wire formats of answers: one file per API, each in both dialects."""

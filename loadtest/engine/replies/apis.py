@@ -23,11 +23,10 @@ class Api:
     """One API.
 
     Attributes:
-        prefix: What the ids of its answers begin with.
+        prefix: Of the ids of its answers.
         read: Makes an `Intake`; raises `RequestRefused`.
-        reply: Makes the `Reply` to a request.
-        streams: Whether answers may be streams.
-        native: Whether it is SGLang's own API and not OpenAI's or Anthropic's.
+        streams: Answers may be streams.
+        native: SGLang's own API, not OpenAI's or Anthropic's.
     """
 
     prefix: str

@@ -1,6 +1,6 @@
 """``/v1/chat/completions``: role chunk, content chunks, finish reason, usage chunk, ``[DONE]``.
 
-vLLM puts the finish reason into the last content chunk, SGLang sends it in a chunk of its own.
+vLLM puts the finish reason into the last content chunk, SGLang into a chunk of its own.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Anthropic's ``/v1/messages``: one content block, text or a tool call.
 
-``input_tokens`` leaves out what was read from the cache, which ``cache_read_input_tokens``
-reports beside it (SGLang's anthropic/response_conversion.py).
+``input_tokens`` excludes ``cache_read_input_tokens`` (SGLang's anthropic/response_conversion.py).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""What all answers have in common: who asked, what is counted, and the port that makes bytes.
+"""Common parts of all answers: identity, counts, and the port that makes bytes.
 
-A `Reply` turns the progress of a request's jobs into bytes. It keeps nothing of what was sent:
-a chunk is made from the tokens ``start`` to ``end`` of a job, so chunks may be as large as
-the connection allows.
+A `Reply` makes each chunk from the tokens ``start`` to ``end`` of a job and keeps nothing of what was sent,
+so chunks may be as large as the connection allows.
 """
 
 from collections.abc import Sequence
@@ -18,17 +17,16 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a reply repeats from the request.
+    """Parts of the request that a reply repeats.
 
     Attributes:
-        id: The answer's id.
-        model: Model name as the client wrote it.
+        model: Name as the client wrote it.
         created: Unix seconds.
-        vllm: True for the vLLM dialect, False for SGLang's.
+        vllm: The dialect is vLLM's, not SGLang's.
         choices: Answers per prompt.
-        batch: Whether the request's prompts were a list, or its answers are to be one.
-        include_usage: Whether a stream ends with a usage chunk.
-        cache_report: Whether ``cached_tokens`` is reported.
+        batch: The prompts were a list, or the answers are to be one.
+        include_usage: End a stream with a usage chunk.
+        cache_report: Report ``cached_tokens``.
     """
 
     id: str
@@ -93,5 +91,5 @@ def named_event(payload: dict[str, Any]) -> bytes:
 
 
 def emitted_text(job: ServedJob) -> str:
-    """What a job has said so far."""
+    """Text of a job so far."""
     return job.output.piece(0, job.emitted_tokens)

@@ -1,6 +1,6 @@
 """OpenAI's ``/v1/responses``: one output item, a message or a function call.
 
-A stream is a sequence of named, numbered events; the last one repeats the whole response.
+A stream is named, numbered events; the last one repeats the whole response.
 """
 
 from collections.abc import Mapping, Sequence

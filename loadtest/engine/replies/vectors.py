@@ -1,7 +1,4 @@
-"""Answers without generated text: ``/v1/embeddings``, ``/v1/rerank``, ``/v1/score``.
-
-Vectors and scores are fixed by the prompt, and mean nothing.
-"""
+"""Answers without text: ``/v1/embeddings``, ``/v1/rerank``, ``/v1/score``; fixed by the prompt."""
 
 import base64
 from array import array

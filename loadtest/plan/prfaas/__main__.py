@@ -1,7 +1,9 @@
-"""``python -m loadtest.plan.prfaas``: what PrfaaS publishes beside what comes out here.
+"""``python -m loadtest.plan.prfaas``: figures that PrfaaS publishes beside ours.
 
---case-study    tables 3, 5 and 6 in closed form; status 1 if a figure that must come out does not
---simulate      the same fleets with queues (`loadtest.plan.prfaas.simulate`)
+    --case-study    tables 3, 5 and 6 in closed form; status 1 if a figure that must come out does not
+    --simulate      the same fleets with queues (`loadtest.plan.prfaas.simulate`), no status
+
+Without either it prints usage.
 """
 
 import argparse
@@ -20,15 +22,7 @@ from loadtest.simulator.arguments import new_file
 
 
 def main(argv: list[str]) -> int:
-    """Show the case study.
-
-    Args:
-        argv: Arguments without the program's name.
-
-    Returns:
-        The exit status: 0 if every checked figure comes out, 1 if one does not, 2 for a wrong command line.
-        A simulation checks none.
-    """
+    """Return 0 if every checked figure comes out, 1 if one does not, 2 for a wrong command line."""
     options = _parser().parse_args(argv)
     if options.simulate:
         simulate_study(Console(), options)

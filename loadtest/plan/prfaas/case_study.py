@@ -1,8 +1,7 @@
 """PrfaaS's tables 3, 5 and 6 computed again, each figure beside the published one.
 
-A figure is *checked*, and must come out within `TOLERANCE_RATIO`, where the paper publishes what it is
-computed from, or where what was solved back from one figure predicts others (theory A6). The rest is shown
-with the reason why it proves nothing:
+A figure is *checked* within `TOLERANCE_RATIO` where the paper publishes its inputs, or where a value solved
+from one figure predicts others (theory A6). The rest proves nothing, for a reason:
 
     fitted          the model was fitted to the very figure
     rounded         the paper rounds it too much, or gives a bound
@@ -16,7 +15,15 @@ from functools import cached_property
 import numpy as np
 
 from loadtest.engine.profiles import PROFILES
-from loadtest.plan.prfaas.curves import DECODE_PER_S, h20_s, h200_s, kv_bytes, prompt_lengths
+from loadtest.plan.prfaas.curves import (
+    DECODE_PER_S,
+    egress_bytes_per_s,
+    h20_s,
+    h200_s,
+    kv_bytes,
+    kv_bytes_per_s,
+    prompt_lengths,
+)
 from loadtest.plan.prfaas.paper import (
     HOMOGENEOUS,
     KI,
@@ -31,7 +38,7 @@ from loadtest.plan.prfaas.paper import (
     TABLE_5,
     THRESHOLD_TOKENS,
 )
-from policies import (
+from policies.disaggregation import (
     Optimum,
     RemoteSite,
     Split,
@@ -40,12 +47,9 @@ from policies import (
     ThroughputModel,
     UncachedLengths,
     WorkerClass,
-    egress_bytes_per_s,
-    kv_bytes_per_s,
 )
 
 TOLERANCE_RATIO = 0.03
-"""Of a checked figure."""
 
 BACK_SOLVED = "H20 times solved back"
 
@@ -59,15 +63,12 @@ GBPS = 1e9 / 8
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A published figure and the same computed.
+    """A published figure, if there is one, and the same computed.
 
     Attributes:
-        what: Its name.
-        published: What the paper says; None: it does not.
-        computed: What comes out.
         unit: Of both.
-        checked: Whether it must come out.
-        note: What to know of it.
+        checked: It must come out.
+        note: A remark.
     """
 
     what: str
@@ -84,20 +85,14 @@ class Figure:
 
     @property
     def off(self) -> bool:
-        """Whether it must come out and does not."""
+        """True if it must come out and does not."""
         difference = self.difference_ratio
         return self.checked and (difference is None or abs(difference) > TOLERANCE_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Figures that belong together.
-
-    Attributes:
-        title: What they are.
-        figures: In order.
-        caveat: What holds for all of them.
-    """
+    """Figures that belong together, and a caveat that holds for all of them."""
 
     title: str
     figures: Sequence[Figure]
@@ -106,11 +101,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CaseStudy:
-    """Table 6 and what the text says of it, computed.
-
-    Attributes:
-        lengths: Uncached, of the requests.
-    """
+    """Table 6 and the text's figures of it, computed; ``lengths`` are uncached."""
 
     lengths: UncachedLengths
 
@@ -121,7 +112,7 @@ class CaseStudy:
 
     @cached_property
     def published(self) -> Throughput:
-        """What the paper's threshold and split serve."""
+        """Service with the paper's threshold and split."""
         return self.model(LINK_GBPS).at(THRESHOLD_TOKENS, Split((PRFAAS.prefill,), (PRFAAS.decode,)))
 
     @cached_property
@@ -384,7 +375,7 @@ def _claims(study: CaseStudy) -> Part:
 
 
 def _links(study: CaseStudy) -> Part:
-    """What the paper says nothing of: when a link would matter."""
+    """Conditions under which a link would matter, which the paper does not discuss."""
     ours = study.best.throughput
     kv = float(kv_bytes(np.array([ours.long_tokens]))[0])
     minimax = TABLE_3["MiniMax-M2.5"][PHI_LENGTHS.index(32 * KI)]

@@ -1,14 +1,12 @@
-"""Prefill times and KV sizes of the case study's instances by length, and its lengths.
+"""Prefill times and KV sizes of the case study's instances by length, and its lengths (theory A6).
 
 * **8 H200**: table 5, straight between its points in the logarithms of both. That gives 2.448 requests/s for
   four at 27.5K tokens (table 6: 2.45) and 3.514 s at the 90th percentile of its lengths (3.51).
-* **8 H20**: not published. Three figures of table 6 that only H20 determine say what T must be at three
-  lengths: it is *solved back*, and what is computed from it shows that the model fits together, not that
-  its times are right. The time at 1K is a guess: 1.6 times that of the H200.
+* **8 H20**: not published, but *solved back* from three figures of table 6 that only H20 determine, so
+  results show that the model is consistent, not that its times are right. The time at 1K is a guess: 1.6
+  times that of the H200.
 * **KV**: 172 MiB of states and 16.74 MiB per 1,024 tokens, the line through table 5 (within 1.1 %).
 * **Decode**: BS_max = 20 follows from each of the three throughputs of decode in table 6, which are exact.
-
-(theory A6)
 """
 
 from collections.abc import Sequence
@@ -28,19 +26,18 @@ from loadtest.plan.prfaas.paper import (
     TOKENS_MIN,
     TOKENS_PER_S,
 )
-from policies import Curve, UncachedLengths, decode_per_s
+from policies.disaggregation import Curve, UncachedLengths
 
 Floats = NDArray[np.float64]
 
 BINS = 4000
-"""Of equal width in the logarithm of the length: 1.7 per mille each."""
+"""Number of bins of equal width in the logarithm of the length: 1.7 per mille each."""
 
 
 def between(points: Sequence[tuple[float, float]]) -> Curve:
-    """A curve through points, straight in the logarithms of both, and as steep beyond the last as before it.
+    """A curve through at least two points > 0 of ascending length, straight in the logarithms of both.
 
-    Args:
-        points: Lengths and values, both > 0, lengths ascending; at least two.
+    It is as steep beyond the last as before it.
     """
     lengths, values = np.log(np.array(points)).T
     slopes = np.diff(values) / np.diff(lengths)
@@ -63,7 +60,18 @@ h20_s = between(H20_POINTS)
 STATE_MIB, TOKENS_MIB = 172.0, 16.74
 
 BATCH_MAX = 20
-DECODE_PER_S = decode_per_s(BATCH_MAX, 1.0 / TOKENS_PER_S, OUTPUT_TOKENS)
+DECODE_PER_S = BATCH_MAX * TOKENS_PER_S / OUTPUT_TOKENS
+"""Requests that one instance decodes in a second, from equation (5)."""
+
+
+def kv_bytes_per_s(kv_bytes: float, prefill_s: float) -> float:
+    """Phi, equation (1): KV bytes that one instance makes in a second."""
+    return kv_bytes / prefill_s
+
+
+def egress_bytes_per_s(instances: int, kv_bytes: float, prefill_s: float) -> float:
+    """B_out that a busy site needs, equation (2), from E[S] and E[T]."""
+    return instances * kv_bytes_per_s(kv_bytes, prefill_s)
 
 
 def kv_bytes(tokens: Floats) -> Floats:

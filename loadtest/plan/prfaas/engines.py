@@ -2,11 +2,10 @@
 
     T(u, c) = T(u) + b/c0 · u · c         u uncached tokens behind c cached ones
 
-T(u), KV and batch are those of `loadtest.plan.prfaas.curves`. The paper prices uncached tokens alone; what
-they attend to in the cache is the second term, with b/c0 from a fit of `policies.ServiceModel` to the same
-points. The fit is also what an operator would tell the gateway of the class; it is up to 16 % off the curve,
-and the gateway learns from what it sees. Memory is not published and does not bind there: room for several
-times the batch at the longest prompts.
+T(u), KV and batch are those of `loadtest.plan.prfaas.curves`. The paper prices uncached tokens alone; the
+second term has b/c0 from a fit of `policies.ServiceModel` to the same points. The operator would give the
+gateway that fit, which is up to 16 % off the curve; the gateway learns. Memory is not published and does not
+bind there: room for several times the batch at the longest prompts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,11 +31,9 @@ H20_MODEL = ServiceModel(a_s=0.566, b_s=1.277e-4, c0_tokens=306_000.0)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPrefill(PrefillTiming):
-    """Prefill times on a curve; the prices are those of the fit. Steps are whole prompts.
+    """Prefill times on a curve through (tokens, seconds) without cache.
 
-    Attributes:
-        points: Lengths and seconds of prompts of which nothing is cached.
-        speed: Divides the seconds.
+    Prices are the fit's, steps whole prompts.
     """
 
     points: tuple[tuple[float, float], ...] = ()

@@ -1,4 +1,4 @@
-"""The fleets that are compared, and the rule by which each chooses where a request is prefilled.
+"""The fleets that are compared, and each one's rule for the site of a prefill.
 
     homogeneous  9 H20 prefill, 3 H20 decode                          no remote prefill
     naive        4 H200 prefill in another site, 8 H20 decode         all prefill is remote
@@ -6,9 +6,9 @@
     ours         the same fleet                                       what the gateway does
 
 (PrfaaS, arXiv:2604.15039, section 4.1 and table 6: the first has 96 H20, the others 32 H200 and 64 H20; eight
-make an instance.) All are served by the same gateway code with the same policy and queue. What differs is
-where prefill goes: ``static`` has the paper's threshold, which nothing moves, whatever waits where; ``ours``
-is what the gateway does by default: the slow loop's threshold, the short-term rule, and help between sites.
+make an instance.) The same gateway code with the same policy and queue serves all. ``static`` has the paper's
+fixed threshold; ``ours`` the gateway's defaults: the slow loop's threshold, the short-term rule, and help
+between sites.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from loadtest.plan.prfaas.engines import H20, H200
 from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
 from loadtest.simulator.fleet import WorkerGroup
-from policies import NEVER_TOKENS, OffloadRules, link_name
+from policies import link_name
+from policies.disaggregation import NEVER_TOKENS, OffloadRules
 
 HOME, REMOTE = "home", "remote"
 LINK = link_name(REMOTE, HOME)
@@ -28,10 +29,8 @@ class Contender:
     """A fleet with its rule.
 
     Attributes:
-        name: For tables and plots.
-        groups: Its workers.
-        knows_link: Whether the gateway is told of the link, and so chooses between the sites.
-        offload: How it chooses.
+        knows_link: The gateway knows the link, and so chooses between the sites.
+        offload: Its rule.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Contender:
 
     @property
     def remote(self) -> int:
-        """How many of its workers prefill in the other site; they have the first slots."""
+        """Number of its workers that prefill in the other site; they have the first slots."""
         return sum(group.count for group in self.groups if group.site == REMOTE)
 
 
@@ -55,7 +54,6 @@ def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
 
 
 def _static(threshold_tokens: int) -> OffloadRules:
-    """The rule of the paper: one threshold, set by hand."""
     return OffloadRules(threshold_tokens=threshold_tokens, surges=False, helps=False)
 
 
@@ -73,7 +71,4 @@ LOCAL = Contender("local", _groups(4, 3, 5), knows_link=True, offload=_static(NE
 """The machines of the last two, of which those in the other site do nothing."""
 
 EVERYTHING = Contender("everything", _groups(4, 3, 5), knows_link=True, offload=_static(1))
-"""The same machines, of which all prefill is in the other site.
-
-``naive`` has no local prefill workers, so more workers decode there.
-"""
+"""The machines of ``static`` with all prefill in the other site, so more local workers decode."""

@@ -1,10 +1,10 @@
-"""Whether ours is ever worse than one simple rule: kinds of traffic x fleets x seeds, with a verdict.
+"""Search for cases in which ours is worse than one simple rule: kinds of traffic x fleets x seeds.
 
     cost of a trial     mean time to first token; who got no answer counts as the longest wait
     verdict             of the differences of cost on the same requests, one a seed: ours less the other's
 
-A difference is told from chance by Student's t at 95 %. A trial takes seconds to a minute. Each is written
-down as it ends, so a run that was cut off goes on where it was.
+Student's t at 95 % tells a difference from chance. Trials of seconds to a minute are written down as they
+end, so an interrupted run resumes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +38,7 @@ FLEETS = (*ALIKE, CONTENDERS[NAIVE])
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of traffic on a kind of link.
-
-    Attributes:
-        name: For the table.
-        workload: What comes, by seed.
-        link_ratio: Share of the paper's link that there is.
-        weather: What happens to it.
-    """
+    """A kind of traffic by seed, on a share of the paper's link, with changes of its weather."""
 
     name: str
     workload: Callable[[int], Workload]
@@ -54,7 +47,7 @@ class Case:
 
 
 def cases(requests: int, users: int) -> tuple[Case, ...]:
-    """What is compared: so many requests of independent prompts, and so many agents."""
+    """Cases to compare: so many requests of independent prompts, and so many agents."""
 
     def prompts(rate_per_s: float, *, bursts: bool = False) -> Callable[[int], Workload]:
         return lambda seed: lognormal_workload(requests, rate_per_s, seed=seed, bursts=bursts)
@@ -75,15 +68,7 @@ def cases(requests: int, users: int) -> tuple[Case, ...]:
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What came of one.
-
-    Attributes:
-        case: Its name.
-        fleet: The contender.
-        seed: Of everything.
-        cost_s: Mean time to first token, of all that came.
-        figures: All figures.
-    """
+    """Result of one case, fleet and seed; ``cost_s`` is the mean time to first token of all requests."""
 
     case: str
     fleet: str
@@ -95,19 +80,13 @@ class Trial(msgspec.Struct, frozen=True):
 def run_matrix(
     asked: Sequence[Case], seeds: Sequence[int], warmup_s: float, jobs: int, kept: Path | None, told: Told
 ) -> list[Trial]:
-    """Simulate what is not known yet.
+    """Simulate missing trials of some cases and seeds, and add them to the file ``kept``, one a line.
 
-    Args:
-        asked: Which cases.
-        seeds: Which seeds.
-        warmup_s: So much of each trial is in no figure.
-        jobs: Simulations at a time.
-        kept: A file of trials, one a line, that is read and added to.
-        told: Hears of the progress.
+    The first ``warmup_s`` are in no figure; ``told`` hears of the progress.
     """
     lines = [] if kept is None else whole_lines(kept)
-    known = [msgspec.json.decode(line, type=Trial) for line in lines]
-    have = {(trial.case, trial.fleet, trial.seed) for trial in known}
+    trials = [msgspec.json.decode(line, type=Trial) for line in lines]
+    have = {(trial.case, trial.fleet, trial.seed) for trial in trials}
     missing = [
         (case, fleet, seed)
         for case in asked
@@ -133,11 +112,11 @@ def run_matrix(
         figures = Figures.of(result)
         done = figures.completed_share
         cost_s = (done * figures.ttft_mean_s if done else 0.0) + (1.0 - done) * QUEUE_TIMEOUT_S
-        known.append(Trial(case.name, fleet.name, seed, cost_s, figures))
+        trials.append(Trial(case.name, fleet.name, seed, cost_s, figures))
         if kept is not None:
             with kept.open("ab") as file:
-                file.write(msgspec.json.encode(known[-1]) + b"\n")
-    return known
+                file.write(msgspec.json.encode(trials[-1]) + b"\n")
+    return trials
 
 
 def matrix_table(trials: Sequence[Trial]) -> Table:
@@ -168,7 +147,7 @@ def difference_s(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple
 
 
 def verdict(low_s: float, high_s: float) -> str:
-    """What an interval of ours less the other's says."""
+    """Verdict on an interval of ours less the other's."""
     return "worse" if low_s > 0.0 else "better" if high_s < 0.0 else "as good"
 
 

@@ -1,4 +1,4 @@
-"""What PrfaaS publishes (arXiv:2604.15039v2), as data: nothing here is computed.
+"""Data that PrfaaS publishes (arXiv:2604.15039v2): nothing here is computed.
 
 Lengths are tokens; the paper's K is 1,024 tokens in tables 3 and 5, and its threshold of 19.4K is 19,400,
 since only that gives its 49.6 % (theory A6). Rates are requests per second, throughputs of KV Gbit/s.
@@ -34,14 +34,7 @@ LARGE_SITE_INSTANCES = 1250
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row of table 5.
-
-    Attributes:
-        tokens: Length.
-        kv_mib: S.
-        prefill_s: T on 8 H200.
-        kv_gbps: Phi.
-    """
+    """A row of table 5: length, S, T on 8 H200, Phi."""
 
     tokens: int
     kv_mib: float
@@ -63,12 +56,9 @@ class Deployment:
     """A column of table 6.
 
     Attributes:
-        name: What the table calls it.
         remote: N_prfaas, instances of 8 H200 in the other site.
         prefill: N_p, instances of 8 H20 that prefill.
         decode: N_d, instances of 8 H20 that decode.
-        ttft_mean_s: Mean time to first token.
-        ttft_p90_s: Its 90th percentile.
         remote_per_s: Th_prfaas; None where there is no such stage, as in the next two.
         prefill_per_s: Th_pdp.
         decode_per_s: Th_pdd.

@@ -70,7 +70,7 @@ def rates_chart(study: Study) -> Chart:
 
 
 def storm_chart(storm: Mapping[str, Result]) -> Chart:
-    """What is sent over the link while its capacity changes."""
+    """Chart of bytes over the link while its capacity changes."""
     figure, panels = canvas(0.8 + 1.15 * len(storm), rows=len(storm), share_x=True)
     for (name, result), axes in zip(storm.items(), panels, strict=True):
         end_s = float(result.records.arrival_s[-1])
@@ -87,17 +87,17 @@ def storm_chart(storm: Mapping[str, Result]) -> Chart:
     panels[-1].set_xlabel("seconds")
     figure.supylabel("egress, Gbit/s", fontsize=8.5)
     lost = {name: int((result.records.outcome != 0).sum()) for name, result in storm.items()}
-    told = ", ".join(f"{name} {count or 'none'}" for name, count in lost.items())
+    counts = ", ".join(f"{name} {count or 'none'}" for name, count in lost.items())
     return Chart(
         "egress",
-        f"Egress while the link has a tenth of its capacity, none, and loses 30 %; not answered: {told}",
+        f"Egress while the link has a tenth of its capacity, none, and loses 30 %; not answered: {counts}",
         "The line is the link's capacity; at other times it is 100 Gbit/s, far above.",
         figure,
     )
 
 
 def queue_chart(storm: Mapping[str, Result]) -> Chart:
-    """How many requests have no first token, while the link's capacity changes."""
+    """Chart of requests without a first token while the link's capacity changes."""
     figure, (axes,) = canvas(lines_height_in(len(storm)))
     for name, result in storm.items():
         records = result.records

@@ -1,4 +1,4 @@
-"""What is simulated of PrfaaS's case study: what fleets sustain, how long requests wait, bad links.
+"""Simulations of PrfaaS's case study: sustained rates, waiting, bad links.
 
     sustained   each fleet's highest rate, on Poisson arrivals and on bursts      bisection
     curve       time to first token over a range of rates
@@ -28,7 +28,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "static": (2.2, 3.0),
     "ours": (2.5, 3.1),
 }
-"""Where the highest rates are looked for: up to what the closed form gives with mean times."""
+"""Bounds of the search for the highest rates: up to the closed form with mean times."""
 
 BURST_RATIO = 0.7
 """With bursts they are looked for further down."""
@@ -51,13 +51,11 @@ STORM_LOAD = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is simulated.
+    """Amount of simulation.
 
     Attributes:
-        requests: Of each trial.
-        warmup_s: So much of it is in no figure.
+        requests: Of each trial, the first ``warmup_s`` of which are in no figure.
         rounds: Of the bisection.
-        curve_rates: At which the time to first token is shown.
         users: Agents at work at the same time; each has two sessions on average.
     """
 
@@ -87,11 +85,9 @@ QUICK = Size(
 
 @dataclass(slots=True)
 class Study:
-    """What was found so far.
+    """Results so far.
 
     Attributes:
-        size: How much was simulated.
-        seeds: Which were used.
         trials: Of the bisections, by kind of arrivals.
         curve: Trials at given rates.
         storm: Simulations with a bad link, by fleet.
@@ -118,7 +114,7 @@ class Progress:
     """Hears how far a study is; this one says nothing."""
 
     def begins(self, what: str, simulations: int) -> None:
-        """So many simulations come next."""
+        """Announce so many simulations."""
 
     def told(self, number: int, done: int, total: int) -> None:
         """A simulation has so many requests behind it."""
@@ -128,13 +124,7 @@ class Progress:
 
 
 def lognormal_study(study: Study, jobs: int, progress: Progress) -> None:
-    """Simulate everything of the lognormal traffic.
-
-    Args:
-        study: Where it goes.
-        jobs: Simulations at a time.
-        progress: Told how far it is.
-    """
+    """Simulate everything of the lognormal traffic into ``study``, ``jobs`` at a time."""
     size, seeds = study.size, study.seeds
     fleets = list(CONTENDERS.values())
     for arrivals, bursts in ARRIVALS:
@@ -178,7 +168,7 @@ def _lognormal(size: Size, *, bursts: bool) -> Callable[[float, int], Workload]:
 
 
 def _shown(fleet: Contender, rate: float) -> bool:
-    """Whether a rate is not far beyond what a fleet sustains, where times only tell how long the run was."""
+    """True if a rate is not far beyond a fleet's, where times only show the length of the run."""
     return rate <= BOUNDS[fleet.name][1]
 
 

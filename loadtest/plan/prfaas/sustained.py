@@ -1,12 +1,10 @@
 """The highest rate that a fleet sustains, by bisection of simulations.
 
 A rate is *sustained* if at least 99 % of the requests are answered and nine of ten get their first token
-within 15 s. Prefill alone takes H20 up to 20 s, 9.7 s at the 90th percentile, so this leaves the homogeneous
-fleet 5 s for its queues; queues without bound break it soon after any rate beyond capacity, since requests
-keep coming for half an hour.
+within 15 s. Prefill alone takes H20 up to 20 s, 9.7 s at the 90th percentile, so the homogeneous fleet has 5
+s for its queues; rates beyond capacity break that soon, since requests keep coming for half an hour.
 
-All fleets are bisected side by side, one simulation each in every round. The same seed asks the same requests
-of every fleet at every rate.
+All fleets are bisected side by side, with the same requests by seed at every rate.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,14 +24,7 @@ Traffic = Callable[[float, int], Workload]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One simulation.
-
-    Attributes:
-        contender: Name of the fleet.
-        rate_per_s: Rate of arrivals.
-        seed: Of everything.
-        figures: What came of it.
-    """
+    """One simulation of a contender at a rate."""
 
     contender: str
     rate_per_s: float
@@ -42,21 +33,14 @@ class Trial:
 
     @property
     def sustained(self) -> bool:
-        """Whether the fleet sustains the rate."""
+        """True if the fleet sustains the rate."""
         figures = self.figures
         return figures.completed_share >= COMPLETED_SHARE_MIN and figures.ttft_p90_s <= TTFT_P90_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Laboratory:
-    """Where trials are made.
-
-    Attributes:
-        traffic: What comes.
-        warmup_s: Requests that come before are in no figure.
-        jobs: Simulations at a time.
-        told: Hears of the progress.
-    """
+    """Place of trials; requests in the first ``warmup_s`` are in no figure."""
 
     traffic: Traffic
     warmup_s: float
@@ -85,17 +69,9 @@ def sustained(
     bounds: Mapping[str, tuple[float, float]],
     rounds: int,
 ) -> Iterator[list[Trial]]:
-    """Bisect for the highest rates.
+    """Bisect for the highest rates, ``rounds`` times, and yield the trials of each round.
 
-    Args:
-        laboratory: Where.
-        contenders: Which fleets.
-        seeds: Each is bisected on its own.
-        bounds: For each fleet a rate that it sustains and one that it does not; they are not tried.
-        rounds: How many times the stretch between them is halved.
-
-    Yields:
-        The trials of each round.
+    ``bounds`` has for each fleet a rate that it sustains and one that it does not; they are not tried.
     """
     stretches = {(one.name, seed): bounds[one.name] for one in contenders for seed in seeds}
     for _ in range(rounds):

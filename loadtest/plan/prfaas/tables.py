@@ -15,13 +15,7 @@ HEADINGS = ("mean", "P50", "P90", "P99", "queue", "remote", "egress", "1 s max",
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells as text.
-
-    Attributes:
-        title: What it is about.
-        headings: Of the columns.
-        rows: Cells.
-    """
+    """A titled table of cells as text."""
 
     title: str
     headings: Sequence[str]

@@ -3,14 +3,11 @@
     length = exp(N(9.90, 1.00)) tokens, drawn again outside [128, 131072]     mean 27.5K, P90 62.4K
     answer = 1,024 tokens
 
-(PrfaaS, arXiv:2604.15039, 4.1.) Prompts share nothing. The paper says nothing of arrivals: *Poisson* is the
-usual assumption; *bursts* modulates its rate, by a factor drawn for every minute from a gamma distribution
-of mean 1, since recorded traffic is overdispersed in minutes and nearly Poisson in seconds (Azure 2024: index
-of dispersion 1-3 up to 1 s, 7-20 at 60 s; theory C).
-
-The same seed draws the same lengths and the same unit-rate arrivals at every rate.
-
-Agents, who reuse most of what they send, come in a closed loop.
+(PrfaaS, arXiv:2604.15039, 4.1.) Prompts share nothing. Arrivals are not published: *Poisson* is the usual
+assumption; *bursts* modulates its rate, by a factor drawn for every minute from a gamma distribution of mean
+1, since recorded traffic is overdispersed in minutes and nearly Poisson in seconds (Azure 2024: index of
+dispersion 1-3 up to 1 s, 7-20 at 60 s; theory C). A seed draws the same lengths and unit-rate arrivals at
+every rate. Agents, who reuse most of what they send, come in a closed loop.
 """
 
 from dataclasses import replace
@@ -26,17 +23,13 @@ from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest
 
 BURST_S = 60.0
 BURST_SHAPE = 15.0
-"""Of the gamma distribution: at 3 requests/s the index of dispersion is 1 + 180/15 = 13 over a minute."""
+"""Shape of the gamma distribution: at 3 requests/s dispersion is 1 + 180/15 = 13 over a minute."""
 
 
 def lognormal_workload(requests: int, rate_per_s: float, *, seed: int, bursts: bool = False) -> Workload:
-    """Draw independent requests.
+    """Draw ``requests`` > 0 independent ones at a mean rate > 0.
 
-    Args:
-        requests: How many, > 0.
-        rate_per_s: Mean rate of arrivals, > 0.
-        seed: Of everything.
-        bursts: Whether the rate changes every minute.
+    With ``bursts`` the rate changes every minute.
     """
     assert requests > 0
     assert rate_per_s > 0
@@ -66,13 +59,13 @@ def lognormal_workload(requests: int, rate_per_s: float, *, seed: int, bursts: b
 
 def prompt_lengths(count: int, chance: np.random.Generator) -> NDArray[np.int64]:
     """Draw lengths of prompts, tokens."""
-    kept: list[Floats] = []
+    accepted: list[Floats] = []
     missing = count
     while missing > 0:
         drawn = np.exp(MU + SIGMA * chance.standard_normal(missing))
-        kept.append(drawn[(drawn >= TOKENS_MIN) & (drawn <= TOKENS_MAX)])
-        missing -= len(kept[-1])
-    return np.concatenate(kept).astype(np.int64)
+        accepted.append(drawn[(drawn >= TOKENS_MIN) & (drawn <= TOKENS_MAX)])
+        missing -= len(accepted[-1])
+    return np.concatenate(accepted).astype(np.int64)
 
 
 def _bursty(times_s: Floats, chance: np.random.Generator) -> Floats:
@@ -86,12 +79,9 @@ def _bursty(times_s: Floats, chance: np.random.Generator) -> Floats:
 
 
 def agents_workload(users: int, sessions: int, *, seed: int) -> Workload:
-    """Draw sessions of coding agents (`loadtest.simulator.generated`), not longer than the other prompts.
+    """Draw ``sessions`` > 0 of coding agents (`loadtest.simulator.generated`) for ``users`` > 0 at a time.
 
-    Args:
-        users: Sessions at work at the same time, > 0.
-        sessions: How many, > 0.
-        seed: Of everything.
+    They are not longer than the other prompts.
     """
     shape = replace(CODING_AGENTS, context_tokens_max=TOKENS_MAX)
     return generate_agentic(users=users, sessions=sessions, seed=seed, shape=shape)

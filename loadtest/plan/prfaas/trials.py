@@ -1,4 +1,4 @@
-"""One fleet on one traffic: what is simulated, and the figures that are taken of it."""
+"""One fleet on one traffic: its simulation and figures."""
 
 from dataclasses import asdict, dataclass, replace
 from math import inf, nan
@@ -20,7 +20,7 @@ RTT_S = 0.02
 """[guess] datacentres of one region."""
 
 CAP_RATIO = 0.9
-"""So much of the link may be used (``links``, ``cap_ratio``)."""
+"""Usable share of the link (``links``, ``cap_ratio``)."""
 
 QUEUE_TIMEOUT_S = Settings().queue.timeout_s
 """The gateway's default: who waits for longer is rejected."""
@@ -40,15 +40,7 @@ def config_of(
     weather: tuple[Weather, ...] = (),
     link_bytes_per_s: float = LINK_BYTES_PER_S,
 ) -> SimulationConfig:
-    """The simulation of a contender.
-
-    Args:
-        contender: What is simulated.
-        seed: Of everything that is drawn.
-        warmup_s: Requests that come before are in no figure.
-        weather: What happens to the link.
-        link_bytes_per_s: Its capacity.
-    """
+    """The simulation of a contender; requests in the first ``warmup_s`` are in no figure."""
     room = replace(PATIENT, timeout_s=QUEUE_TIMEOUT_S)
     return SimulationConfig(
         engine=H200,
@@ -68,19 +60,14 @@ def config_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What came of a trial, of the requests behind the warm-up.
+    """Results of a trial, of the requests behind the warm-up.
 
     Attributes:
-        requests: How many came.
-        completed_share: Share of them that were answered.
-        completed_per_s: Answered per second, from the warm-up to the last arrival.
+        completed_per_s: From the warm-up to the last arrival.
         rejected: Not let in, or waited for too long.
-        lost: Let in and never answered, though nobody said no.
-        ttft_mean_s: Time to first token, as the next ones; infinite if no request was answered.
-        ttft_p50_s: Its median.
-        ttft_p90_s: Its 90th percentile.
-        ttft_p99_s: Its 99th percentile.
-        wait_mean_s: In the gateway, of those that were let go; NaN if none was.
+        lost: Let in and never answered, without an error.
+        ttft_mean_s: Infinite if no request was answered, like the percentiles.
+        wait_mean_s: In the gateway, of dispatched requests; NaN for none.
         remote_share: Share of the answered ones that were prefilled in the other site.
         egress_mean_bytes_per_s: From the first arrival to the last one.
         egress_max_bytes_per_s: Within the busiest second.

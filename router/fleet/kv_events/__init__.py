@@ -1,4 +1,4 @@
-"""KV events: what engines say they store and remove, followed by one replica per worker and told to all."""
+"""KV events: stores and removals that engines publish, followed by one replica per worker for all."""
 
 from router.fleet.kv_events.follower import Follower, State
 from router.fleet.kv_events.following import FollowingRules, KvEvents

@@ -1,11 +1,9 @@
-"""One publisher of a worker: its socket, the order of its batches, and what they tell of the cache.
+"""One publisher of a worker: its socket, the order of its batches, and their events.
 
     socket ── numbers ──> `Sequence` ── batches in order ──> `Decoder` ── events ──> residency
                               └── what is missing ──> a task that asks for it
 
-A feed is read when its socket says so, by its worker's follower (`router.fleet.kv_events.follower`); only
-asking for old batches has a task of its own, which ends with the answer.
-ZeroMQ is imported when the first one is opened: it is an extra.
+ZeroMQ is an extra, imported when the first feed is opened.
 """
 
 import asyncio
@@ -30,44 +28,34 @@ READ_AT_ONCE = 16
 
 TRIES = 3
 TRY_AGAIN_S = 2.0
-"""An engine that is busy starting may not answer at first."""
+"""Seconds between `TRIES`: an engine that is busy starting may not answer at first."""
 
 SETTLE_S = 0.2
-"""Between a connection and the question for old batches: by then the subscription has arrived, too."""
+"""Seconds between a connection and the question for old batches: by then the subscription has arrived,
+too."""
 
 ASKING_AT_ONCE = 4
-"""Answers that a replica reads at a time; each may be 10,000 batches."""
 
 
 class Owner(Protocol):
-    """Who a feed belongs to."""
+    """Owner of a feed."""
 
-    def told(self, feed: "Feed", batch: Batch) -> None:
-        """The cache changed."""
+    def apply(self, feed: "Feed", batch: Batch) -> None:
+        """Apply a batch."""
 
     def lost(self, feed: "Feed", loss: Loss) -> None:
-        """All that was told is void."""
+        """Void all earlier batches."""
 
 
 class Feed:
-    """See the module.
-
-    Args:
-        owner: Told of what comes.
-        source: Which publisher.
-        now_us: Log time.
-        now_unix_s: Wall clock.
-        asking: Limits how many ask at a time.
+    """One publisher.
 
     Attributes:
-        source: As given.
-        sequence: Its numbers.
-        subscription: Its socket; None until `open`.
         endpoint: Where it is subscribed, as an address.
-        understood_us: Log time at which the last batch was taken in; 0 if none was.
-        lag_s: How old it was then, by the engine's clock; None if it does not say.
-        doubted: Whether the worker is said to have lost everything, and its next batch will tell.
-        unproven: Whether it connected again without proving that it is the same process.
+        understood_us: Log time at which the last batch was applied; 0 for none.
+        lag_s: Age of that batch by the engine's clock; None if it has no time.
+        doubted: The worker is said to have lost everything, and its next batch will decide.
+        unproven: It connected again without proof that it is the same process.
     """
 
     def __init__(
@@ -105,17 +93,7 @@ class Feed:
         replay_at: str | None,
         wake: Callable[[], None],
     ) -> None:
-        """Subscribe.
-
-        Args:
-            context: Of the process.
-            endpoint: Where, as an address.
-            replay_at: Where old batches can be asked for, as an address.
-            wake: Called when there may be something to read.
-
-        Raises:
-            OSError: The endpoint cannot be used.
-        """
+        """Subscribe at an address, with one for old batches; raise `OSError` if it cannot be used."""
         from router.fleet.kv_events.sockets import Subscription
 
         self._context, self.endpoint, self._replay_at = context, endpoint, replay_at
@@ -123,19 +101,12 @@ class Feed:
 
     @property
     def connected(self) -> bool:
-        """Whether the publisher is there."""
+        """True if the publisher is connected."""
         return self.subscription is not None and self.subscription.connected
 
     def read(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> bool:
-        """Take in what has come, a bounded number of batches.
-
-        Args:
-            start: Starts a task.
-
-        Returns:
-            Whether there was anything.
-        """
-        self.look(start)
+        """Apply a bounded number of batches; return True if there were any. `start` starts a task."""
+        self.check(start)
         batches = [] if self.subscription is None else self.subscription.read(READ_AT_ONCE)
         for number, payload in batches:
             self.sequence.came(number, payload)
@@ -146,12 +117,12 @@ class Feed:
         if self.subscription is not None:
             self.subscription.arm()
 
-    def look(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
-        """See whether the publisher is there (again), and ask for what is missing."""
+    def check(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
+        """Note a new connection of the publisher, and ask for what is missing."""
         subscription, sequence = self.subscription, self.sequence
         if subscription is None:
             return
-        subscription.look()
+        subscription.check()
         if subscription.connections != self._connections:
             self._connections = subscription.connections
             self._end_asking()
@@ -161,7 +132,7 @@ class Feed:
             self._task = start(self._ask(), f"kv replay {self.source.endpoint}")
 
     def counts(self) -> Counter[str]:
-        """What came and happened, by name."""
+        """Batches, events and losses by name."""
         counts = Counter(self._decoder.counts)
         counts["invalid"] += 0 if self.subscription is None else self.subscription.invalid
         counts["gaps"] = self.sequence.gaps
@@ -174,10 +145,10 @@ class Feed:
         if self.subscription is not None:
             self.subscription.close()
 
-    # What the sequence tells.
+    # Listener of the sequence.
 
     def batch(self, payload: bytes) -> None:
-        """See `router.fleet.kv_events.sequence.Listener`."""
+        """Apply the next batch."""
         batch = self._decoder.decode(payload)
         if batch.damaged:
             if self.sequence.complete:
@@ -185,12 +156,12 @@ class Feed:
                 self.sequence.complete = False
         elif batch.clears:
             self.sequence.complete = True
-        self._owner.told(self, batch)
+        self._owner.apply(self, batch)
         self.understood_us = self._now_us()
         self.lag_s = self._now_unix_s() - batch.sent_unix_s if batch.sent_unix_s else None
 
     def lost(self, loss: Loss) -> None:
-        """See `router.fleet.kv_events.sequence.Listener`."""
+        """Void all earlier batches."""
         self.unproven = False
         self._owner.lost(self, loss)
 
@@ -202,7 +173,6 @@ class Feed:
             self._task = None
 
     async def _ask(self) -> None:
-        """Ask until nothing is missing, or nobody answers."""
         try:
             await asyncio.sleep(SETTLE_S)
             async with self._asking:
@@ -227,7 +197,6 @@ class Feed:
                 self._task = None
 
     async def _answer(self) -> bool:
-        """One question and what comes back; whether the answer was whole."""
         context, endpoint, first = self._context, self._replay_at, self.sequence.asked
         if context is None or endpoint is None or first is None:
             return False

@@ -1,25 +1,19 @@
-"""What of one publisher's numbered batches may be believed: gaps, replays, restarts, late joins.
+"""Numbers of one publisher's batches: gaps, replays, restarts, late joins.
 
-Batches are numbered from 0 by each process anew, and some may never come: ZeroMQ drops what a subscriber
-reads too slowly, and what is sent before a subscription has arrived. A publisher keeps its latest batches
-(10,000 in vLLM's distributed/kv_events.py) and sends them again to who asks. So:
+Each process numbers its batches from 0, and some may never come: ZeroMQ drops what a subscriber reads too
+slowly, and what is sent before a subscription has arrived. A publisher keeps its latest batches (10,000 in
+vLLM's distributed/kv_events.py) and sends them again on request. So:
 
-    joining ──replay from 0──> complete      all that the process ever said is known
-        └───────────────────> partial        only what came since: true, but not all
+    joining ──replay from 0──> complete      all batches of the process are known
+        └───────────────────> partial        only later ones: true, but not all
     complete ── gap, or connected again ──> asked for what comes after the last batch, and for that one too:
         the same bytes      the same process: go on
         other bytes, none   another process with an empty cache: all is lost, join again
         it is gone already  what is missing will never come: all is lost, partial
     partial ── connected again ──> asked for everything: complete, or as before
 
-A number that comes again is another process's, unless it is the last batch, again. While an answer
-is awaited batches are kept, within bounds; what is dropped beyond them is one more gap.
-
-The last batch asked for once more tells processes apart for certain: its time stamp is in it. Without a
-replay endpoint nothing can be proved: who connects again is believed to be the same process if its numbers
-go on.
-
-Nothing here waits, and nothing raises: who owns it sees `asked` and brings the answer.
+The last batch has a time stamp, so it identifies its process; any other number that comes again is another
+process's. Without a replay endpoint a reconnected publisher counts as the same process if its numbers go on.
 """
 
 from collections import deque
@@ -28,40 +22,35 @@ from typing import Protocol
 
 HELD_MAX = 10_000
 HELD_BYTES_MAX = 64 << 20
-"""Batches kept while an answer is awaited: as many as can be asked for."""
+"""Batches held while an answer is awaited: as many as can be asked for."""
 
 
 class Loss(StrEnum):
-    """Why all that a publisher said is void."""
+    """Reason why all earlier batches are void; ``AGAIN``: they are repeated from the beginning."""
 
     RESTART = "restart"
     GAP = "gap"
-    AGAIN = "again"  # it is told once more, from the beginning
+    AGAIN = "again"
 
 
 class Listener(Protocol):
-    """Who is told what may be believed."""
+    """Receiver of the batches in order."""
 
     def batch(self, payload: bytes) -> None:
-        """The next batch."""
+        """Apply the next batch."""
 
     def lost(self, loss: Loss) -> None:
-        """All that it said so far is void; `Sequence.complete` still says what it was."""
+        """Void all earlier batches; `Sequence.complete` still has its old value."""
 
 
 class Sequence:
     """The numbers of one publisher.
 
-    Args:
-        listener: Told of batches in their order.
-
     Attributes:
-        complete: Whether all that its process ever said was told; the owner may set it, after a batch that
-            says that nothing is cached any more.
-        asked: The number from which on batches are to be asked for; None if nothing is.
-        next: Number of the batch that is to come; None if any may.
-        gaps: How often a number was missing.
-        restarts: How often another process was noticed.
+        complete: All batches of its process are known; the owner may set it after a batch that clears the
+            cache.
+        asked: Number from which on the owner is to ask for batches; None for none.
+        next: Number of the next batch; None for any.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -71,28 +60,23 @@ class Sequence:
         self.next: int | None = None
         self.gaps = 0
         self.restarts = 0
-        self._last = b""  # the last batch told
-        self._history = (
-            False  # whether the owner may still go by what it was told before something was missing
-        )
-        self._missing = False  # whether a number is missing, or it is only to be seen whether one is
-        self._asked_at = 0  # `next` when it was asked
+        self._last = b""  # the last batch that the owner got
+        self._history = False  # earlier batches still hold for the owner
+        self._missing = False  # a number is missing; else the question only checks
+        self._asked_at = 0  # `next` at the question
         self._replies = 0
-        self._useless = False  # whether the rest of the answer is: another process, or a number is missing
+        self._useless = False  # the rest of the answer is: another process, or a number is missing
         self._other = False
         self._held: deque[tuple[int, bytes]] = deque()
         self._held_bytes = 0
 
     @property
     def live(self) -> bool:
-        """Whether what was told is all there is, as far as anybody knows."""
+        """True if the known batches are all there are, as far as can be known."""
         return self.complete and self.asked is None
 
     def connected(self) -> None:
-        """The publisher is there (again): see whether it is the same, and what it said meanwhile.
-
-        What waited for an answer came by another connection, perhaps from another process.
-        """
+        """Check a publisher that connected; held batches, perhaps of another process, are dropped."""
         self._held.clear()
         self._held_bytes = 0
         self._ask()
@@ -100,16 +84,16 @@ class Sequence:
             self.asked = 0
 
     def doubted(self) -> None:
-        """Something else says that the process is another one: all is lost, join again."""
+        """Begin again: another source reports a restart."""
         self._begin_again()
 
     def came(self, number: int, payload: bytes) -> None:
-        """A batch was published."""
+        """Take a published batch."""
         if self.asked is not None or not self._taken(number, payload):
             self._hold(number, payload)
 
     def replayed(self, number: int, payload: bytes) -> None:
-        """A batch came that was asked for, after those before it."""
+        """Take a batch of an answer, in order."""
         if self._useless or self.asked is None or number < self.asked:
             return
         first = not self._replies
@@ -132,11 +116,7 @@ class Sequence:
             self._useless = self._missing = True
 
     def ended(self, *, answered: bool) -> None:
-        """No more will come of what was asked for.
-
-        Args:
-            answered: Whether the publisher said so; False if it has no replay endpoint, or is silent.
-        """
+        """End an answer; `answered` is False without a replay endpoint or an end of the answer."""
         if self.asked is None:
             return
         missing, useless, asked_at = self._missing, self._useless, self._asked_at
@@ -148,16 +128,16 @@ class Sequence:
         if answered and not self._replies:
             self._join(0)
             self.next = 0
-            missing = missing and bool(self._held)  # else it was another process that had said more
+            missing = missing and bool(self._held)  # else another process had published more
         if missing and (self.next or 0) == asked_at:
             self._give_up()
         elif useless:
-            # Publishers drop replies too, if they are read too slowly: go on from there, as long as it helps.
+            # Publishers drop replies that are read too slowly, too: ask from there, as long as it helps.
             self._miss()
         self._release()
 
     def _taken(self, number: int, payload: bytes) -> bool:
-        """Tell of a batch, unless something must be asked for before."""
+        """Tell a batch, unless another one must be asked for first."""
         if self.next is None:
             self._join(number)
         elif number > self.next:
@@ -172,7 +152,7 @@ class Sequence:
         return True
 
     def _join(self, number: int) -> None:
-        """Begin with this batch. From 0 on it is all there is, and what was told before is void."""
+        """Begin with this batch. From 0 on it is all there is, and earlier batches are void."""
         if number == 0 and self._history:
             self._lose(Loss.AGAIN)
         self.complete = number == 0
@@ -189,7 +169,6 @@ class Sequence:
         self._history = self._history and loss is Loss.GAP
 
     def _ask(self) -> None:
-        """Ask for the last batch and what comes after it; for all, if there was none."""
         if not self.next:
             self.next = None
         self._asked_at = self.next or 0
@@ -208,7 +187,6 @@ class Sequence:
         self._ask()
 
     def _give_up(self) -> None:
-        """What is missing will never come: go on with what there is."""
         self._lose(Loss.GAP)
         self.next = None
 
@@ -220,7 +198,6 @@ class Sequence:
             self._held_bytes = 0
 
     def _release(self) -> None:
-        """Tell of what came meanwhile, until something is missing again."""
         while self._held and self.asked is None:
             number, payload = self._held[0]
             if (self.next is None or number >= self.next) and not self._taken(number, payload):

@@ -1,17 +1,13 @@
-"""The sockets of KV events: a subscription, and asking for old batches.
+"""The sockets of KV events: a subscription, and questions for old batches.
 
     SUB      [topic] [number: 8 bytes, big-endian] [batch]
     DEALER   asks [] [number to begin with], and is answered by one message per batch
              vLLM  [] [topic] [number] [batch]      SGLang  [] [number] [batch]      (both are read)
              and one with number -1 behind the last
 
-ZeroMQ receives in a thread of its own context. Here a socket is read without waiting, a bounded number of
-messages at a time: some 2 µs for each, where `zmq.asyncio` takes 30. A socket that has nothing more is
-*armed*: its file descriptor wakes the loop. That descriptor tells only that something may have changed since
-the socket was last read to its end, so it is never armed before.
-
-A second socket tells of connections (``zmq_socket_monitor``): a publisher that was away may be another
-process.
+Sockets are read without waiting: some 2 µs per message, where `zmq.asyncio` takes 30. A drained socket is
+*armed*: its file descriptor, which signals only changes since then, wakes the loop. A monitor socket
+(``zmq_socket_monitor``) reports connections: a publisher that was away may be another process.
 """
 
 import asyncio
@@ -24,14 +20,14 @@ from router.engines.sources import Source
 from router.fleet.kv_events.sequence import HELD_MAX
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""A longer batch is none; the connection it came by is closed."""
+"""Longest batch; a longer one closes its connection."""
 
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 2_000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 10_000, 30_000
-"""A host that vanished without a word is noticed within so long."""
+"""Heartbeats: time within which a host that vanished silently is noticed."""
 
 SILENCE_S = 3.0
-"""An answer that does not go on for so long has ended. vLLM's publisher looks ten times a second."""
+"""Seconds of silence that end an answer. vLLM's publisher looks ten times a second."""
 
 REPLIES_AT_ONCE = 32
 """Batches of an answer that are handed on together."""
@@ -44,21 +40,9 @@ _GONE = zmq.Event.DISCONNECTED
 
 
 class Subscription:
-    """One SUB socket.
+    """One SUB socket; may raise `OSError`. `wake` is called when it is armed and may have input.
 
-    Args:
-        context: Of the process.
-        source: Which publisher.
-        endpoint: Where, as an address.
-        wake: Called when an armed socket may have something to read.
-
-    Attributes:
-        connected: Whether the publisher is there.
-        connections: How often it came.
-        invalid: Messages that are no batches.
-
-    Raises:
-        OSError: The endpoint cannot be used.
+    `connections` counts how often the publisher connected, `invalid` the messages that are no batches.
     """
 
     def __init__(
@@ -85,16 +69,16 @@ class Subscription:
             self.close()
             raise OSError(f"{endpoint}: {error}") from error
 
-    def look(self) -> None:
-        """See who came and went."""
+    def check(self) -> None:
+        """Read connections and disconnections."""
         monitor = self._monitor
-        while monitor is not None and _events(monitor) & zmq.POLLIN:
+        while monitor is not None and _whole(monitor, zmq.EVENTS) & zmq.POLLIN:
             event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
             self.connected = event == _GOOD
             self.connections += event == _GOOD
 
     def read(self, count_max: int) -> list[Batch]:
-        """The next batches; fewer than ``count_max`` if there are no more now."""
+        """Return the next batches; fewer than ``count_max`` if there are no more now."""
         receive, batches = self._socket.recv, []
         try:
             for _ in range(count_max):
@@ -114,20 +98,20 @@ class Subscription:
         return batches
 
     def arm(self) -> None:
-        """Call `wake` when there may be something; the socket was read to its end."""
+        """Call `wake` when there may be input; the socket has been drained."""
         if not self._armed:
             self._armed = True
             for socket in (self._socket, self._monitor):
                 if socket is not None:
-                    self._loop.add_reader(_descriptor(socket), self._ready)
+                    self._loop.add_reader(_whole(socket, zmq.FD), self._ready)
 
     def disarm(self) -> None:
-        """Call nobody."""
+        """Stop calling `wake`."""
         if self._armed:
             self._armed = False
             for socket in (self._socket, self._monitor):
                 if socket is not None:
-                    self._loop.remove_reader(_descriptor(socket))
+                    self._loop.remove_reader(_whole(socket, zmq.FD))
 
     def close(self) -> None:
         """Unsubscribe."""
@@ -145,20 +129,9 @@ class Subscription:
 async def replay(
     context: zmq.Context[zmq.Socket[bytes]], endpoint: str, start: int, silence_s: float = SILENCE_S
 ) -> AsyncIterator[list[Batch]]:
-    """Ask for the batches from a number on.
+    """Ask for the batches from number `start` on, and yield them in order.
 
-    Args:
-        context: Of the process.
-        endpoint: Where, as an address.
-        start: The first number.
-        silence_s: After so long without a word the answer has ended.
-
-    Yields:
-        Some of them, in their order.
-
-    Raises:
-        TimeoutError: The answer broke off, or none came.
-        OSError: The endpoint cannot be used.
+    Raises `TimeoutError` if the answer breaks off for `silence_s`, `OSError` for an unusable endpoint.
     """
     socket = context.socket(zmq.DEALER)
     try:
@@ -194,28 +167,22 @@ async def replay(
 
 
 async def _readable(socket: zmq.Socket[bytes]) -> None:
-    """Wait until a socket that was read to its end may have something."""
+    """Wait until a drained socket may have input."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    descriptor = _descriptor(socket)
+    descriptor = _whole(socket, zmq.FD)
     loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
     try:
-        if not _events(socket) & zmq.POLLIN:
+        if not _whole(socket, zmq.EVENTS) & zmq.POLLIN:
             await ready
     finally:
         loop.remove_reader(descriptor)
 
 
-def _events(socket: zmq.Socket[bytes]) -> int:
-    events = socket.get(zmq.EVENTS)
-    assert isinstance(events, int)
-    return events
-
-
-def _descriptor(socket: zmq.Socket[bytes]) -> int:
-    descriptor = socket.get(zmq.FD)
-    assert isinstance(descriptor, int)
-    return descriptor
+def _whole(socket: zmq.Socket[bytes], option: int) -> int:
+    value = socket.get(option)
+    assert isinstance(value, int)
+    return value
 
 
 def _prepare(socket: zmq.Socket[bytes], endpoint: str) -> None:

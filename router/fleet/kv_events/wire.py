@@ -1,19 +1,15 @@
-"""Batches of KV events as engines send them, read into what `radix.Residency` takes.
+"""Batches of KV events as engines send them, decoded for `radix.Residency`.
 
     batch   [seconds, [event, ...], data-parallel rank | nil]                             msgpack
     event   {"type": "BlockStored", "block_hashes": [...], ...}     vLLM since 2026 (distributed/kv_events.py)
             ["BlockStored", [hash, ...], parent, token ids, ...]    vLLM before, SGLang (mem_cache/events.py)
 
-Hashes are opaque, 64-bit integers of either sign or bytes. Fields may be missing at the end of an array and
-anywhere in a map, and there may be more than are known here. A publisher keeps to one form, so the form that
-fitted last is tried first, on the whole batch at once. What does not fit is read event by event.
+Hashes are opaque, 64-bit integers of either sign or bytes. Fields may be missing, and unknown ones may
+follow. The form that fitted last is tried first, on the whole batch; a batch that does not fit is read event
+by event. Decoding equal neighbours' token ids once takes 3 instead of 13 µs for an event of 256 tokens.
 
-Token ids are most of a batch, and each cache group of a hybrid model tells the same ones again. So they are
-decoded once for neighbours that say the same: 3 instead of 13 µs for an event of 256 tokens.
-
-Nothing raises. A kind of event that is not known here is passed over and counted. An event of a known kind
-that makes no sense, or a batch that is none, means that something of the cache is not known:
-`Batch.damaged`.
+Nothing raises. An unknown kind of event is counted and skipped. A malformed batch, or a malformed event of a
+known kind, may hide a change of the cache: `Batch.damaged`.
 """
 
 from collections.abc import Callable
@@ -21,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from radix import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
+from radix.residency import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 
 STORED, REMOVED, CLEARED = "BlockStored", "BlockRemoved", "AllBlocksCleared"
 
 _Hash = int | bytes
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises: ValueError for text that is no UTF-8."""
+"""Errors of decoding; ValueError is text that is no UTF-8."""
 
 
 class _Stored(msgspec.Struct, gc=False):
@@ -117,13 +113,9 @@ _text = msgspec.msgpack.Decoder(str).decode
 
 
 class Batch(msgspec.Struct, gc=False):
-    """What a batch says.
+    """Contents of a batch; `sent_unix_s` 0 is unknown.
 
-    Attributes:
-        sent_unix_s: When, by the engine's clock; 0 if it does not say.
-        events: What happened, in order.
-        damaged: Whether something of it is not understood that may matter.
-        clears: Whether it says that everything is gone.
+    `damaged`: something that may matter is malformed. `clears`: it empties the cache.
     """
 
     sent_unix_s: float
@@ -133,21 +125,16 @@ class Batch(msgspec.Struct, gc=False):
 
 
 class Decoder:
-    """Reads the batches of one publisher.
-
-    Attributes:
-        counts: What came, by name: ``batches`` and those ``damaged``; events ``stored``, ``removed``,
-            ``cleared`` and ``unknown``.
-    """
+    """Decoder of one publisher's batches; `counts` has batches and events by name."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(("batches", "stored", "removed", "cleared", "unknown", "damaged"), 0)
         self._form = 0
-        self._told = b""
+        self._last_ids = b""
         self._ids: list[int] = []
 
     def decode(self, payload: bytes) -> Batch:
-        """Read one batch."""
+        """Decode one batch."""
         stored = removed = unknown = 0
         wire: list[Any]
         try:
@@ -178,7 +165,7 @@ class Decoder:
         return Batch(sent_unix_s, events, damaged, clears)
 
     def _odd(self, payload: bytes) -> tuple[float, list[Any], int, bool]:
-        """Read what does not fit its form: time, events, how many are unknown, whether any is damaged."""
+        """Decode a batch of no known form: time, events, unknown events, damage."""
         try:
             odd = _odd_batch(payload)
         except _UNREADABLE:
@@ -218,18 +205,18 @@ class Decoder:
         )
 
     def _token_ids(self, raw: msgspec.Raw) -> list[int]:
-        told = bytes(raw)
-        if told != self._told:
+        encoded = bytes(raw)
+        if encoded != self._last_ids:
             try:
-                self._ids = _ids(told)
+                self._ids = _ids(encoded)
             except _UNREADABLE:  # none, or pairs of them (speculative decoding)
                 self._ids = []
-            self._told = told
+            self._last_ids = encoded
         return self._ids
 
 
 def _kind_of(raw: msgspec.Raw) -> str | None:
-    """The kind of an event; None of what is no event."""
+    """Kind of an event; None if it is no event."""
     try:
         return _tag(raw).type
     except _UNREADABLE:

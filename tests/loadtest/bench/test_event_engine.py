@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from loadtest.bench import event_engine as bench
-from radix import BlocksRemoved, Residency
+from radix.residency import BlocksRemoved, Residency
 
 
 @pytest.mark.parametrize("mix", bench.MIXES, ids=lambda mix: mix.name)

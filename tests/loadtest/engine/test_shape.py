@@ -13,9 +13,11 @@ def test_hybrid_attention_gains_nearly_seven_times_the_capacity_of_mimo_pro() ->
     shape = PROFILES["mimo-v2.5-pro"].shape
 
     assert (shape.layers, shape.full_layers, shape.window_tokens) == (70, 10, 128)
-    assert 6.9 < shape.capacity_gain(128 * 1024) < 7
-    assert shape.capacity_gain(8 * 1024) == pytest.approx(70 * 8192 / (10 * 8192 + 60 * 128))
-    assert shape.capacity_gain(100) == 1
+    full = ModelShape(full_layers=shape.layers, full_layer_bytes=shape.full_layer_bytes)
+    gains = {tokens: full.kv_bytes(tokens) / shape.kv_bytes(tokens) for tokens in (2**17, 2**13, 100)}
+    assert 6.9 < gains[2**17] < 7
+    assert gains[2**13] == pytest.approx(70 * 8192 / (10 * 8192 + 60 * 128))
+    assert gains[100] == 1
 
 
 def test_the_model_of_prfaas_weighs_what_its_table_5_says() -> None:

@@ -147,13 +147,14 @@ def test_memory_is_bought_where_it_is_cheaper_than_workers(tmp_path: Path) -> No
 
 def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    arguments = f"--trace {trace} --engine kimi-linear-1t --ttft-p90-s 9 --seeds 1 --split no --json {file}"
+    arguments = f"--trace {trace} --engine kimi-linear-1t --ttft-p90-s 9 --seeds 1 --split no "
+    arguments += f"--policy expected_cost --json {file}"
 
     assert main(arguments.split()) == 0
     assert json.loads(file.read_text())["fleets"][0]["host_gib"] == 0.0
 
 
-@pytest.mark.parametrize("buckets", ["", "--buckets"])
+@pytest.mark.parametrize("buckets", [pytest.param("", marks=pytest.mark.deep), "--buckets"])
 def test_divisions_by_length_are_tried_if_asked_for_and_what_came_of_them_is_said(
     buckets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

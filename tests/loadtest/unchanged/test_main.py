@@ -1,14 +1,18 @@
 """The command: what it records, names and confirms."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from loadtest.unchanged import __main__ as command
-from loadtest.unchanged import cells, surfaces
+from loadtest.unchanged import cells, surfaces, wire
 from loadtest.unchanged.cells import Cell
 from loadtest.unchanged.facts import read, write
 from loadtest.unchanged.revision import Revision, confirmed
+
+PRESENT, WIRE = cache(command.present), cache(wire.facts)
+"""Of the code that runs: read, and asked for, once for all tests."""
 
 TWO = [Cell("pairs", 1, False, 1, policy) for policy in ("expected_cost", "round_robin")]
 
@@ -23,6 +27,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulated: Path) -> list[str]:
     """A baseline of two cells in a temporary folder."""
     monkeypatch.setattr(cells, "cells", lambda *, quick=False: TWO)
+    monkeypatch.setattr(command, "present", PRESENT)
+    monkeypatch.setattr(wire, "facts", WIRE)
     monkeypatch.setattr(surfaces, "facts", lambda *, counts_calls: {"openapi, /workers": "1"})
     files = {name: str(tmp_path / name) for name in ("baseline", "same", "traces")} | {"kept": str(simulated)}
     arguments = [argument for name, path in files.items() for argument in (f"--{name}", path)]
@@ -81,7 +87,6 @@ def test_nothing_is_confirmed_without_a_baseline(paths: list[str], tmp_path: Pat
     assert command.main(["confirm", *paths]) == 1
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize(("name", "kept"), [(TWO[0].name, False), ("op Placed", True)])
 def test_a_new_baseline_keeps_what_was_confirmed_only_if_decisions_are_equal(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kept: bool
@@ -96,7 +101,6 @@ def test_a_new_baseline_keeps_what_was_confirmed_only_if_decisions_are_equal(
     assert confirmed(tmp_path / "same") == [*(recorded if kept else []), now]
 
 
-@pytest.mark.deep
 def test_an_interrupted_run_goes_on_where_it_was(
     paths: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

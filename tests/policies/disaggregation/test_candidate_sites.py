@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from policies import CandidatesBySite, LinkRules, Links, SiteMap
+from policies import LinkRules, Links
+from policies.disaggregation.candidate_sites import CandidatesBySite, SiteMap
 
-LINKS = Links({"far>here": LinkRules(1e9), "far>there": LinkRules(2e9), "near>here": LinkRules(1e9)})
+LINKS = Links({"far>here": LinkRules(8.0), "far>there": LinkRules(16.0), "near>here": LinkRules(8.0)})
 SLOTS = np.arange(4)
 
 
@@ -31,7 +32,7 @@ def test_a_site_reaches_its_own_decode_workers_else_those_behind_the_widest_link
 
 
 def test_of_two_links_as_wide_the_first_by_name_is_taken() -> None:
-    alike = Links({"far>b": LinkRules(1e9), "far>a": LinkRules(1e9)})
+    alike = Links({"far>b": LinkRules(8.0), "far>a": LinkRules(8.0)})
     assert site_map(links=alike).way("far", ["b", "a"]) == "far>a"
 
 
@@ -72,4 +73,4 @@ def test_the_same_list_is_parted_once_and_few_lists_are_kept() -> None:
     others = [SLOTS[:2].copy() for _ in range(200)]
     for other in others:
         assert parted(sites.by_site(other)) == ([0], [("far", "far>here", [1])])
-    assert len(sites._kept) <= 100
+    assert len(sites._cached) <= 100

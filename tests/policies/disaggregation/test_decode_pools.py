@@ -29,7 +29,7 @@ def test_prefill_workers_keep_to_decode_workers_of_their_site_or_take_a_link() -
         ("prefill", {"site": "nowhere"}),
         ("decode", {}),
         ("plain", {}),
-        rules=FleetRules(site="here", links={"far>here": LinkRules(1e9)}),
+        rules=FleetRules(site="here", links={"far>here": LinkRules(8.0)}),
     )
     pairing = Pairing(
         np.array([0, 1, 2, 4]), np.array([0, 0, 0, ALONE]), (Partners("sglang", np.array([3])),)

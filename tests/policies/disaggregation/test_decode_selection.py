@@ -17,9 +17,6 @@ from policies import (
     AdmissionRules,
     Chosen,
     DecodeFit,
-    DecodePartner,
-    DecodeSelector,
-    DecodeView,
     Finished,
     FirstToken,
     FleetRules,
@@ -34,11 +31,18 @@ from policies import (
     RequestView,
     ServiceModel,
     WorkerPut,
-    decode_policy,
     make_policy,
     place,
 )
-from policies.disaggregation.decode_selection import CONTEXT_TOKENS, DECODE_S, TPOT_BASE_S, TPOT_REQUEST_S
+from policies.disaggregation import DecodeSelector, decode_policy
+from policies.disaggregation.decode_selection import (
+    CONTEXT_TOKENS,
+    DECODE_S,
+    TPOT_BASE_S,
+    TPOT_REQUEST_S,
+    DecodePartner,
+    DecodeView,
+)
 from radix import chain_bytes, root_hash
 
 NOW_US = 1_000_000_000
@@ -336,8 +340,8 @@ def test_policies_that_do_not_count_in_seconds_leave_decode_workers_to_their_wor
 
 # What crosses a link.
 
-LINKS = {"far>near": LinkRules(bytes_per_s=1e6, rtt_s=0.1, cap_ratio=0.5)}
-KV = KvBytes(token_bytes=1000.0)
+LINKS = {"far>near": LinkRules(gbps=0.008, rtt_ms=100.0, cap_ratio=0.5)}
+KV = KvBytes(kv_bytes_per_token=1000.0)
 
 
 def far_stage(protocol: str) -> Stage:
@@ -424,4 +428,4 @@ def test_what_is_kept_of_a_list_follows_the_workers() -> None:
     assert stage.decode_selector.pools(stage.pairing).pools[0].classes[0][0] == "other"
     for _ in range(200):
         stage.decode_selector.pools(Pairing(stage.slots, stage.pairing.groups, stage.pairing.partners))
-    assert len(stage.decode_selector._kept) <= 100
+    assert len(stage.decode_selector._cached) <= 100

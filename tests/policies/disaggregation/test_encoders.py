@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import choose_encoder
+from policies.disaggregation import choose_encoder
 from policies.disaggregation.encoders import BATCH, LOAD_FACTOR
 
 hashes = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=12, unique=True).map(

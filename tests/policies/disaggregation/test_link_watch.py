@@ -30,7 +30,7 @@ class Setup:
 
     def __init__(self, protocol: str = "nixl", rtt_s: float = 0.0) -> None:
         self.time = VirtualTime()
-        links = {LINK: LinkRules(GB, rtt_s=rtt_s, cap_ratio=1.0)}
+        links = {LINK: LinkRules(GB * 8 / 1e9, rtt_ms=rtt_s * 1e3, cap_ratio=1.0)}
         self.shared = FakeShared(FleetRules(links=links))
         self.registry = registry(self.shared, self.time)
         self.workers: list[LocalWorker] = []
@@ -208,7 +208,7 @@ def test_short_transfers_say_nothing() -> None:
 
 
 def state(setup: Setup) -> LinkState:
-    return LinkStates(setup.links).state(LINK, 0.0, setup.now_us)
+    return LinkStates(setup.links).signals(LINK, 0.0, setup.now_us).state
 
 
 def test_failures_at_two_workers_make_a_link_down_and_a_probe_that_arrives_makes_it_up() -> None:

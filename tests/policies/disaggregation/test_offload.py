@@ -17,7 +17,7 @@ T = 20_000.0
 
 
 def links(cap_gigabytes: float = 1.0, rtt_s: float = 0.02) -> Links:
-    rules = LinkRules(bytes_per_s=cap_gigabytes * GB, rtt_s=rtt_s, cap_ratio=1.0)
+    rules = LinkRules(gbps=cap_gigabytes * 8.0, rtt_ms=rtt_s * 1e3, cap_ratio=1.0)
     return Links({LINK: rules, OTHER: rules})
 
 
@@ -49,14 +49,29 @@ def calm(over: Links) -> Offload:
     """A rule that has seen its links free before."""
     offload = Offload(over)
     for link in (LINK, OTHER):
-        offload.states.state(link, 0.0, START)
+        offload.states.observe(link, offload.states.signals(link, 0.0, START))
     return offload
+
+
+def verdict_of(
+    offload: Offload,
+    here: Offer | None,
+    *there: Offer,
+    t: float | None = T,
+    now_us: int = START,
+    **more: bool,
+) -> OffloadVerdict:
+    """Judge and observe, as for each request."""
+    sides = offload.sides(there, now_us)
+    verdict = offload.judge(here, sides, t, **more)
+    offload.observe(here, sides, verdict)
+    return verdict
 
 
 def judged(
     here: Offer | None, *there: Offer, t: float | None = T, over: Links | None = None, **more: bool
 ) -> OffloadVerdict:
-    return Offload(over or links()).judge(here, there, t, START, fixed=t is not None, **more)
+    return verdict_of(Offload(over or links()), here, *there, t=t, fixed=t is not None, **more)
 
 
 def ships(
@@ -72,7 +87,7 @@ def scarce(over: Links) -> Offload:
     """A rule that has seen its link full; it is free now, but smoothed it is not yet below 0.5."""
     offload = Offload(over)
     ships(over, "before", 100.0, 100.0)
-    offload.states.state(LINK, 0.0, START)
+    offload.states.observe(LINK, offload.states.signals(LINK, 0.0, START))
     over.ended("before", START)
     return offload
 
@@ -87,7 +102,7 @@ def test_the_rule_is_that_of_the_paper(here: float, there: float, t: float, full
     """Theory A2, with seconds in favour of the other site, so that an unmovable cache there is used there."""
     over = links()
     offload = scarce(over) if full else Offload(over)
-    verdict = offload.judge(local(here), [remote(there)], t, START, fixed=True)
+    verdict = verdict_of(offload, local(here), remote(there), t=t, fixed=True)
     assert verdict.state is (LinkState.SCARCE if full else LinkState.ABUNDANT)
     assert verdict.remote is (here > t)
     assert verdict.reason is (
@@ -103,7 +118,7 @@ def test_a_cache_that_is_only_there_is_left_there_if_that_is_not_sooner() -> Non
     """Abundant: the paper would move it here; engines cannot, and computing it here is as fast."""
     verdict = judged(local(service_s=2.0), remote(1_000, service_s=2.0))
     assert (verdict.remote, verdict.reason) == (False, OffloadReason.SOONER_LOCAL)
-    full = scarce(links()).judge(local(service_s=2.0), [remote(1_000, service_s=2.0)], T, START, fixed=True)
+    full = verdict_of(scarce(links()), local(service_s=2.0), remote(1_000, service_s=2.0), fixed=True)
     assert (full.remote, full.reason) == (True, OffloadReason.ABOVE_THRESHOLD)
 
 
@@ -141,9 +156,9 @@ def test_without_a_threshold_remote_must_be_sooner_by_a_tenth(service_s: float, 
 @pytest.mark.parametrize("uncached", [10, 40_000])
 def test_a_learned_threshold_keeps_nobody_while_the_link_has_room(uncached: float) -> None:
     """What is sooner there goes there: prefilling all of it there could not be better."""
-    verdict = Offload(links()).judge(local(uncached), [remote(uncached)], T, START)
+    verdict = verdict_of(Offload(links()), local(uncached), remote(uncached))
     assert (verdict.remote, verdict.reason) == (True, OffloadReason.SOONER_REMOTE)
-    late = Offload(links()).judge(local(uncached), [remote(uncached, ready_s=3.0)], T, START)
+    late = verdict_of(Offload(links()), local(uncached), remote(uncached, ready_s=3.0))
     assert (late.remote, late.reason) == (False, OffloadReason.SOONER_LOCAL)
 
 
@@ -160,7 +175,7 @@ def test_a_learned_threshold_rations_a_scarce_link(
 ) -> None:
     """The short ones stay, unless the queue here surges."""
     here = local(uncached, ready_s=behind_s, backlog_s=behind_s)
-    assert scarce(links()).judge(here, [remote(uncached, kv_bytes=0.05 * GB)], T, START).reason is reason
+    assert verdict_of(scarce(links()), here, remote(uncached, kv_bytes=0.05 * GB)).reason is reason
 
 
 SECONDS = st.floats(0.0, 20.0)
@@ -182,7 +197,7 @@ def test_nobody_crosses_a_link_while_local_is_predicted_sooner(
         ships(over, "before", full_s, full_s)
     here = local(uncached, ready_s=here_ready_s, service_s=here_s)
     there = remote(uncached, ready_s=there_ready_s, service_s=there_s, kv_bytes=gigabytes * GB)
-    verdict = Offload(over).judge(here, [there], T, START)
+    verdict = verdict_of(Offload(over), here, there)
     local_price_s = verdict.local_s + verdict.local_others_s
     remote_price_s = verdict.remote_s + verdict.remote_others_s
     if verdict.remote:
@@ -207,7 +222,7 @@ def test_a_full_link_has_a_price() -> None:
     """At 95 % others wait 19 times as long as half of this takes: 19 x 0.25 s."""
     over = links()
     offload = scarce(over)
-    verdict = offload.judge(local(), [remote()], None, START)
+    verdict = verdict_of(offload, local(), remote(), t=None)
     assert (verdict.remote, verdict.utilisation) == (False, 1.0)
     assert verdict.remote_others_s == pytest.approx(19 * 0.25)
 
@@ -236,7 +251,7 @@ def test_a_surge_lasts_until_the_queues_are_nearly_alike() -> None:
 
     def reason(longer_s: float) -> OffloadReason:
         here = local(10, ready_s=longer_s, backlog_s=longer_s, service_s=3.0)
-        return offload.judge(here, [remote(10)], T, START, fixed=True).reason
+        return verdict_of(offload, here, remote(10), fixed=True).reason
 
     assert [reason(longer_s) for longer_s in (1.9, 2.1, 0.6, 0.4, 1.9)] == [
         OffloadReason.BELOW_THRESHOLD,
@@ -247,6 +262,17 @@ def test_a_surge_lasts_until_the_queues_are_nearly_alike() -> None:
     ]
 
 
+def test_a_verdict_that_is_not_observed_changes_no_other() -> None:
+    offload = Offload(links())
+    surging = local(10, ready_s=2.1, backlog_s=2.1, service_s=3.0)
+    calmer = local(10, ready_s=0.6, backlog_s=0.6, service_s=3.0)
+    sides = offload.sides([remote(10)], START)
+    assert offload.judge(surging, sides, T, fixed=True).reason is OffloadReason.LOCAL_BUSY
+    assert verdict_of(offload, calmer, remote(10), fixed=True).reason is OffloadReason.BELOW_THRESHOLD
+    assert verdict_of(offload, surging, remote(10), fixed=True).reason is OffloadReason.LOCAL_BUSY
+    assert verdict_of(offload, calmer, remote(10), fixed=True).reason is OffloadReason.LOCAL_BUSY
+
+
 # The link.
 
 
@@ -255,11 +281,11 @@ def test_what_does_not_fit_waits_if_that_is_sooner_and_else_is_local() -> None:
     over = links()
     offload = calm(over)
     ships(over, "before", 1.0, 1.0)
-    waits = offload.judge(local(), [remote(kv_bytes=2.0 * GB)], T, START, fixed=True)
+    waits = verdict_of(offload, local(), remote(kv_bytes=2.0 * GB), fixed=True)
     assert (waits.remote, waits.reason) == (True, OffloadReason.ABOVE_THRESHOLD)
     assert waits.wait_s == pytest.approx(1.0)
     assert waits.remote_s == pytest.approx(3.02, abs=1e-3)
-    stays = offload.judge(local(service_s=3.0), [remote(kv_bytes=2.0 * GB)], T, START, fixed=True)
+    stays = verdict_of(offload, local(service_s=3.0), remote(kv_bytes=2.0 * GB), fixed=True)
     assert (stays.remote, stays.reason) == (False, OffloadReason.LINK_FULL)
 
 
@@ -267,7 +293,7 @@ def test_nobody_waits_long_for_a_link() -> None:
     over = links()
     offload = calm(over)
     ships(over, "before", 2.1, 2.1)
-    verdict = offload.judge(local(service_s=60.0), [remote(kv_bytes=2.0 * GB)], T, START, fixed=True)
+    verdict = verdict_of(offload, local(service_s=60.0), remote(kv_bytes=2.0 * GB), fixed=True)
     assert (verdict.remote, verdict.reason) == (False, OffloadReason.LINK_FULL)
 
 
@@ -283,15 +309,15 @@ def test_nothing_crosses_a_link_that_is_down_but_a_probe() -> None:
     over = links()
     over.measured.put(LinkMeasured(LINK, START, "one", 0.0, loss_ratio=0.6))
     offload = Offload(over)
-    verdict = offload.judge(local(), [remote()], T, START, fixed=True)
+    verdict = verdict_of(offload, local(), remote(), fixed=True)
     assert (verdict.remote, verdict.site, verdict.reason) == (False, "here", OffloadReason.LINK_DOWN)
-    probe = offload.judge(local(), [remote()], T, START + 5 * SECOND, fixed=True)
+    probe = verdict_of(offload, local(), remote(), now_us=START + 5 * SECOND, fixed=True)
     assert (probe.remote, probe.reason, probe.state) == (True, OffloadReason.PROBE, LinkState.PROBING)
-    below = offload.judge(local(10), [remote(10)], T, START + 5 * SECOND, fixed=True)
+    below = verdict_of(offload, local(10), remote(10), now_us=START + 5 * SECOND, fixed=True)
     assert (below.remote, below.reason) == (False, OffloadReason.BELOW_THRESHOLD)
     ships(over, "probe", 0.1, 1.0)
     assert (
-        offload.judge(local(), [remote()], T, START + 5 * SECOND, fixed=True).reason
+        verdict_of(offload, local(), remote(), now_us=START + 5 * SECOND, fixed=True).reason
         is OffloadReason.LINK_DOWN
     )
 
@@ -327,7 +353,7 @@ def test_of_several_sites_the_cheapest_whose_link_is_not_down_is_asked() -> None
     far, near = remote(service_s=1.0), remote(service_s=1.5, link=OTHER)
 
     def link(*there: Offer) -> str:
-        return offload.judge(local(), there, T, START, fixed=True).link
+        return verdict_of(offload, local(), *there, fixed=True).link
 
     assert link(near, far) == LINK
     assert link(near, remote(kv_bytes=None)) == OTHER
@@ -343,5 +369,5 @@ def test_of_several_sites_the_cheapest_whose_link_is_not_down_is_asked() -> None
     ("state", "judged"), [(LinkState.ABUNDANT, 2_000), (LinkState.SCARCE, 40_000), (LinkState.DOWN, 40_000)]
 )
 def test_the_cache_of_another_site_counts_only_over_an_abundant_link(state: LinkState, judged: int) -> None:
-    verdict = calm(links()).judge(local(40_000), [remote(2_000)], T, START, fixed=True)
+    verdict = verdict_of(calm(links()), local(40_000), remote(2_000), fixed=True)
     assert msgspec.structs.replace(verdict, state=state).judged_tokens == judged

@@ -15,7 +15,9 @@ from policies import (
     Admission,
     AdmissionRules,
     BareRequest,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     Feedback,
     Finished,
@@ -25,13 +27,8 @@ from policies import (
     Lanes,
     LinkMeasured,
     LinkRules,
-    Offload,
-    Offloading,
     OffloadPlan,
-    OffloadReason,
-    OffloadRules,
     OpLog,
-    PairDecider,
     Pairing,
     Partners,
     Queued,
@@ -44,6 +41,7 @@ from policies import (
     WorkerPut,
     make_policy,
 )
+from policies.disaggregation import Offload, Offloading, OffloadReason, OffloadRules, PairDecider
 from policies.estimates.length_histogram import row_of
 from policies.fleet.pairing import KEEPS_PREFIXES_LABEL as KEEPS
 
@@ -74,8 +72,10 @@ class Setup:
         remote: bool = True,
         queue: bool = True,
     ) -> None:
-        links = {LINK: LinkRules(gigabytes_per_s * GB, rtt_s=0.02, cap_ratio=1.0)} if gigabytes_per_s else {}
-        kv_bytes = {"*": KvBytes(token_bytes=token_bytes)}
+        links = (
+            {LINK: LinkRules(gigabytes_per_s * 8.0, rtt_ms=20.0, cap_ratio=1.0)} if gigabytes_per_s else {}
+        )
+        kv_bytes = {"*": KvBytes(token_bytes)}
         self.shared = FakeShared(FleetRules(site="here", links=links, kv_bytes=kv_bytes))
         self.publish = self.shared.publish
         for number, worker in enumerate(workers):
@@ -95,11 +95,13 @@ class Setup:
         self.offloading = Offloading(fleet, Offload(fleet.links, rules), replica="r1")
         order = QueueOrder(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
         self.decider = PairDecider(
-            fleet,
+            DeciderParts(
+                fleet,
+                Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
+                "r1",
+                map("a{}".format, count()).__next__,
+            ),
             DecisionRules(make_policy("min_ttft"), 256, 1024, 100, order=order if queue else None),
-            Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
-            replica="r1",
-            next_attempt_id=map("a{}".format, count()).__next__,
             offloading=self.offloading,
         )
 
@@ -108,7 +110,7 @@ class Setup:
     ) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            parsed, FULL_ATTENTION, self.slots, now_us, 5.0, entry, pairing=self.pairing
+            DecisionInput(parsed, FULL_ATTENTION, self.slots, now_us, 5.0, entry, pairing=self.pairing)
         )
 
     def place(self, entry: QueueEntry | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
@@ -195,7 +197,8 @@ def test_what_is_read_when_the_prefill_is_over_reserves_the_link_from_then() -> 
 def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None:
     """NIXL's KV would need all of the link from when the prefill is over; until 1.5 s later it is taken."""
     setup = Setup("prefill", "prefill:far", "decode", protocol="nixl")
-    setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
+    states = setup.offloading.offload.states
+    states.observe(LINK, states.signals(LINK, 0.0, NOW_US))
     setup.full(3.0)
     queued = setup.decide()
     assert isinstance(queued, Queued)
@@ -244,7 +247,8 @@ def test_the_room_of_a_link_is_left_unused_from_when_it_is_left_to_a_request_wit
 
 def test_who_never_waits_goes_at_once_and_reserves_what_is_there_then() -> None:
     setup = Setup("prefill", "prefill:far", "decode", protocol="nixl", queue=False)
-    setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
+    states = setup.offloading.offload.states
+    states.observe(LINK, states.signals(LINK, 0.0, NOW_US))
     setup.full(3.0)
     decision = setup.place()
     assert decision.attempt.worker_id == "w1"

@@ -18,9 +18,6 @@ from policies.disaggregation.optimum import (
     ThroughputModel,
     UncachedLengths,
     WorkerClass,
-    decode_per_s,
-    egress_bytes_per_s,
-    kv_bytes_per_s,
     service_curve,
 )
 from policies.estimates.costs import Floats, ServiceModel
@@ -106,7 +103,7 @@ def test_the_best_is_the_best_of_all_by_the_paper_s_equations(
     of_times: bool,
 ) -> None:
     lengths, fleet = histogram(requests), stages(prefill, decode, convertible, remote, bytes_per_s)
-    model = ThroughputModel(lengths, fleet, of_times)
+    model = ThroughputModel(lengths, fleet, mean_of_times=of_times)
     best = model.best()
     found = naive(lengths, fleet, best.throughput.threshold_tokens, best.split, of_times=of_times)
     assert isclose(best.throughput.requests_per_s, found, rel_tol=1e-6)
@@ -184,8 +181,8 @@ def test_where_decode_is_the_bottleneck_the_threshold_is_where_prefill_saturates
 
 def test_no_stage_is_left_without_workers_unless_there_are_too_few() -> None:
     model = ThroughputModel(MIXED, stages(convertible=8))
-    sizes = [(split.prefill_workers, split.decode_workers) for split in model.splits(2, 3)]
-    assert sizes == [(n, 8 - n) for n in range(2, 6)]
+    sizes = [(split.prefill_workers, split.decode_workers) for split in model.splits()]
+    assert sizes == [(n, 8 - n) for n in range(1, 8)]
     lonely = ThroughputModel(MIXED, stages(convertible=1))
     assert len(lonely.splits()) == 2
     assert isinstance(lonely.best(), Optimum)
@@ -196,20 +193,3 @@ def test_a_threshold_within_a_bin_counts_as_the_bin_s_lower_bound() -> None:
     split = model.splits()[0]
     assert model.at(3000.0, split) == model.at(2048.0, split)
     assert model.at(2048.0, split) != model.at(4096.0, split)
-
-
-def test_rates_follow_the_equations_with_their_numbers() -> None:
-    assert kv_bytes_per_s(701.3 * 2**20, 1.84) * 8e-9 == pytest.approx(3.19, rel=0.01)
-    assert egress_bytes_per_s(64, 59.93e9, 1.0) == pytest.approx(3.8e12, rel=0.01)
-    assert decode_per_s(20, 1 / 40, 1024) * 5 == pytest.approx(3.91, rel=0.001)
-
-
-def test_prefill_times_count_the_cache_that_requests_of_a_length_have_before_them() -> None:
-    behind = service_curve(SLOW, np.array([1000.0, 3000.0]), np.array([10_000.0, 30_000.0]))
-    (between,) = behind(np.array([2000.0])).tolist()
-    assert between == pytest.approx(SLOW.service_s(2000.0, 20_000.0))
-
-
-def test_without_requests_nothing_is_known() -> None:
-    assert not histogram([0, 0]).known
-    assert histogram([0, 1]).known

@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 
-from policies import (
-    DecodeFit,
-    FleetRules,
-    FleetState,
-    KvBytes,
-    LinkRules,
-    Placed,
-    Reported,
-    RoleDemand,
-    RoleMember,
-    WorkerPut,
-)
+from policies import DecodeFit, FleetRules, FleetState, KvBytes, LinkRules, Placed, Reported, WorkerPut
+from policies.disaggregation import RoleDemand, RoleMember
 from policies.disaggregation.role_demand import role_demand
 from policies.estimates.length_histogram import row_of
 
@@ -116,13 +106,13 @@ def test_a_class_that_never_decoded_is_priced_like_the_slowest_that_did() -> Non
 
 
 def test_links_carry_what_may_be_reserved_of_them_once_kv_has_a_weight() -> None:
-    links = {"far>home": LinkRules(1e9, cap_ratio=0.8)}
-    heavy, light = KvBytes(token_bytes=2.0, state_bytes=3.0), KvBytes(token_bytes=1.0)
+    links = {"far>home": LinkRules(8.0, cap_ratio=0.8)}
+    heavy, light = KvBytes(2.0, state_bytes=3.0), KvBytes(1.0)
     rules = FleetRules(site="home", links=links, kv_bytes={"a": light, "b": heavy})
     told = demand(fleet_of("prefill", "decode", "prefill@far", "prefill@off", rules=rules))
     assert told.link_bytes_per_s == {"far": 0.8e9, "off": 0.0}
     assert told.kv_bytes(np.array([10.0])).tolist() == [heavy.of(10)] == [23.0]
-    windows = KvBytes(token_bytes=1.0, window_token_bytes=5.0, window_tokens=4)
+    windows = KvBytes(1.0, window_bytes_per_token=5.0, window_tokens=4)
     told = demand(fleet_of("prefill", rules=FleetRules(kv_bytes={"*": windows})))
     assert told.kv_bytes(np.array([2.0, 10.0])).tolist() == [windows.of(2), windows.of(10)]
     unweighed = FleetRules(site="home", links=links)

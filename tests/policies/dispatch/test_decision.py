@@ -1,6 +1,7 @@
 """What a decision says, and that it only says it."""
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from fakes.gateway import FakeShared
 
 from policies import (
-    ANY_BUCKET,
+    ANY_LENGTH,
     FULL_ATTENTION,
     SLO_UNREACHABLE,
     Admission,
@@ -17,12 +18,15 @@ from policies import (
     BareRequest,
     BytesPerToken,
     Decider,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     EarlyRejection,
     Feedback,
     FirstToken,
     Lanes,
+    LengthClass,
     OpLog,
     Placed,
     Policy,
@@ -32,7 +36,6 @@ from policies import (
     ServiceLevel,
     Shed,
     WorkerPut,
-    beyond,
     make_policy,
 )
 from radix import AttentionProfile
@@ -42,27 +45,36 @@ PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 
 
+def beyond(tokens: int) -> LengthClass:
+    return LengthClass(exceeds_tokens=tokens)
+
+
 class Setup:
     """Two workers; prompts of 16 blocks of 1 KiB."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Callable[[str | None], Sequence[int]] | None = None) -> None:
         self.shared = FakeShared()
         for worker in ("a:80", "b:80"):
             self.shared.publish(WorkerPut(worker, NOW_US, "r1", f"http://{worker}"))
         self.decider = Decider(
-            self.shared.fleet,
-            DecisionRules(make_policy("expected_cost"), 256, 1024, 100),
-            Feedback(
-                self.shared.fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0
+            DeciderParts(
+                self.shared.fleet,
+                Feedback(
+                    self.shared.fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0
+                ),
+                "r1",
+                iter(("a1", "a2", "a3")).__next__,
+                limits,
             ),
-            replica="r1",
-            next_attempt_id=iter(("a1", "a2", "a3")).__next__,
+            DecisionRules(make_policy("expected_cost"), 256, 1024, 100),
         )
 
     def decide(self, profile: AttentionProfile = FULL_ATTENTION, **changes: Any) -> Decision:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        bucket = self.decider.bucket_of(parsed)
-        decided = self.decider.decide(parsed, profile, np.arange(2), NOW_US + 1, 5.0, bucket=bucket)
+        bucket = self.decider.length_of(parsed).bucket
+        decided = self.decider.decide(
+            DecisionInput(parsed, profile, np.arange(2), NOW_US + 1, 5.0, bucket=bucket)
+        )
         assert isinstance(decided, Decision)
         return decided
 
@@ -83,27 +95,29 @@ def test_a_decision_says_the_same_to_the_log_and_to_its_replica() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "bucket"),
+    ("changes", "length"),
     [
-        ({"prompt_bytes": 0, "prompt_token_ids": 999}, ANY_BUCKET),  # and one of the answer
+        ({"prompt_bytes": 0, "prompt_token_ids": 999}, ANY_LENGTH),  # and one of the answer
         ({"prompt_bytes": 0, "prompt_token_ids": 1000}, beyond(1000)),
-        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 100}, ANY_BUCKET),
-        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 101}, beyond(1000)),
+        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 100}, ANY_LENGTH),
+        (
+            {"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 101},
+            beyond(1000),
+        ),
         ({"prompt_bytes": 0, "prompt_token_ids": 10_000}, beyond(4000)),
-        ({"prompt_bytes": 3000}, ANY_BUCKET),  # 750 tokens, if it is like the others
+        ({"prompt_bytes": 3000}, ANY_LENGTH),  # 750 tokens, if it is like the others
         ({"prompt_bytes": 3300}, beyond(1000)),  # 825, and 1,031 if it is not
-        ({"prompt_bytes": 0, "prompt_token_ids": 1800, "paths": (PATH, PATH)}, ANY_BUCKET),  # 900 each
+        ({"prompt_bytes": 0, "prompt_token_ids": 1800, "paths": (PATH, PATH)}, ANY_LENGTH),  # 900 each
     ],
 )
 def test_a_prompt_that_some_engines_would_refuse_is_for_the_others(
-    changes: dict[str, Any], bucket: int
+    changes: dict[str, Any], length: LengthClass
 ) -> None:
     """Some hold 1,000 tokens, some 4,000, some more."""
-    setup = Setup()
-    setup.decider._limits = lambda model: (1000, 4000) if model == "m" else ()
-    assert setup.decider.bucket_of(msgspec.structs.replace(TEXT, **changes)) == bucket
+    setup = Setup(limits=lambda model: (1000, 4000) if model == "m" else ())
+    assert setup.decider.length_of(msgspec.structs.replace(TEXT, **changes)) == length
     other = msgspec.structs.replace(TEXT, model="other", prompt_token_ids=10**6)
-    assert setup.decider.bucket_of(other) == ANY_BUCKET
+    assert setup.decider.length_of(other) == ANY_LENGTH
 
 
 def test_nothing_is_reserved_by_deciding() -> None:
@@ -187,7 +201,7 @@ def test_if_the_policy_considers_nobody_nothing_is_counted() -> None:
     setup = Setup()
     setup.decider.policy = Policy("nobody", lambda _, candidates: np.full(len(candidates), np.inf), False)
 
-    decided = setup.decider.decide(TEXT, FULL_ATTENTION, np.arange(2), NOW_US, 0.0)
+    decided = setup.decider.decide(DecisionInput(TEXT, FULL_ATTENTION, np.arange(2), NOW_US, 0.0))
 
     assert isinstance(decided, Shed)
     assert setup.decider.placed_count == 0
@@ -215,7 +229,7 @@ class Ordered(Setup):
         admission = Admission(AdmissionRules(backlog_target_s=100.0, backlog_target_s_max=100.0), fleet)
         self.ids = itertools.count()
         self.decider = Decider(
-            fleet,
+            DeciderParts(fleet, feedback, "r1", lambda: f"a{next(self.ids)}"),
             DecisionRules(
                 make_policy("expected_cost"),
                 256,
@@ -229,9 +243,6 @@ class Ordered(Setup):
                     None if level is None else EarlyRejection(level, fleet, feedback.learn_decodes),
                 ),
             ),
-            feedback,
-            replica="r1",
-            next_attempt_id=lambda: f"a{next(self.ids)}",
         )
 
     def ask(
@@ -239,7 +250,7 @@ class Ordered(Setup):
     ) -> Decision | Queued | Shed:
         now_us = NOW_US + 1
         entry = QueueEntry(now_us - round(waited_s * 1e6), "m|", "normal/", ticket_id, again=again)
-        return self.decider.decide(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, entry)
+        return self.decider.decide(DecisionInput(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, entry))
 
     def go(self, parsed: BareRequest = TEXT) -> Placed:
         decided = self.ask(parsed)
@@ -322,8 +333,8 @@ def labelled() -> Setup:
 def test_the_bucket_is_that_of_one_prompt_and_its_answer(changes: Any, bucket: int) -> None:
     """Of a batch the longest prompt counts, and of several answers one: none sees the tokens of another."""
     parsed = msgspec.structs.replace(TEXT, **changes)
-    assert labelled().decider.bucket_of(parsed) == bucket
-    assert Setup().decider.bucket_of(parsed) == ANY_BUCKET
+    assert labelled().decider.length_of(parsed) == LengthClass(bucket)
+    assert Setup().decider.length_of(parsed) == ANY_LENGTH
 
 
 def test_a_request_begins_in_its_bucket_although_all_are_idle() -> None:

@@ -17,13 +17,12 @@ from policies import (
     Finished,
     FirstToken,
     FleetState,
-    Miss,
-    Outlook,
     Placed,
     ServiceLevel,
     Waiting,
     WorkerPut,
 )
+from policies.dispatch.early_rejection import Miss, Outlook
 
 NOW_US = 1_000_000_000
 OUTLOOK = Outlook(
@@ -234,6 +233,7 @@ def overloaded(counts: list[int]) -> float:
 FIT = fit_of(0.01, 0.0005, DECODE_S)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("scattered", [False, True])
 def test_load_predicted_at_the_end_of_the_prefill_does_not_oscillate_and_the_naive_does(
     scattered: bool,

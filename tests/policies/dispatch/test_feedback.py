@@ -301,6 +301,7 @@ def test_a_learned_value_is_told_once_a_second_and_only_if_it_changed(setup: Set
     assert len(setup.shared.said(BytesPerToken)) <= told + 1
 
 
+@pytest.mark.no_cover
 def test_models_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
     for number in range(2500):
         setup.answer(8192, asked=request(model=f"m{number}"))
@@ -493,6 +494,22 @@ def test_workers_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
     for number in range(12_000):
         setup.feedback.understood(f"w{number}:80", Usage(10, 4, 1))
     assert len(setup.feedback._reporting) <= 10_000
+
+
+def test_counts_that_cannot_be_teach_nothing() -> None:
+    """Not even that the worker reports what it had cached."""
+    setup = Setup()
+    odd = Usage(4096, None, 8, possible=False)
+    setup.place(path(16), NOW_US)
+    before = len(setup.shared.ops)
+    assert setup.feedback.understood("w:80", odd) == odd
+    setup.feedback.understood("w:80", Usage(10, 4, 1))
+    assert setup.feedback.understood("w:80", odd) == odd
+    for _ in range(40):
+        setup.now_us += 2_000_000
+        setup.feedback.answered(request(), attempt(16), odd, 60.0, setup.now_us, 5.0)
+    assert len(setup.shared.ops) == before
+    assert setup.held(path(16)) == 16
 
 
 # A cache that was flushed.

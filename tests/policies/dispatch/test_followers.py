@@ -9,19 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import (
-    Finished,
-    FirstToken,
-    FleetState,
-    Left,
-    Op,
-    Placed,
-    ServiceModel,
-    WorkerPut,
-    repeated_blocks,
-    waits_for_leader,
-)
-from policies.dispatch.followers import HANDOVER_S, _common_blocks
+from policies import Finished, FirstToken, FleetState, Left, Op, Placed, ServiceModel, WorkerPut
+from policies.dispatch.followers import HANDOVER_S, _common_blocks, repeated_blocks, waits_for_leader
 from radix import chain_bytes
 
 NOW_US = 1_000_000_000

@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
-from policies import (
-    FULL_ATTENTION,
-    FleetState,
-    Placed,
-    Prospect,
-    QueueView,
-    Waiting,
-    WorkerPut,
-    make_policy,
-    prospect,
-)
+from policies import FULL_ATTENTION, FleetState, Placed, QueueView, Waiting, WorkerPut, make_policy
+from policies.dispatch.turns import Prospect, prospect
 from policies.scoring import Price
 
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 65))

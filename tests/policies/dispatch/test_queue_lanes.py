@@ -5,33 +5,47 @@ import pytest
 
 from policies import (
     ALONE,
-    ANY_BUCKET,
+    ANY_LENGTH,
     Admission,
     AdmissionRules,
-    CandidatesBySite,
     DecodeFit,
-    DecodeSelector,
     FleetState,
     Lanes,
+    LengthClass,
     Pairing,
     Partners,
     Placed,
-    SiteCandidates,
     Slots,
     WorkerPut,
-    beyond,
-    lane_by,
     lane_of,
-    model_and_bucket,
+    model_and_length,
 )
+from policies.disaggregation import DecodeSelector
+from policies.disaggregation.candidate_sites import CandidatesBySite, SiteCandidates
+from policies.dispatch.queue_lanes import lane_by
+
+
+@pytest.mark.parametrize(
+    ("length", "lane"),
+    [(ANY_LENGTH, "m|"), (LengthClass(2), "m|2"), (LengthClass(exceeds_tokens=4096), "m|-4097")],
+)
+def test_the_log_carries_a_length_as_one_number(length: LengthClass, lane: str) -> None:
+    assert lane_of("m", length) == lane
+
+
+@pytest.mark.parametrize("lane", ["m|-1", "m|-0", "m|--5", "m|x", "m|\u00b2", "m|" + "9" * 30])
+def test_a_lane_of_no_length_is_for_any(lane: str) -> None:
+    assert model_and_length(lane) == ("m", ANY_LENGTH)
 
 
 @pytest.mark.parametrize("model", [None, "m", "org/name:tag", "a|b", "|", "me@home", "@|@"])
-@pytest.mark.parametrize("bucket", [ANY_BUCKET, 0, 12, beyond(4096)])
-def test_a_lane_says_what_it_was_named_after(model: str | None, bucket: int) -> None:
-    assert model_and_bucket(lane_of(model, bucket)) == (model, bucket)
+@pytest.mark.parametrize(
+    "length", [ANY_LENGTH, LengthClass(0), LengthClass(12), LengthClass(exceeds_tokens=4096)]
+)
+def test_a_lane_says_what_it_was_named_after(model: str | None, length: LengthClass) -> None:
+    assert model_and_length(lane_of(model, length)) == (model, length)
     for link in ("", "far>here", "a|b>c@d"):
-        assert model_and_bucket(lane_by(lane_of(model, bucket), link)) == (model, bucket)
+        assert model_and_length(lane_by(lane_of(model, length), link)) == (model, length)
 
 
 def test_lanes_are_followed_when_workers_or_lanes_change_and_not_otherwise() -> None:

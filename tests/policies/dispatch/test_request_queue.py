@@ -421,16 +421,17 @@ def test_replicas_serve_the_common_order() -> None:
     assert not any(replica.fleet.tickets.inversions.count for replica in stage.replicas)
 
 
+@pytest.mark.no_cover
 def test_a_late_log_costs_the_order_no_more_than_its_delay() -> None:
     """Keys are out of order by no more than the log's delay and the grace time."""
     stage = Stage(workers=2, replicas=4, k=0.0, delay_s=0.005)
     waiting = []
-    for number in range(200):
+    for number in range(100):
         stage.time.advance(0.01)
         waiting.append(stage.arrive(4096, replica=number * 7 % 4))
     stage.run()
     gone = order(waiting)
-    assert len(gone) > 100
+    assert len(gone) > 50
     latest_us = 0
     for request in gone:
         latest_us = max(latest_us, request.arrived_us)
@@ -503,8 +504,8 @@ def test_a_replica_that_was_given_up_says_again_what_waits() -> None:
         replica.hear(left)
     assert stage.replicas[1].fleet.tickets.count == 0
     for request in waiting:
-        stage.replicas[0].room.say_again(request.ticket_id, left.at_us, left.at_us + 1)
-        stage.replicas[0].room.say_again(request.ticket_id, left.at_us, left.at_us + 2)
+        stage.replicas[0].room.republish(request.ticket_id, left.at_us, left.at_us + 1)
+        stage.replicas[0].room.republish(request.ticket_id, left.at_us, left.at_us + 2)
     assert [replica.fleet.tickets.count for replica in stage.replicas] == [2, 2]
     assert sum(isinstance(op, Waiting) for op in stage.said) == 4
     stage.run()
@@ -522,6 +523,7 @@ def test_a_ticket_of_a_former_life_stands_in_nobodys_way() -> None:
     assert not replica.fleet.tickets.count
 
 
+@pytest.mark.no_cover
 def test_of_two_who_always_wait_each_is_served_its_share() -> None:
     """Many short requests of one tenant, and few long ones of another, on one worker."""
     stage = Stage(workers=1, k=4.0, rules=RoomRules(timeout_s=1000.0))
@@ -585,6 +587,7 @@ def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
     assert stage.replicas[0].fleet.tickets.count == 0
 
 
+@pytest.mark.no_cover
 def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
     """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
     level = ServiceLevel(ttft_slo_s=2.0)

@@ -16,7 +16,9 @@ from policies import (
     AdmissionRules,
     BareRequest,
     Decider,
+    DeciderParts,
     Decision,
+    DecisionInput,
     DecisionRules,
     Feedback,
     Insert,
@@ -55,7 +57,12 @@ class Setup:
         fleet = self.shared.fleet
         self.lanes = Lanes(lambda _: self.slots)
         self.decider = Decider(
-            fleet,
+            DeciderParts(
+                fleet,
+                Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
+                "r1",
+                iter(f"a{number}" for number in range(100)).__next__,
+            ),
             DecisionRules(
                 make_policy(policy),
                 256,
@@ -63,9 +70,6 @@ class Setup:
                 100,
                 order=QueueOrder(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
             ),
-            Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
-            replica="r1",
-            next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
         )
 
     def waits(
@@ -84,7 +88,7 @@ class Setup:
 
     def decide(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        return self.decider.decide(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry)
+        return self.decider.decide(DecisionInput(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry))
 
     def goes(self, entry: QueueEntry | None = CLAIM) -> str:
         decided = self.decide(entry)

@@ -1,3 +1,5 @@
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -7,6 +9,7 @@ from policies.estimates.costs import (
     FIT_MEMORY,
     FIT_RANGE,
     PROFILES,
+    SUMS,
     ServiceFit,
     ServiceModel,
     congestion_per_s,
@@ -172,3 +175,43 @@ def test_garbage_never_moves_a_parameter_out_of_its_range(observed: list[tuple[f
     ):
         assert default / FIT_RANGE <= learned <= default * FIT_RANGE
     assert fit.observations + fit.ignored == len(observed)
+
+
+def test_a_fit_that_goes_on_from_another_ones_sums_is_the_same_fit() -> None:
+    profile, random = PROFILES["default"], Random(3)
+    observed = [
+        (random.uniform(100, 20_000), random.uniform(0, 1e5), random.uniform(0.1, 9)) for _ in range(200)
+    ]
+    whole, first, second = ServiceFit(profile), ServiceFit(profile), ServiceFit(profile)
+    for observation in observed:
+        whole.observe(*observation)
+    for observation in observed[:100]:
+        first.observe(*observation)
+    second.go_on_from(first.model(), first.weight, first.sums())
+    for observation in observed[100:]:
+        second.observe(*observation)
+    assert second.weight == whole.weight == 200
+    assert second.model().service_s(4000, 1000) == pytest.approx(
+        whole.model().service_s(4000, 1000), rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        (),
+        (0.0,) * SUMS,
+        (1e300,) * SUMS,
+        (-1.0,) * SUMS,
+        (1.0,) * SUMS,
+        (0.02, 1e-4, 1e5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+        (0.02, 1e-4, 1e5, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0),
+    ],
+    ids=str,
+)
+def test_sums_that_no_fit_has_are_not_gone_on_from(sums: tuple[float, ...]) -> None:
+    fit, told = ServiceFit(PROFILES["default"]), ServiceModel(0.2, 1e-3, 1e5)
+    fit.go_on_from(told, 100, sums)
+    assert fit.model() == told
+    fit.observe(1000, 0, told.service_s(1000, 0))
+    assert fit.model().service_s(1000, 0) == pytest.approx(told.service_s(1000, 0))

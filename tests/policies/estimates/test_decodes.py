@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import DecodeFit, decoding_after
-from policies.estimates.decodes import OBSERVATIONS_MIN
+from policies import DecodeFit
+from policies.estimates.decodes import OBSERVATIONS_MIN, decoding_after
 
 
 def learned(base_s: float = 0.01, slope_s: float = 0.0005, observations: int = 2000) -> DecodeFit:

@@ -13,7 +13,7 @@ sizes = st.integers(0, 10**6).map(float)
 
 
 def test_only_the_part_that_the_decode_side_lacks_crosses() -> None:
-    dense = KvBytes(token_bytes=100.0)
+    dense = KvBytes(kv_bytes_per_token=100.0)
     assert dense.of(1000) == 100_000
     assert dense.of(1000, cached_tokens=600) == 40_000
     assert dense.of(1000, cached_tokens=1000) == 0
@@ -21,17 +21,19 @@ def test_only_the_part_that_the_decode_side_lacks_crosses() -> None:
 
 def test_windows_and_states_cross_whole_however_much_is_cached() -> None:
     """128 tokens of window at 10 bytes and a state of 5,000 bytes are 6,280 bytes."""
-    hybrid = KvBytes(token_bytes=1.0, window_token_bytes=10.0, window_tokens=128, state_bytes=5000.0)
+    hybrid = KvBytes(
+        kv_bytes_per_token=1.0, window_bytes_per_token=10.0, window_tokens=128, state_bytes=5000.0
+    )
     assert hybrid.of(1000, cached_tokens=1000) == hybrid.request_bytes(1000) == 6280
     assert hybrid.of(1000, cached_tokens=900) == 6380
 
 
 def test_a_prompt_shorter_than_the_window_fills_only_a_part_of_it() -> None:
-    assert KvBytes(window_token_bytes=10.0, window_tokens=128).of(100) == 1000
+    assert KvBytes(window_bytes_per_token=10.0, window_tokens=128).of(100) == 1000
 
 
 def test_nothing_crosses_for_no_tokens() -> None:
-    assert KvBytes(token_bytes=1.0, state_bytes=5000.0).of(0) == 0
+    assert KvBytes(kv_bytes_per_token=1.0, state_bytes=5000.0).of(0) == 0
 
 
 @pytest.mark.parametrize(
@@ -39,8 +41,8 @@ def test_nothing_crosses_for_no_tokens() -> None:
     [
         (KvBytes(), False),
         (KvBytes(window_tokens=128), False),
-        (KvBytes(token_bytes=1.0), True),
-        (KvBytes(window_token_bytes=1.0, window_tokens=1), True),
+        (KvBytes(kv_bytes_per_token=1.0), True),
+        (KvBytes(window_bytes_per_token=1.0, window_tokens=1), True),
         (KvBytes(state_bytes=1.0), True),
     ],
 )
@@ -52,7 +54,7 @@ def test_what_nobody_has_said_is_not_known(kv: KvBytes, known: bool) -> None:
 def test_the_hybrid_model_of_prfaas_weighs_what_its_table_says(length: tuple[int, float]) -> None:
     """Table 5: linear states of 172 MiB and 16.74 MiB per 1024 tokens fit all four rows within 1.1 %."""
     kilotokens, mib = length
-    hybrid = KvBytes(token_bytes=16.74 * MIB / 1024, state_bytes=172 * MIB)
+    hybrid = KvBytes(kv_bytes_per_token=16.74 * MIB / 1024, state_bytes=172 * MIB)
     assert hybrid.of(kilotokens * 1024) == pytest.approx(mib * MIB, rel=0.011)
 
 

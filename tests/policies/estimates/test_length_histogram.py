@@ -44,6 +44,22 @@ def test_the_order_does_not_matter(added: list[Added], chance: object) -> None:
     assert told(shuffled).dump() == told(added).dump()
 
 
+@given(ADDED, st.lists(MINUTES, max_size=5))
+def test_a_question_changes_nothing(added: list[Added], asked: list[int]) -> None:
+    """Replicas that are asked hold the same as others, and what they are asked next is answered alike."""
+    histogram, untouched = told(added), told(added)
+    for minute in asked:
+        histogram.demand(minute * MINUTE_US)
+    assert histogram.dump() == untouched.dump()
+
+
+@given(ADDED, MINUTES)
+def test_a_later_question_counts_what_is_left_in_its_window(added: list[Added], now: int) -> None:
+    newest = max([now, *(minute for minute, _, _ in added)])
+    late = [one for one in added if newest - one[0] < WINDOW_MINUTES]
+    assert told(added).demand(now * MINUTE_US).requests.sum() == len(late)
+
+
 @given(ADDED)
 def test_only_the_last_minutes_count(added: list[Added]) -> None:
     """By definition: everything in the window of the newest minute."""

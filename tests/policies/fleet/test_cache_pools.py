@@ -146,6 +146,18 @@ def test_a_newcomer_knows_what_the_pool_holds() -> None:
     assert pooled_blocks(newcomer) == 8
 
 
+@pytest.mark.parametrize("end", [FirstToken("r", START + 5), Finished("r", START + 5, START + 5)])
+def test_a_newcomer_hears_of_a_prefill_that_ends_after_it_came(end: Op) -> None:
+    one, late = fleet_after(placed()), FleetState(RULES)
+    late.restore(one.snapshot(), "late")
+    for fleet in (one, late):
+        fleet.apply(end)
+    assert late.tree.match(path(8)).matched.tolist() == one.tree.match(path(8)).matched.tolist()
+    assert late.loads.inflight_requests.tolist() == one.loads.inflight_requests.tolist()
+    now_us = START + 1_000_000
+    assert late.loads.rates(now_us)[0].tolist() == one.loads.rates(now_us)[0].tolist()
+
+
 def test_requests_that_never_end_are_not_waited_for() -> None:
     fleet = fleet_after(placed(), Left("one", START + 1))
     fleet.collect(START + 1_000_000)

@@ -126,7 +126,7 @@ def test_a_change_of_prices_is_seen_at_once() -> None:
     after = rows(fleet, slots)
     assert after.a_s.tolist() == [profile.a_s, 0.5]
     assert after.b_s.tolist() == [profile.b_s, 1e-3]
-    fleet.columns.price(0, ServiceModel(0.25, 1e-3, 1e5))
+    fleet.columns.price("default", ServiceModel(0.25, 1e-3, 1e5))
     assert rows(fleet, slots).a_s.tolist() == [0.25, 0.5]
 
 

@@ -54,6 +54,17 @@ def test_what_is_in_flight_or_waits_for_it_keeps_a_worker() -> None:
     assert gone(fleet) == ["a:80"]
 
 
+def test_a_change_by_a_clock_that_is_ahead_does_not_keep_a_worker() -> None:
+    fleet = FleetState()
+    fleet.apply(
+        WorkerPut("a:80", NOW_US + 5000, "ahead", "http://a:80", draining=True, drain_us=1, leaving=True)
+    )
+    for replica in REPLICAS:
+        for op in departures(fleet, replica, REPLICAS, NOW_US):
+            fleet.apply(op)
+    assert fleet.workers() == []
+
+
 def test_who_is_gone_or_taken_back_is_not_asked_to_leave_again() -> None:
     fleet = FleetState()
     fleet.apply(drains("a:80"))

@@ -821,7 +821,7 @@ def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> No
 
 def test_a_model_that_is_not_listed_weighs_what_all_others_do() -> None:
     rules = FleetRules(kv_bytes={"m": KvBytes(7.0), "*": KvBytes(3.0)})
-    assert [rules.kv_of(model).token_bytes for model in ("m", "x", None)] == [7.0, 3.0, 3.0]
+    assert [rules.kv_of(model).kv_bytes_per_token for model in ("m", "x", None)] == [7.0, 3.0, 3.0]
     assert not FleetRules(kv_bytes={"m": KvBytes(7.0)}).kv_of("x").known
 
 
@@ -852,6 +852,7 @@ def test_a_placement_whose_path_is_none_reserves_nothing() -> None:
     assert fleet.workers() == []
 
 
+@pytest.mark.no_cover
 def test_a_fleet_has_a_bounded_number_of_workers() -> None:
     """Those that were removed are forgotten after a while, and make room for others."""
     fleet = FleetState()

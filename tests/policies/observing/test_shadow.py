@@ -5,8 +5,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from policies import ANY_BUCKET, Candidates, FleetState, Policy, RequestView, Shed, make_policy, place
-from policies.observing.shadow import MODELS_MAX, NEWEST, OTHERS, Comparison, Judged, ScoredRequest, Shadow
+from policies import (
+    ANY_BUCKET,
+    Candidates,
+    FleetState,
+    Policy,
+    RequestView,
+    ScoredRequest,
+    Shed,
+    make_policy,
+    place,
+)
+from policies.observing.shadow import MODELS_MAX, NEWEST, OTHERS, Comparison, Judged, Shadow
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from policies import Candidates, FleetState, QueueView, Timing, Waiting, WorkerPut
+from policies import Candidates, FleetState, QueueView, Waiting, WorkerPut
+from policies.pricing.timing import Timing
 
 MakeCandidates = Callable[..., Candidates]
 

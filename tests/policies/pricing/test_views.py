@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import Candidates, Ships
+from policies import Candidates
+from policies.pricing.views import Ships
 
 
 def test_candidates_are_as_many_as_their_rows(make_candidates: Callable[..., Candidates]) -> None:

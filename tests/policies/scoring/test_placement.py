@@ -210,21 +210,22 @@ def test_costs_a_billionth_apart_are_a_tie(
         assert {cheapest_row(key, hashes, columns) for key in range(100)} == rows
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "round_robin"])
 def test_ties_spread_evenly_over_workers(
     make_request: MakeRequest, make_candidates: MakeCandidates, name: str
 ) -> None:
-    """4,000 prompts over 8 equal workers: 500 each, give or take 5 standard deviations (21)."""
+    """1,000 prompts over 8 equal workers: 125 each, give or take 5 standard deviations (10.5)."""
     workers, policy = make_candidates(slots=range(8)), make_policy(name)
 
     wins = Counter(
         chosen.slot
-        for key in range(4000)
+        for key in range(1000)
         if isinstance(chosen := place(make_request(key=key, prefix_key=key), workers, policy), Chosen)
     )
 
     assert len(wins) == 8
-    assert all(abs(count - 500) < 105 for count in wins.values())
+    assert all(abs(count - 125) < 53 for count in wins.values())
 
 
 @given(

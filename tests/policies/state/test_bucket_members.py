@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from policies.state.bucket_members import BucketMembers
-from policies.state.buckets import ANY_BUCKET, LengthBuckets, beyond
+from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthBuckets, LengthClass
 
 SLOTS = np.arange(4)
 
@@ -24,7 +24,7 @@ def tokens(**by_slot: int) -> Callable[[int], int]:
 def test_while_nobody_belongs_to_a_bucket_lengths_do_not_matter() -> None:
     known = members("", "unheard of")
     assert (known.lengths, known.of_length(10**9)) == (None, ANY_BUCKET)
-    assert known.fitting(SLOTS, ANY_BUCKET, tokens()) is SLOTS
+    assert known.fitting(SLOTS, ANY_LENGTH, tokens()) is SLOTS
     assert known.strangers() == {"w1": "unheard of"}
 
 
@@ -48,27 +48,27 @@ def test_without_buckets_labels_mean_nothing() -> None:
 def test_all_that_can_hold_it_may_take_a_request_at_home_or_visited() -> None:
     """Slot 1 has room for less than the longest of the middle bucket, slot 2 does not say."""
     known = members("64K-256K", "0-64K", "256K-1M", "")
-    assert known.fitting(SLOTS, 1, tokens(w1=200_000)).tolist() == [0, 2, 3]
-    assert known.fitting(SLOTS, 1, tokens(w1=262_144)).tolist() == [0, 1, 2, 3]
-    assert known.fitting(SLOTS[:3], 1, tokens(w0=200_000, w1=200_000)).tolist() == [0, 1, 2]
-    assert known.fitting(SLOTS, 3, tokens()).tolist() == [3]
+    assert known.fitting(SLOTS, LengthClass(1), tokens(w1=200_000)).tolist() == [0, 2, 3]
+    assert known.fitting(SLOTS, LengthClass(1), tokens(w1=262_144)).tolist() == [0, 1, 2, 3]
+    assert known.fitting(SLOTS[:3], LengthClass(1), tokens(w0=200_000, w1=200_000)).tolist() == [0, 1, 2]
+    assert known.fitting(SLOTS, LengthClass(3), tokens()).tolist() == [3]
 
 
 def test_the_longest_that_is_left_takes_what_nobody_at_home_can() -> None:
     known = members("0-64K", "64K-256K")
-    assert known.fitting(SLOTS[:2], 2, tokens(w0=100_000, w1=300_000)).tolist() == [1]
+    assert known.fitting(SLOTS[:2], LengthClass(2), tokens(w0=100_000, w1=300_000)).tolist() == [1]
 
 
 def test_nobody_takes_what_is_too_long_for_all() -> None:
     known = members("0-64K", "256K-1M")
-    assert known.fitting(SLOTS[:2], known.of_length(1_048_577), tokens()).tolist() == []
+    assert known.fitting(SLOTS[:2], LengthClass(known.of_length(1_048_577)), tokens()).tolist() == []
 
 
 def test_what_exceeds_a_limit_is_for_those_that_hold_more_or_do_not_say() -> None:
     known = members("", "")
     holds = tokens(w0=1000, w1=1001, w2=5000)
-    assert known.fitting(SLOTS, beyond(1000), holds).tolist() == [1, 2, 3]
-    assert known.fitting(SLOTS[:1], beyond(1000), holds).tolist() == []
+    assert known.fitting(SLOTS, LengthClass(exceeds_tokens=1000), holds).tolist() == [1, 2, 3]
+    assert known.fitting(SLOTS[:1], LengthClass(exceeds_tokens=1000), holds).tolist() == []
 
 
 def test_prefill_and_decode_of_a_request_are_of_one_bucket() -> None:

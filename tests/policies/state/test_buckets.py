@@ -1,7 +1,7 @@
 import pytest
 
 from policies.estimates.costs import PROFILES
-from policies.state.buckets import ANY_BUCKET, LengthBuckets, beyond, exceeded_tokens, spill_s
+from policies.state.buckets import ANY_BUCKET, LengthBuckets, spill_s
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,6 @@ def test_a_label_is_a_name_or_a_number(label: str, number: int) -> None:
 def test_bounds_that_do_not_ascend_are_refused(bounds: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="ascend"):
         LengthBuckets(bounds)
-
-
-@pytest.mark.parametrize("limit_tokens", [1, 4096, 10**7])
-def test_a_limit_that_is_exceeded_is_no_bucket(limit_tokens: int) -> None:
-    number = beyond(limit_tokens)
-    assert number < ANY_BUCKET
-    assert exceeded_tokens(number) == limit_tokens
-    assert [exceeded_tokens(bucket) for bucket in (ANY_BUCKET, 0, 3)] == [0, 0, 0]
 
 
 def test_a_visitor_costs_what_its_tokens_and_its_neighbours_pay_for_each_other() -> None:

@@ -127,3 +127,32 @@ def test_log_time_never_goes_back_whatever_the_server_says(steps: list[tuple[int
         now = clock.now_us()
         assert now > last
         last = now
+
+
+def test_a_replica_behind_most_of_its_siblings_steps_to_their_time_and_goes_back_with_them() -> None:
+    """As one that starts after Redis' clock stepped a minute forth and back."""
+    hands = Hands()
+    clock = in_contact(hands)
+    assert clock.follow(None) == 0
+    assert clock.follow(EPOCH_US + STEP_US) == 0
+    assert clock.follow(EPOCH_US + 60 * STEP_US) == 60 * STEP_US
+    assert clock.now_us() >= EPOCH_US + 60 * STEP_US
+    hands.pass_us(10 * STEP_US)
+    assert clock.now_us() == EPOCH_US + 65 * STEP_US, "half as fast as real time"
+
+
+def test_a_replica_alone_an_hour_ahead_steps_back_once_redis_says_so() -> None:
+    hands = Hands()
+    clock = in_contact(hands)
+    clock.synchronise([exact(hands, EPOCH_US + 3600 * STEP_US)])
+    assert clock.follow(EPOCH_US) == 0, "Redis says the same as this replica"
+    clock.synchronise([exact(hands, EPOCH_US)])
+    assert clock.follow(EPOCH_US + 3600 * STEP_US - 1) == 0, "its siblings say the same as this replica"
+    assert clock.follow(EPOCH_US - 100) == -3600 * STEP_US
+    assert clock.now_us() == EPOCH_US
+
+
+def test_before_the_first_contact_no_sibling_is_followed() -> None:
+    hands = Hands()
+    clock = clock_at(hands)
+    assert clock.follow(EPOCH_US + 60 * STEP_US) == 0

@@ -29,7 +29,7 @@ SECOND = 1_000_000
 START = 1_000 * SECOND
 TICK_US = SECOND // 4
 GB = 10**9
-RULES = {LINK: LinkRules(bytes_per_s=10 * GB, rtt_s=0.02, cap_ratio=0.9), OTHER: LinkRules(bytes_per_s=GB)}
+RULES = {LINK: LinkRules(gbps=80.0, rtt_ms=20.0, cap_ratio=0.9), OTHER: LinkRules(gbps=8.0)}
 
 
 def shipping(
@@ -102,13 +102,20 @@ drawn_ops = st.lists(
 )
 
 
+def peak_bytes_per_s(links: Links, link: str, start_us: int, end_us: int, now_us: int) -> float:
+    """The most that is reserved at any moment of a time, with what is overdue by now."""
+    links.reserved_bytes_per_s(link, now_us)
+    load = links._loads.get(link)
+    return load.timetable.peak(start_us, end_us) if load is not None else 0.0
+
+
 def seen(links: Links, now_us: int) -> dict[str, object]:
     """All that a decision can see of links, when the seconds that saw what was sent before are over."""
     return {
         link: (
             links.utilisation(link, now_us),
             [
-                links.peak_bytes_per_s(link, at_us, at_us + TICK_US, now_us)
+                peak_bytes_per_s(links, link, at_us, at_us + TICK_US, now_us)
                 for at_us in range(now_us, now_us + 4 * SECOND, TICK_US)
             ],
             links.quote(link, GB, 0.5, 0.1, now_us),
@@ -242,7 +249,7 @@ def test_a_reservation_is_released_once_whoever_says_so() -> None:
         fleet.apply(op)
         assert fleet.links.under_way(LINK) == 0
         assert fleet.links.utilisation(LINK, START) == 0
-    assert fleet.links.peak_bytes_per_s(LINK, START, START + SECOND, START) == 0
+    assert peak_bytes_per_s(fleet.links, LINK, START, START + SECOND, START) == 0
 
 
 def test_what_is_never_released_is_released_for_its_age_and_counted() -> None:
@@ -273,7 +280,7 @@ def test_ended_transfers_are_forgotten_after_a_while() -> None:
 def test_a_later_word_moves_a_transfer_to_another_time_and_link() -> None:
     links = links_after(shipping(), shipping(at_us=START + 1, link=OTHER, start_us=START + 2 * SECOND))
     assert links.utilisation(LINK, START) == 0
-    assert links.peak_bytes_per_s(OTHER, START, START + 3 * SECOND, START) == GB
+    assert peak_bytes_per_s(links, OTHER, START, START + 3 * SECOND, START) == GB
     assert [op.link for op in links.dump_steps() if op is not None] == [OTHER]
 
 
@@ -300,7 +307,7 @@ def test_a_transfer_that_is_late_still_uses_the_link_for_a_while() -> None:
     links = links_after(shipping())
     at_us = [START + round(s * SECOND) for s in (0.5, 1.0, 1.2, 1.3, 20.0, 30.9)]
     assert [links.reserved_bytes_per_s(LINK, now_us) for now_us in at_us] == [GB] * 6
-    assert links.peak_bytes_per_s(LINK, START + 31 * SECOND, START + 40 * SECOND, at_us[-1]) == 0
+    assert peak_bytes_per_s(links, LINK, START + 31 * SECOND, START + 40 * SECOND, at_us[-1]) == 0
     stuck_us = START + SECOND + OVERDUE_US_MAX
     assert links.reserved_bytes_per_s(LINK, stuck_us) == 0
     assert links.under_way(LINK) == 1

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from fakes.bytecodes import bytecodes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Finished, FirstToken, Left, Placed
-from policies.state.loads import RATE_WINDOW_S, Loads
+from policies.state.loads import RATE_WINDOW_S, STALE_MAX, Loads
 from radix import HASH_BYTES
 
 MS = 1000
@@ -345,6 +346,77 @@ def test_a_dropped_slot_starts_empty_for_the_next_worker() -> None:
     assert state(loads, START + 2) == (0, 0, 0, 0, 0, 0)
     loads.placed(placed("b"), 0)
     assert loads.backlog_at_s(0, START) == 0.2
+
+
+def test_a_dropped_slot_costs_what_ended_there_and_not_what_ended_elsewhere() -> None:
+    """Ten requests ended at worker 0; nobody looks at those that ended at worker 1."""
+
+    def cost(elsewhere: int) -> int:
+        loads = Loads()
+        loads.ensure(1)
+        for number in range(10 + elsewhere):
+            loads.placed(placed(f"r{number}"), int(number >= 10))
+            loads.finished(Finished(f"r{number}", START + 1))
+        work = bytecodes(lambda: loads.drop(0))
+        assert len(loads._traces) == elsewhere
+        return work
+
+    assert cost(elsewhere=1000) == cost(elsewhere=10)
+
+
+def test_a_request_that_came_to_another_slot_since_is_forgotten_with_that_one() -> None:
+    """It was given up at slot 0, placed at slot 1 and given up there before `Placed` of slot 1 came."""
+    loads = Loads()
+    loads.ensure(1)
+    loads.placed(placed("a"), 0)
+    loads.left(Left("one", START))
+    loads.left(Left("one", START + 2))
+    loads.placed(placed("a", START + 1), 1)
+    assert loads.last_slot_of("a") == 1
+    loads.drop(0)
+    assert loads.knows("a")
+    loads.drop(1)
+    assert not loads.knows("a")
+
+
+def test_a_replica_that_left_costs_its_own_requests_and_not_those_of_others() -> None:
+    def cost(others: int) -> int:
+        loads = loads_after(
+            [placed(f"r{number}", replica="one" if number < 10 else "two") for number in range(10 + others)]
+        )
+        work = bytecodes(lambda: loads.left(Left("one", START)))
+        assert len(loads.requests) == others
+        return work
+
+    assert cost(others=1000) == cost(others=10)
+
+
+def test_requests_in_flight_are_not_looked_at_before_the_oldest_of_them_is_too_old() -> None:
+    """A look after 9 of 10 seconds costs the same whatever is in flight."""
+
+    def after(requests: int) -> Loads:
+        return loads_after(
+            [placed(f"r{number}", START + min(number, 9) * SECOND) for number in range(requests)]
+        )
+
+    few, many = after(10), after(1000)
+    assert bytecodes(lambda: few.collect(START + 9 * SECOND, 10 * SECOND)) == bytecodes(
+        lambda: many.collect(START + 9 * SECOND, 10 * SECOND)
+    )
+    assert many.collect(START + 11 * SECOND, 10 * SECOND) == 1
+    assert many.collect(START + 11 * SECOND, 10 * SECOND) == 0
+    assert many.collect(START + 12 * SECOND, 10 * SECOND) == 1
+
+
+def test_a_prefill_that_does_not_end_keeps_no_ended_ones_in_its_queue() -> None:
+    """300,000 of them once took half a second of one core when the oldest ended."""
+    loads = loads_after([placed("stuck")])
+    for number in range(1, 1001):
+        loads.placed(placed(f"r{number}", START + number), 0)
+        loads.finished(Finished(f"r{number}", START + number))
+    assert len(loads._prefilling[0]) <= 2 + STALE_MAX
+    assert loads.oldest_prefill_us(0) == START
+    assert [request_id for request_id, _ in loads.prefills(0)] == ["stuck"]
 
 
 events = st.lists(

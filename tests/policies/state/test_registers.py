@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import BytesPerToken, CircuitSet, FleetState, LinkMeasured, Op, WorkerGone
-from policies.state.circuits import Circuits
 from policies.state.ops import REGISTERS, Register
 from policies.state.registers import KEPT_MAX, AllRegisters, Registers, WorkerRegisters
+from policies.state.slot_registers import Circuits
 from radix import WORKERS_MAX
 
 

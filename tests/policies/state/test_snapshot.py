@@ -28,6 +28,7 @@ def placed(request_id: str) -> Placed:
 SOUND = fleet_after(put("a:1"), placed("q")).snapshot()
 
 
+@pytest.mark.no_cover
 def test_a_snapshot_is_requests_in_flight_then_pages_then_what_they_are() -> None:
     """Requests fill two pieces and begin a third; 10,000 runs of two blocks fill more than a page."""
     fleet = fleet_after(put("a:1"))
@@ -82,7 +83,7 @@ def test_a_snapshot_of_a_writer_that_knew_of_no_flows_is_read() -> None:
 def test_what_cannot_be_encoded_is_left_out_of_a_snapshot_and_counted() -> None:
     """Nothing like it gets in any more; should it, one label does not keep the fleet from its snapshots."""
     fleet = fleet_after(put("a:1"), put("b:1"), placed("q"))
-    fleet.worker("b:1").labels["x"] = "\ud800"  # type: ignore[union-attr]
+    fleet.worker("b:1").entry.labels["x"] = "\ud800"  # type: ignore[union-attr]
     again = fleet_after()
     again.restore(fleet.snapshot())
     assert fleet.left_out_ops == 1

@@ -81,14 +81,14 @@ def test_a_replicas_own_tickets_are_also_found_by_lane_alone_and_by_flow() -> No
     this, any_of = ticket("a", 1, slot=3), ticket("b", 2, flow="high/one")
     waiting = by_id(this, any_of)
     own = OwnLines(waiting.values())
-    assert list(own.flows()) == ["low/one", "high/one"]
-    assert own.last_of("low/one", waiting) is this
+    assert list(own.flows) == ["low/one", "high/one"]
+    assert own.flows["low/one"].first(waiting) is this
     (line,) = own.of_lanes(("|", "tiny|"))
     assert line.classes["low"]["low/one"].first(waiting) is this
     assert line.classes["high"]["high/one"].first(waiting) is any_of
     del waiting["a"]
     own.drop(this, waiting)
-    assert list(own.flows()) == ["high/one"]
+    assert list(own.flows) == ["high/one"]
     del waiting["b"]
     own.drop(any_of, waiting)
     assert own.of_lanes(("|",)) == []

@@ -13,7 +13,7 @@ from policies import Placed
 from radix import chain_bytes
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
-from router.tenants import ANONYMOUS
+from router.tenant import ANONYMOUS
 
 
 async def ask(bench: Bench, question: Any, status: int = 200) -> dict[str, Any]:

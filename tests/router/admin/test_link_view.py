@@ -8,23 +8,13 @@ import pytest
 from fakes.admin import parts_of
 from fakes.gateway import Bench, VirtualTime
 
-from policies import (
-    NEVER_TOKENS,
-    FleetRules,
-    LinkMeasured,
-    LinkRules,
-    LinkState,
-    OffloadPlan,
-    OffloadReason,
-    OffloadVerdict,
-    Shipped,
-    Shipping,
-)
+from policies import FleetRules, LinkMeasured, LinkRules, LinkState, OffloadPlan, Shipped, Shipping
+from policies.disaggregation import NEVER_TOKENS, OffloadReason, OffloadVerdict
 from router.admin.link_view import described, offloaded
 from router.explaining import explained
 
 NOW_US = VirtualTime().clock.now_us()
-RULES = LinkRules(bytes_per_s=100.0, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.1)
+RULES = LinkRules(gbps=8e-7, rtt_ms=20.0, cap_ratio=0.5, loss_ratio_max=0.1)
 
 
 class Links:
@@ -41,7 +31,9 @@ class Links:
         )
 
     def view(self) -> dict[str, Any]:
-        return {link["link"]: link for link in described(self.bench.gateway)["links"]}
+        return {
+            link["link"]: link for link in described(self.bench.gateway, self.bench.pairs.offloading)["links"]
+        }
 
 
 def test_a_link_nobody_uses_shows_what_is_configured() -> None:
@@ -90,7 +82,7 @@ def test_what_was_measured_shows_with_its_age_and_who_did() -> None:
 
 def test_a_link_that_carries_nothing_has_no_share() -> None:
     setup = Links()
-    setup.fleet.links.rules = {"b>a": LinkRules(bytes_per_s=100.0, cap_ratio=0.0)}
+    setup.fleet.links.rules = {"b>a": LinkRules(gbps=8e-7, cap_ratio=0.0)}
     assert [second["cap_ratio"] for second in setup.view()["b>a"]["ahead"]] == [None] * 5
 
 

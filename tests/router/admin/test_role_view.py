@@ -5,23 +5,15 @@ from typing import Any
 import httpx
 from fakes.gateway import Bench, FakeShared, VirtualTime, log_port, registry
 
-from policies import (
-    TURNING_LABEL,
-    DecodeFit,
-    FleetRules,
-    KvBytes,
-    LengthBuckets,
-    LinkRules,
-    OffloadPlan,
-    Placed,
-    RoleRules,
-)
+from policies import DecodeFit, FleetRules, KvBytes, LengthBuckets, LinkRules, OffloadPlan, Placed
+from policies.disaggregation import TURNING_LABEL, RoleRules
 from policies.disaggregation.role_plan import NEVER_TOKENS
 from router.admin.role_view import described, divided
-from router.fleet import Core, RolePlanner
+from router.fleet import Core
+from router.pairs import RolePlanner
 
 RULES = FleetRules(
-    site="dc1", links={"dc2>dc1": LinkRules(1.25e9)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}
+    site="dc1", links={"dc2>dc1": LinkRules(10.0)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}
 )
 
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from fakes.admin import Setup as Bare
 
-from router.tenants import Keyring, KeysWatch, Limiter, Tenant
+from router.tenant import Tenant
+from router.tenants import Keyring, KeysWatch, Limiter
 from router.tenants.keys import digest_of
 
 KEYS = {name: f"sha256:{digest_of(name.encode()).hex()}" for name in ("one", "two", "three", "four")}

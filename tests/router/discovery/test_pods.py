@@ -32,7 +32,7 @@ def said(
     workers = read(obj, roles, rules)
     assert not isinstance(workers, Refused), workers
     (worker,) = workers
-    return dict(worker.said)
+    return dict(worker.declared)
 
 
 def urls(obj: dict[str, Any], rules: PodRules | None = None) -> list[str]:
@@ -202,7 +202,7 @@ def test_each_port_has_its_bootstrap_port_or_all_have_the_same() -> None:
         obj = pod(annotations={"smg.ai/worker-ports": "1,2", "sglang.ai/bootstrap-port": text})
         workers = read(obj, ("prefill",))
         assert not isinstance(workers, Refused), workers
-        return [worker.said["bootstrap_port"] for worker in workers]
+        return [worker.declared["bootstrap_port"] for worker in workers]
 
     assert ports("8998,8999") == ["8998", "8999"]
     assert ports("8998") == ["8998", "8998"]

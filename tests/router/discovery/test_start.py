@@ -1,8 +1,6 @@
 """From settings to discovery."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,12 @@ from fakes.cluster_api import ClusterApi
 from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 
 from router.destinations import Destinations
-from router.discovery import Discovery, check_discovery, make_discovery
+from router.discovery import Discovery, DiscoveryRules, check_discovery, make_discovery
 from router.discovery.api_server import find_server
 from router.discovery.start import cluster_of
+from router.errors import SettingsError
 from router.fleet import Core
 from router.settings import Settings
-from router.sources import SettingsError
 
 
 def wanted(folder: Path, **discovery: Any) -> Settings:
@@ -30,15 +28,16 @@ def wanted(folder: Path, **discovery: Any) -> Settings:
 def made(settings: Settings) -> Discovery | None:
     shared, time = FakeShared(), VirtualTime()
     return make_discovery(
-        settings,
+        settings.discovery,
         Core(shared.fleet, registry(shared, time), log_port(shared, time)),
         Destinations(),
+        settings.fleet.pair_labels,
     )
 
 
 def test_without_it_nothing_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    check_discovery(Settings())
+    check_discovery(DiscoveryRules())
     assert made(Settings()) is None
 
 
@@ -77,18 +76,12 @@ def test_clusters_differ_by_their_authority(tmp_path: Path) -> None:
 def test_a_client_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SettingsError, match=r"install cacheway\[kubernetes\]"):
-        check_discovery(wanted(tmp_path, selector=["app=engine"]))
+        check_discovery(wanted(tmp_path, selector=["app=engine"]).discovery)
 
 
 def test_a_cluster_that_cannot_be_found_stops_the_start(tmp_path: Path) -> None:
     settings = wanted(tmp_path, selector=["app=engine"])
-    check_discovery(settings)
+    check_discovery(settings.discovery)
     Path(settings.discovery.kubeconfig).unlink()
     with pytest.raises(SettingsError, match="no API server is configured"):
-        check_discovery(settings)
-
-
-def test_a_gateway_without_it_does_not_load_the_client() -> None:
-    """In a process of its own: here the tests of the client have loaded it."""
-    code = "import sys, router.app; sys.exit('lightkube' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+        check_discovery(settings.discovery)

@@ -89,7 +89,7 @@ async def test_an_event_that_a_list_does_not_know_yet_stays() -> None:
         cluster.edit("changed", ready=False)
         cluster.delete("deleted")
         for _, kind, obj in cluster.told("llm", SELECTION.selector, before):
-            watched.watch.heard(cluster.event(kind, obj))
+            watched.watch.apply(cluster.event(kind, obj))
 
     cluster.meanwhile = meanwhile
     await watched.watch.reconcile()
@@ -108,7 +108,7 @@ async def test_an_event_that_is_older_than_what_is_known_is_passed_over() -> Non
     watched = Watched(cluster)
     await watched.watch.reconcile()
     for _, kind, obj in cluster.told("llm", SELECTION.selector, 100):
-        watched.watch.heard(cluster.event(kind, obj))
+        watched.watch.apply(cluster.event(kind, obj))
     assert len(watched.told) == 1
 
 

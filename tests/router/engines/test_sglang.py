@@ -1,6 +1,6 @@
 """What SGLang says, as seen on the wire, and what else might come.
 
-How it switches roles is in `tests/router/fleet/test_role_planner.py`.
+How it switches roles is in `tests/router/pairs/test_role_planner.py`.
 """
 
 from typing import Any

@@ -149,8 +149,8 @@ def test_with_pairs_and_links_too(
 ) -> None:
     rules = FleetRules(
         site="here",
-        links={LINK: LinkRules(1e9, rtt_s=0.02, cap_ratio=1.0)},
-        kv_bytes={"*": KvBytes(token_bytes=100_000.0)},
+        links={LINK: LinkRules(8.0, rtt_ms=20.0, cap_ratio=1.0)},
+        kv_bytes={"*": KvBytes(100_000.0)},
     )
     bench = PairBench(0, 0, rules=rules)
     policy = make_policy(name)

@@ -14,7 +14,7 @@ from router.explaining.rehearsal import rehearse
 from router.fleet import HealthRules
 from router.fleet.engine_info import ServedModel
 from router.gateway.salting import OVERLOOKED_BY
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 PROMPT = parsed_text((1, 2))
 

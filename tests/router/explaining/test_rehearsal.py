@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from policies import Decision, Placed, Queued, Waiting, make_policy
 from router.errors import NoWorker
 from router.explaining.rehearsal import rehearse
-from router.tenants import ANONYMOUS
+from router.tenant import ANONYMOUS
 
 
 def load(bench: Bench, worker: str, service_us: int, request_id: str = "load") -> None:

@@ -14,11 +14,13 @@ from router.destinations import Destinations
 from router.fleet import asking as asking_module
 from router.fleet.asking import (
     ANSWER_BYTES_MAX,
+    PAGE_BYTES_MAX,
     Asker,
     BadAnswer,
     TooLate,
     TooLong,
     asking_client,
+    page,
 )
 
 
@@ -225,7 +227,7 @@ async def test_one_deadline_holds_for_the_whole(begin: bytes, piece: bytes) -> N
         with pytest.raises(TooLate) as late:
             await asking.ask("GET", url, timeout_s=0.2)
     assert late.value.connected
-    assert asking.open == 0
+    assert len(asking._open) == 0
 
 
 async def test_only_the_head_is_read_if_only_the_head_is_asked_for() -> None:
@@ -269,7 +271,7 @@ async def test_questions_that_are_cancelled_at_any_moment_leave_nothing_behind()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert asking.open == 0
+            assert len(asking._open) == 0
         answers = await asyncio.gather(*(asking.ask("GET", url, timeout_s=60) for _ in range(200)))
     assert {each.body for each in answers} == {b"fine"}
 
@@ -280,11 +282,11 @@ async def test_hundreds_of_silent_workers_hold_up_no_question() -> None:
         tasks = [asyncio.create_task(asking.ask("GET", silent, timeout_s=60)) for _ in range(300)]
         for _ in range(20):
             assert (await asking.ask("GET", url, timeout_s=60)).body == b"fine"
-        assert asking.open == 300
+        assert len(asking._open) == 300
         asking.rebuild()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {BadAnswer}
-    assert asking.open == 0
+    assert len(asking._open) == 0
 
 
 async def test_a_target_that_no_request_line_can_hold_is_quoted() -> None:
@@ -313,3 +315,60 @@ async def test_what_goes_through_httpx_is_bounded_in_number(monkeypatch: pytest.
         await until(lambda: len(asked) == 3)
         fine(asked[2], b"")
         assert (await third).status_code == 200
+
+
+class Pieces(httpx.AsyncByteStream):
+    """A body of so many pieces of 64 KiB, the last of which may never come."""
+
+    def __init__(self, pieces: int, *, ends: bool = True) -> None:
+        self._pieces = pieces
+        self._ends = ends
+        self.taken = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(self._pieces):
+            self.taken += 1
+            yield b"x" * 65536
+        if not self._ends:
+            await asyncio.Event().wait()
+
+
+def client_of(answer: httpx.Response | Exception) -> httpx.AsyncClient:
+    def handle(_: httpx.Request) -> httpx.Response:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return httpx.AsyncClient(transport=httpx.MockTransport(handle))
+
+
+async def test_a_page_comes_whole() -> None:
+    async with client_of(httpx.Response(200, stream=Pieces(3))) as client:
+        assert await page(client, "http://w/metrics", 5.0) == b"x" * 3 * 65536
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(404, content=b"no"),
+        httpx.Response(500, content=b"no"),
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout("slow"),
+        httpx.InvalidURL("what"),
+    ],
+)
+async def test_what_is_no_success_is_no_page(answer: httpx.Response | Exception) -> None:
+    async with client_of(answer) as client:
+        assert await page(client, "http://w/metrics", 5.0) is None
+
+
+async def test_a_page_that_never_ends_is_not_waited_for() -> None:
+    async with client_of(httpx.Response(200, stream=Pieces(1, ends=False))) as client:
+        assert await page(client, "http://w/metrics", 0.02) is None
+
+
+async def test_a_page_without_bound_is_not_read_to_its_end() -> None:
+    stream = Pieces(10_000)
+    async with client_of(httpx.Response(200, stream=stream)) as client:
+        assert await page(client, "http://w/metrics", 60.0) is None
+    assert stream.taken == PAGE_BYTES_MAX // 65536 + 1

@@ -1,16 +1,16 @@
-"""Changes of one worker by several replicas at once: none is lost, and nobody goes on for ever."""
+"""Changes of one worker by any number of replicas at once: none is lost, and all replicas agree."""
 
 from collections import deque
+from random import Random
 
 import pytest
-from fakes.gateway import ALONE_STATUS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import FleetRules, FleetState, LengthBuckets, Op, OpRefused, Worker, WorkerPut, encode_op
-from router.fleet.changes import INSIST_US, Change, Changes
+from policies import FleetRules, FleetState, LengthBuckets, Op, Worker, WorkerGone, WorkerPut, encode_op
+from radix import LABELS_MAX
+from router.fleet.changes import Change
 from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
-from router.shared import LogPort
 
 WORKER = "a:80"
 NOTED = {
@@ -47,7 +47,6 @@ class Replica:
         self.log, self.name = log, name
         self.unread: deque[Op] = deque()
         self.fleet = FleetState(FleetRules(buckets=LengthBuckets()))
-        self.changes = Changes(LogPort(name, self._publish, lambda: log.now_us, lambda: ALONE_STATUS))
         self.said: list[WorkerPut] = []
 
     def _publish(self, put: WorkerPut) -> None:
@@ -63,12 +62,11 @@ class Replica:
 
     def change(self, change: Change) -> None:
         self.log.now_us += 1
-        self.changes.say(self.worker, change)
+        self._publish(change.of(self.worker, self.log.now_us, self.name))
 
     def read(self, count: int) -> None:
         for _ in range(count):
             self.fleet.apply(self.unread.popleft())
-        self.changes.insist(self.fleet.workers())
 
 
 def test_a_change_keeps_the_rest() -> None:
@@ -79,7 +77,7 @@ def test_a_change_keeps_the_rest() -> None:
 
     worker = one.worker
     assert (worker.role, worker.capacity_tokens, worker.draining, worker.leaving) == ("decode", 5, True, True)
-    assert (worker.labels, worker.knows) == ({"old": "1"}, {"": 1, "r0": one.said[1].at_us})
+    assert worker.labels == {"old": "1"}
     one.change(Change(draining=False))
     assert (one.worker.leaving, one.worker.drain_us) == (False, 0)
 
@@ -133,17 +131,6 @@ def test_what_somebody_changed_knowingly_stays() -> None:
     assert (len(one.said), len(two.said)) == (1, 1)
 
 
-def test_the_same_said_twice_is_not_repeated() -> None:
-    log = Log(3)
-    for replica in log.replicas:
-        replica.change(Change(capacity_tokens=100))
-    log.deliver()
-
-    log.replicas[2].change(Change(capacity_tokens=50))
-    log.deliver()
-    assert [len(replica.said) for replica in log.replicas] == [1, 1, 2]
-
-
 def test_an_entry_that_depends_on_none_replaces_all() -> None:
     log = Log(1)
     one = log.replicas[0]
@@ -162,17 +149,6 @@ def test_what_was_said_of_a_worker_before_it_was_added_again_is_over() -> None:
     log.now_us += 10
     two.read(len(two.unread))
     two.change(Change(role="decode"))
-    log.deliver()
-
-    assert (one.worker.draining, one.worker.role) == (False, "decode")
-
-
-def test_after_a_while_nobody_insists() -> None:
-    log = Log(2)
-    one, two = log.replicas
-    one.change(Change(draining=True))
-    two.change(Change(role="decode"))
-    log.now_us += INSIST_US
     log.deliver()
 
     assert (one.worker.draining, one.worker.role) == (False, "decode")
@@ -211,12 +187,12 @@ CHANGES = [
 @given(
     st.permutations(range(len(CHANGES))),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=30),
-    st.integers(2, 2),
+    st.integers(2, 4),
 )
 def test_changes_of_different_things_are_never_lost(
     order: list[int], reads: list[tuple[int, int]], replicas: int
 ) -> None:
-    """Whoever reads whatever meanwhile."""
+    """Whatever each replica reads meanwhile."""
     log = Log(replicas)
     steps = iter(reads)
     for number in order:
@@ -234,31 +210,71 @@ def test_changes_of_different_things_are_never_lost(
         assert worker.labels == {"old": "1", "zone": "b"}
 
 
-def test_a_change_that_cannot_be_published_is_not_said_again() -> None:
-    """Else every look at the fleet, and with it every request, would fail with it."""
-    refused: list[WorkerPut] = []
+@pytest.mark.parametrize("writers", [2, 3, 8])
+def test_no_label_is_lost_whatever_the_number_of_writers(writers: int) -> None:
+    """Each adds labels to those that it sees, at random moments. With 8 writers 10.8 % of runs lost one."""
+    for seed in range(100):
+        random, log, wanted = Random(seed), Log(writers), {"old": "1"}
+        for number, replica in enumerate(log.replicas):
+            for _ in range(random.choice([1, 1, 2])):
+                name = f"l{number}-{random.randrange(100)}"
+                replica.change(Change(labels={**replica.worker.labels, name: "1"}))
+                wanted[name] = "1"
+                for _ in range(random.randrange(4)):
+                    reader = random.choice(log.replicas)
+                    reader.read(min(random.randrange(1, 4), len(reader.unread)))
+        log.deliver()
+        assert [replica.worker.labels for replica in log.replicas] == [wanted] * writers
 
-    def publish(put: WorkerPut) -> None:
-        refused.append(put)
-        raise OpRefused("as a test wants")
 
-    log = Log(1)
-    changes = Changes(LogPort("r0", publish, lambda: 20, lambda: ALONE_STATUS))
-    with pytest.raises(OpRefused):
-        changes.say(log.replicas[0].worker, Change(capacity_tokens=10**30))
-    log.say(WorkerPut(WORKER, 30, "another", "http://a", knows={"another": 30}))
+def test_a_label_that_was_taken_away_stays_away_beside_changes_of_others() -> None:
+    log = Log(3)
+    one, two, three = log.replicas
+    one.change(Change(labels={}))
+    two.change(Change(labels={"old": "1", "zone": "b"}))
+    three.change(Change(labels={"old": "1", "rack": "7"}))
     log.deliver()
-    changes.insist(log.replicas[0].fleet.workers())
-    assert len(refused) == 1
+    assert [replica.worker.labels for replica in log.replicas] == [{"zone": "b", "rack": "7"}] * 3
 
 
-def test_changes_that_exceed_a_bound_together_leave_the_newer_one() -> None:
-    """40 labels by one replica and 40 others by another are more than a worker may have."""
+def test_a_worker_that_was_removed_is_not_brought_back_by_a_change_that_did_not_know() -> None:
+    """Whichever comes first."""
+    log = Log(2)
+    one, two = log.replicas
+    log.say(WorkerGone(WORKER, log.now_us + 1, "another"))
+    log.now_us += 10
+    two.change(Change(labels={"zone": "b"}))
+    log.deliver()
+    assert one.fleet.workers() == two.fleet.workers() == []
+    log.say(WorkerPut(WORKER, log.now_us + 5, "another", "http://a"))
+    log.deliver()
+    assert [replica.worker.labels for replica in log.replicas] == [{}, {}]
+
+
+def test_whoever_undrains_ends_a_wish_to_remove_that_is_older() -> None:
+    log = Log(2)
+    one, two = log.replicas
+    one.change(Change(draining=True, leaving=True))
+    log.deliver()
+    two.change(Change(labels={"zone": "b"}))
+    assert two.worker.leaving
+    one.change(Change(draining=False))
+    log.deliver()
+    assert [(each.worker.draining, each.worker.leaving, each.worker.labels) for each in log.replicas] == [
+        (False, False, {"zone": "b"})
+    ] * 2
+
+
+def test_more_labels_than_a_worker_may_have_leave_the_older_ones_everywhere() -> None:
+    """40 labels by one replica and 40 others by another."""
     log = Log(2)
     for replica in log.replicas:
-        replica.change(Change(labels={f"{replica.name}-{number}": "" for number in range(40)}))
+        labels = {f"{replica.name}-{number}": "" for number in range(40)}
+        replica.change(Change(labels={**replica.worker.labels, **labels}))
     log.deliver()
 
-    one, two = (replica.worker for replica in log.replicas)
+    one, two = (replica.worker.labels for replica in log.replicas)
     assert one == two
-    assert len(one.labels) == 40
+    assert len(one) == LABELS_MAX
+    assert one["old"] == "1"
+    encode_op(log.replicas[0].worker.changed(99, "r0", role="decode"))

@@ -35,12 +35,12 @@ def test_a_worker_that_has_not_said_may_serve_any_model() -> None:
 
 def test_site_and_protocol_come_from_labels_before_the_engine() -> None:
     one = local()
-    assert (one.site, one.protocol) == ("", "")
+    assert (one.worker.site, one.protocol) == ("", "")
     one.engine = "sglang"
     assert one.protocol == "sglang"
     one.engine = "vllm"
     assert one.protocol == "nixl"
     one.worker = replace(one.worker, site="far", labels={"handover": "mooncake"})
-    assert (one.site, one.protocol) == ("far", "mooncake")
+    assert (one.worker.site, one.protocol) == ("far", "mooncake")
     one.worker = replace(one.worker, labels={"handover": "carrier pigeon"})
     assert one.protocol == "nixl"

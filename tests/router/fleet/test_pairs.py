@@ -3,7 +3,7 @@
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 
-from policies import ALONE, Circuit, CircuitSet
+from policies import ALONE, ANY_LENGTH, Circuit, CircuitSet
 from router.fleet import LocalWorker, ServedModel
 
 
@@ -169,7 +169,7 @@ def test_what_is_kept_of_lists_is_bounded(setup: Setup) -> None:
     setup.add("d", "decode", "sglang")
     for number in range(2500):
         assert setup.partners(f"model {number}") == {"p": ["d"]}
-    assert len(setup.registry.pairs._kept) <= 1000
+    assert len(setup.registry.pairs._cached) <= 1000
     assert len(setup.registry.pairs._decode) <= 1000
 
 
@@ -188,6 +188,6 @@ def test_what_is_kept_of_lists_is_bounded(setup: Setup) -> None:
 def test_what_is_missing_is_said(setup: Setup, workers: list[tuple[str, str, str]], said: str) -> None:
     for worker in workers:
         setup.add(*worker)
-    missing = setup.registry.pairs.missing((None, -1))
+    missing = setup.registry.pairs.missing((None, ANY_LENGTH))
     assert missing.startswith(said)
     assert bool(missing) == bool(said)

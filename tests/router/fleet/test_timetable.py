@@ -48,12 +48,13 @@ def test_a_worker_that_is_gone_is_not_probed() -> None:
 def test_a_young_probe_keeps_its_place_for_a_second_only() -> None:
     """100 workers none of which answers: 8 begin in a second, and none waits for another's timeout."""
     timetable = table()
-    for number in range(100):
-        timetable.plan(f"w{number:03}", 0.0)
+    names = [f"w{number:03}" for number in range(100)]
+    for name in names:
+        timetable.plan(name, 0.0)
     begun = [len(timetable.begin(second * YOUNG_S, 100)) for second in range(4)]
     assert begun == [8, 8, 8, 8]
     assert timetable.wait_s(3.0, 5.0) == pytest.approx(FULL_S)
-    assert timetable.running == 32
+    assert sum(map(timetable.is_running, names)) == 32
 
 
 def test_workers_that_were_slow_take_no_place_of_quick_ones() -> None:
@@ -86,7 +87,7 @@ def test_all_probes_together_are_bounded() -> None:
         timetable.plan(f"w{number}", 0.0, slow=number % 3 == 0)
     for second in range(100):
         timetable.begin(second * 2.0, 1000)
-    assert timetable.running == 64
+    assert sum(timetable.is_running(f"w{number}") for number in range(1000)) == 64
 
 
 def test_a_worker_that_answers_is_quick_again() -> None:

@@ -1,14 +1,11 @@
 """One attempt: what its request is told, and in which state. What clients see is in ``test_exchange.py``."""
 
-import pytest
 from fakes.gateway import SSE, Bench, chat
-from fakes.handover import PairBench
 
 from router.errors import WorkerSilent
-from router.gateway.attempt import NO_HEAD, PairAttempt, WorkerAttempt
+from router.gateway.attempt import NO_HEAD, WorkerAttempt
 from router.gateway.exchange import RequestExchange
 from router.gateway.phase import Phase
-from router.handover import Leg
 
 
 def attempt_of(exchange: RequestExchange) -> WorkerAttempt:
@@ -55,19 +52,3 @@ def test_between_two_attempts_there_is_none(bench: Bench) -> None:
     assert (phase_of(exchange), exchange._attempt) == (Phase.BETWEEN, None)
     exchange.interrupt()
     assert (client.status, phase_of(exchange)) == (503, Phase.DONE)
-
-
-@pytest.mark.parametrize("leg", Leg)
-def test_a_pair_is_one_attempt_with_two_more_things_to_hear(leg: Leg) -> None:
-    bench = PairBench(1, 1, reliability={"disable_retries": True})
-    exchange, client = bench.start(chat(stream=True))
-    attempt = attempt_of(exchange)
-    assert isinstance(attempt, PairAttempt)
-    assert attempt.reservation is attempt.pair is exchange._record.pair
-    bench.paired.prefilled()
-    bench.paired.shipped()
-    assert (attempt.pair.prefilled, attempt.pair.arrived) == (True, True)
-    bench.paired.fail_leg(leg, WorkerSilent("silent"))
-    assert phase_of(exchange) is Phase.DONE
-    assert client.status == 504
-    bench.check()

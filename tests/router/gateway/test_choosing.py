@@ -1,7 +1,6 @@
 """One choice for real requests and dry runs; how the workers are narrowed is tested where that is done."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,11 +9,9 @@ from fakes.rehearsals import parsed_text
 
 from policies import ALONE, Decision, Pairing, Partners
 from router.errors import NoWorker
-from router.gateway.choosing import choose, splitting, untried
-from router.gateway.endpoints import Endpoint
+from router.gateway.choosing import choose, untried
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.handover import Handover
 
 
 def chosen(bench: Bench, parsed: ParsedRequest, *tried: int) -> str:
@@ -94,49 +91,3 @@ def test_in_a_fleet_without_pairs_only_workers_count(
 ) -> None:
     left, pairing, fresh = untried(SLOTS, None, tried)
     assert (left.tolist(), pairing, fresh) == (slots, None, others)
-
-
-class Splits:
-    """A protocol that splits everything, or nothing."""
-
-    def __init__(self, *, splits: bool) -> None:
-        self._splits = splits
-
-    def splits(self, _: object) -> bool:
-        return self._splits
-
-
-class Parsed:
-    """The part of a request that counts."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-
-
-def split(endpoint: Endpoint, slots: list[int], **protocols: bool) -> tuple[list[int], Pairing | None]:
-    handovers = cast(Mapping[str, Handover], {name: Splits(splits=each) for name, each in protocols.items()})
-    kept, pairing = splitting(np.array(slots), PAIRING, handovers, cast(Any, Parsed(endpoint)))
-    return kept.tolist(), pairing
-
-
-def test_pairs_that_cannot_share_a_request_are_left_out() -> None:
-    every = SLOTS.tolist()
-    assert split(Endpoint.CHAT, every, sglang=True, nixl=True) == (every, PAIRING)
-    assert split(Endpoint.CHAT, every, sglang=True, nixl=False) == ([1, 2, 3, 5], PAIRING)
-    assert split(Endpoint.CHAT, [2, 4], sglang=False, nixl=True) == ([4], PAIRING)
-    assert split(Endpoint.CHAT, every, sglang=False, nixl=False) == ([1, 5], PAIRING)
-
-
-@pytest.mark.parametrize("endpoint", [Endpoint.RERANK, Endpoint.SCORE_SHORT])
-def test_ranks_and_scores_are_computed_by_one_worker(endpoint: Endpoint) -> None:
-    """SGLang's prefill engine answers 400 to what comes without a room."""
-    assert split(endpoint, SLOTS.tolist(), sglang=False, nixl=False) == ([1, 5], PAIRING)
-
-
-def test_what_asks_for_no_prefill_may_go_to_either_half_of_a_pair() -> None:
-    assert split(Endpoint.TOKENIZE, [2, 3], sglang=False, nixl=False) == ([2, 3], None)
-
-
-def test_a_request_that_only_pairs_are_left_for_which_cannot_share_it_is_told_so() -> None:
-    with pytest.raises(NoWorker, match=r"/v1/embeddings .* \(sglang, nixl\): they need a plain worker"):
-        split(Endpoint.EMBEDDINGS, [2, 3, 4], sglang=False, nixl=False)

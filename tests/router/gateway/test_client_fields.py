@@ -13,7 +13,7 @@ from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.salting import takes_salt
 from router.offsets import edited
-from router.tenants import ANONYMOUS, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)
 

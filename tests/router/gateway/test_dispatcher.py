@@ -13,9 +13,9 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.fleet import ServedModel
-from router.gateway.attempt import PairAttempt
 from router.gateway.exchange import RequestExchange
 from router.handover import Leg
+from router.pairs.pair_attempt import PairAttempt
 
 
 def pair_of(request: FakePaired) -> dict[Leg, str]:

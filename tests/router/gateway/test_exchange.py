@@ -27,7 +27,7 @@ from router.fleet import HealthRules, LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
-from router.tenants import ANONYMOUS
+from router.tenant import ANONYMOUS
 
 
 def unreachable() -> UpstreamError:

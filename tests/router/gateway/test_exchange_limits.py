@@ -10,7 +10,8 @@ from router.errors import WorkerUnreachable
 from router.gateway.exchange import RequestExchange
 from router.shared import Charge, Leases
 from router.shared.lease_account import LeaseAccount, Limits
-from router.tenants import Keyring, KeyTable, Limiter, Tenant, TenantKey, TenantLimits
+from router.tenant import Tenant, TenantLimits
+from router.tenants import Keyring, KeyTable, Limiter, TenantKey
 from router.tenants.keys import digest_of
 
 KEY = [(b"authorization", b"Bearer cw-acme")]

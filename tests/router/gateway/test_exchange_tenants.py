@@ -12,7 +12,8 @@ from router.errors import WorkerUnreachable
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
 from router.proxy import Header
-from router.tenants import Keyring, KeyTable, Tenant, TenantKey
+from router.tenant import Tenant
+from router.tenants import Keyring, KeyTable, TenantKey
 from router.tenants.keys import digest_of
 
 SALT = "0123456789abcdef"

@@ -11,7 +11,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import HOPS_HEADER, HOPS_MAX, Forwarding, hops_of
 from router.offsets import edited
 from router.proxy import ClientRequest
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 
 def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:

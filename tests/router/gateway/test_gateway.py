@@ -6,7 +6,7 @@ from fakes.gateway import Bench, chat
 
 from router.gateway.endpoints import Endpoint
 from router.settings import Settings
-from router.tenants import ANONYMOUS
+from router.tenant import ANONYMOUS
 
 
 def test_new_settings_reach_all_parts_and_leave_what_is_in_flight_alone() -> None:

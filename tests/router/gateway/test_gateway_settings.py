@@ -232,12 +232,6 @@ def test_what_is_assumed_of_prompts_and_answers_counts_for_the_next_request() ->
     finish(bench)
 
 
-def test_a_stall_is_judged_by_the_new_factor() -> None:
-    bench = Bench(1)
-    told(bench, reliability={"stall_factor": 2, "stall_floor_s": 3})
-    assert bench.gateway.sending.stall_detector._limit_s(5.0) == 13.0
-
-
 def test_circuits_follow_the_new_rules_for_workers_that_are_there() -> None:
     """A worker that failed twice is ejected when two are enough, and obeyed no more when they are off."""
     bench = Bench(2)

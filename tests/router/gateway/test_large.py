@@ -10,7 +10,7 @@ from router.gateway.body_outline import DEFAULT_SIZES, Sizes
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import UNUSUAL_BYTES_MAX, Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)
 

@@ -12,7 +12,7 @@ from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.offsets import edited
-from router.tenants import ANONYMOUS, Tenant
+from router.tenant import ANONYMOUS, Tenant
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)
 

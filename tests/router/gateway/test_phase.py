@@ -1,10 +1,8 @@
 """The states of a request: what the drawing in `router.gateway.phase` promises."""
 
-from itertools import pairwise
-
 import pytest
 
-from router.gateway.phase import NEXT, NEXT_OF_PAIR, PairPhase, Phase
+from router.gateway.phase import NEXT, Phase
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
@@ -29,10 +27,3 @@ def test_an_answer_begins_at_a_worker_only_and_is_sent_nowhere_else() -> None:
 def test_a_way_that_is_not_drawn_is_a_mistake() -> None:
     with pytest.raises(KeyError):
         NEXT[Phase.DONE][Phase.SENT]
-
-
-def test_a_pair_goes_one_way_and_may_be_released_from_anywhere() -> None:
-    for before, after in pairwise(PairPhase):
-        assert NEXT_OF_PAIR[before][after] is after
-    releasable = [phase for phase in PairPhase if PairPhase.RELEASED in NEXT_OF_PAIR[phase]]
-    assert releasable == [PairPhase.PREFILLING, PairPhase.SHIPPING, PairPhase.DECODING]

@@ -55,7 +55,7 @@ def test_a_key_is_asked_for_if_there_is_one(headers: list[Header], admitted: boo
         assert client.status == 200
     else:
         assert (client.status, client.error["code"]) == (401, "invalid_api_key")
-    assert Bench().gateway.reader.door.is_admin(headers)
+    assert Bench().door.is_admin(headers)
     bench.check()
 
 

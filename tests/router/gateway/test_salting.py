@@ -14,7 +14,7 @@ from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.salting import SALT_FIELDS, hashed_salt, takes_salt
 from router.offsets import edited
-from router.tenants import Tenant
+from router.tenant import Tenant
 
 SALT = "0123456789abcdef"
 ACME, OTHER = (Tenant("t", salt=salt, namespace=salt.encode()) for salt in (SALT, SALT[::-1]))

@@ -219,9 +219,32 @@ def test_arbitrary_bytes_never_raise(data: bytes) -> None:
     ],
 )
 def test_what_is_odd_beside_the_counts_does_not_hide_them(counts: bytes) -> None:
-    assert find_usage(Endpoint.CHAT, b'{"usage": %b}' % counts) == Usage(9, None, 3)
+    found = find_usage(Endpoint.CHAT, b'{"usage": %b}' % counts)
+    assert found is not None
+    assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (9, None, 3)
 
 
 def test_a_deeply_nested_answer_is_given_up_on() -> None:
     assert find_usage(Endpoint.CHAT, b'{"usage":{"a":' + b"[" * 16_000) is None
     assert find_usage(Endpoint.CHAT, b'{"usage":' * 2000) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        # SGLang, four answers to one prompt: the cached parts of all of them.
+        (
+            {"prompt_tokens": 1000, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 3990}},
+            Usage(1000, None, 5, possible=False),
+        ),
+        ({"prompt_tokens": 1000, "cached_tokens": 2**40}, Usage(1000, None, None, possible=False)),
+        ({"prompt_tokens": 1000, "cached_tokens": -5}, Usage(1000, None, None, possible=False)),
+        ({"prompt_tokens": 1000, "completion_tokens": 2**40}, Usage(1000, None, None, possible=False)),
+        ({"prompt_tokens": 2**40, "completion_tokens": 5}, None),
+        ({"prompt_tokens": 1000, "cached_tokens": 1000}, Usage(1000, 1000, None)),
+    ],
+)
+def test_counts_that_cannot_be_are_marked_and_a_prompt_that_cannot_be_is_none(
+    counts: dict[str, object], expected: Usage | None
+) -> None:
+    assert find_usage(Endpoint.CHAT, json.dumps({"usage": counts}).encode()) == expected

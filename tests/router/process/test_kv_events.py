@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
+from router.errors import SettingsError
 from router.process.kv_events import check_kv_events
 from router.settings import Settings
-from router.sources import SettingsError
 
 
 def test_without_zeromq_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

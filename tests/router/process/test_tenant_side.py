@@ -18,7 +18,7 @@ async def test_fairness_knows_the_weights_of_classes_and_tenants(tmp_path: Path)
 
 async def test_without_files_nobody_has_limits_and_nothing_runs_for_tenants(tmp_path: Path) -> None:
     tenants = (await built()).tenants
-    assert (tenants.keys, tenants.keyring, tenants.limiter, tenants.loops()) == (None, None, None, [])
+    assert (tenants.keys, tenants.limiter, tenants.loops()) == (None, None, [])
     file = tmp_path / "keys.yaml"
     file.write_text("tenants: {acme: {weight: 3}}")
     tenants = (await built(tenancy={"keys_file": str(file)})).tenants

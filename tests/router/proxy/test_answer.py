@@ -1,13 +1,15 @@
 """Answers on the wire: framing by HTTP version, method and status, and ends that are not ends."""
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from router.proxy import UpstreamRules, WorkerPool
+from router.errors import ClientError, RequestRejected
+from router.proxy import UpstreamRules, WorkerPool, error_answer, retry_after
 
 Until = Callable[..., Awaitable[None]]
 ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
@@ -333,3 +335,19 @@ async def test_nothing_stays_behind_whatever_clients_and_workers_do(
     assert pool.open <= 8
     pool.close()
     await until(lambda: worker.closed_connections == worker.connections)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "value"), [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.1, b"2"), (30.0, b"30")]
+)
+def test_retry_after_is_whole_seconds_and_never_at_once(seconds: float, value: bytes) -> None:
+    assert retry_after(seconds) == value
+
+
+def test_who_may_come_back_is_told_when() -> None:
+    lines, body = error_answer(RequestRejected("full", retry_after_s=2.5))
+    assert lines == b"content-type: application/json\r\nretry-after: 3\r\n"
+    assert json.loads(body)["error"]["message"] == "full"
+
+    lines, _ = error_answer(ClientError("no", code="nonsense"))
+    assert lines == b"content-type: application/json\r\n"

@@ -496,7 +496,7 @@ async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: 
     pool.rules = UpstreamRules(3600, 0.01, 3600, keepalive_s=0.01)
     await until(lambda: sink.done)
     assert sink.error.code == "upstream_timeout"
-    assert pool._look_s() == 0.0025
+    assert pool._tick_s() == 0.0025
     pool.close()
 
 

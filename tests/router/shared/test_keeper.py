@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from policies import Finished, PlacedForms, encode_op
-from router.shared import LogClock, NoListener, SharedConfig
+from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
@@ -16,7 +16,7 @@ from router.shared.peer_presence import PeerPresence
 from router.shared.publisher import Publisher, PublisherRules
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
-from router.shared.streams import stream_id
+from router.shared.streams import START, stream_id
 
 VERSION = 3
 NEVER_S = 3600.0
@@ -63,9 +63,9 @@ def replica(
     link: RedisLink,
     namespace: str,
     name: str = "a",
+    snapshot_interval_s: float = NEVER_S,
     waits: Callable[[], bool] = lambda: False,
     hold_s: float = NEVER_S,
-    **config: Any,
 ) -> Replica:
     keys, writer = Keys(namespace), f"{name}/1".encode()
     publisher = Publisher(
@@ -78,10 +78,16 @@ def replica(
         PublisherRules(0.0, 2, 1000),
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
-    reader = SimpleNamespace(position=(1000, 0), entries=0, marks=0, cold=False)
-    shared = SharedConfig("unix:///unused", namespace, name, **{"snapshot_interval_s": NEVER_S, **config})
+    reader = SimpleNamespace(position=(1000, 0), entries=0, marked=START, cold=False)
     keeper = SnapshotKeeper(
-        shared, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher, waits, hold_s
+        snapshot_interval_s,
+        LogClock(),
+        cast(Any, Fold()),
+        store,
+        cast(Any, reader),
+        publisher,
+        waits,
+        hold_s,
     )
     keeper.connected()
     return Replica(keeper, reader, publisher, link, keys)
@@ -102,15 +108,26 @@ async def test_one_survivor_refills_an_empty_redis_at_once_and_asks_all_to_merge
 ) -> None:
     first, second = replica(link, namespace), replica(link, namespace, "b")
     for survivor in (first, second):
-        survivor.keeper.refill(survivor.reader.marks)
+        survivor.keeper.refill((1000, 0))
     assert await first.look()
     assert (await first.head())[b"r"] == b"a/1"
     assert await first.marks() == 1
-    second.reader.marks = 1  # it has read the mark and merged
+    second.reader.marked = (1001, 0)  # it has read the mark and merged
     assert await second.look()
     assert await first.look()
     assert await first.marks() == 1
     assert (await first.head())[b"r"] == b"a/1"
+
+
+async def test_a_mark_that_is_older_than_what_a_survivor_wrote_last_does_not_have_that(
+    link: RedisLink, namespace: str
+) -> None:
+    """As after a split brain: the others' mark is from the failover, and this replica wrote on elsewhere."""
+    one = replica(link, namespace)
+    one.keeper.refill((2000, 0))
+    one.reader.marked = (1999, 7)
+    assert await one.look()
+    assert await one.marks() == 1
 
 
 async def test_what_was_dropped_goes_into_a_marked_snapshot_and_what_is_buffered_to_the_log(
@@ -128,7 +145,7 @@ async def test_what_was_dropped_goes_into_a_marked_snapshot_and_what_is_buffered
 
 async def test_a_snapshot_that_vanished_is_noticed_and_written_again(link: RedisLink, namespace: str) -> None:
     one = replica(link, namespace)
-    one.keeper.refill(0)
+    one.keeper.refill(START)
     assert await one.look()
     assert one.keeper.at_us is not None
     await link.call("DEL", one.keys.snapshot)
@@ -143,7 +160,7 @@ async def test_an_unsound_snapshot_is_replaced_by_a_warm_replica_and_not_by_a_co
     link: RedisLink, namespace: str
 ) -> None:
     one = replica(link, namespace)
-    one.keeper.refill(0)
+    one.keeper.refill(START)
     assert await one.look()
     await link.call("HSET", one.keys.snapshot, "bad", 1)
     one.reader.cold = True
@@ -158,14 +175,14 @@ async def test_a_snapshot_of_a_newer_version_is_left_alone(link: RedisLink, name
     one = replica(link, namespace, snapshot_interval_s=0.0)
     now_us = LogClock().now_us()
     await link.call("HSET", one.keys.snapshot, "v", VERSION + 1, "id", "1-0", "at", now_us)
-    one.keeper.refill(0)
+    one.keeper.refill(START)
     assert await one.look()
     assert (await one.head())[b"v"] == str(VERSION + 1).encode()
 
 
 async def test_too_much_log_behind_a_snapshot_makes_the_next_one_due(link: RedisLink, namespace: str) -> None:
     one = replica(link, namespace)
-    one.keeper.refill(0)
+    one.keeper.refill(START)
     assert await one.look()
     one.reader.position, one.reader.entries = (2000, 0), 10
     assert await one.look()

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 
 import pytest
 
 from policies import Finished, Op, OpRefused, Placed
 from router.errors import StateError
-from router.shared import LogClock, SharedConfig, SharedState, Warming
+from router.shared import LogClock, SharedState, SharingRules, Warming
 
 NOWHERE = "unix:///nonexistent/valkey.sock"
 
@@ -29,6 +29,12 @@ class Counted:
 
     left_out_ops = 0
 
+    def digests(self) -> dict[int, list[int]]:
+        return {}
+
+    def words(self, tags: Collection[int]) -> Iterator[Op]:
+        return iter(())
+
     def restore_steps(
         self, pieces: Sequence[bytes], own: str, *, missed: bool
     ) -> Generator[float, None, int]:
@@ -36,7 +42,7 @@ class Counted:
 
 
 def make(fold: Counted, url: str = NOWHERE, namespace: str = "default") -> SharedState:
-    return SharedState(SharedConfig(url, namespace, "a", buffer_ops_max=2), fold, LogClock())
+    return SharedState(SharingRules(namespace=namespace, buffer_ops_max=2), url, "a", fold, LogClock())
 
 
 async def test_a_published_operation_is_applied_when_publish_returns() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from router.shared import Keys, LogClock, NoListener, SharedConfig, SharedState, Vitals
+from router.shared import Keys, LogClock, NoListener, SharedState, SharingRules, Vitals
 from router.shared.server import RedisLink
 from router.shared.vitals import decoded
 
@@ -17,6 +17,9 @@ class NoFold:
 
     def apply(self, op: object) -> None:
         """Ignore."""
+
+    def digests(self) -> dict[int, list[int]]:
+        return {}
 
     def snapshot_steps(self) -> "list[bytes | None]":
         return [b"x"]
@@ -49,7 +52,9 @@ async def test_a_replica_knows_the_vitals_of_those_that_live(redis_url: str, nam
     """Of one whose word makes no sense it knows that it lives; alone, only its own."""
     states = {
         name: SharedState(
-            SharedConfig(url=redis_url, namespace=namespace, replica=name),
+            SharingRules(namespace=namespace),
+            redis_url,
+            name,
             NoFold(),  # type: ignore[arg-type]
             LogClock(),
             NoListener(),

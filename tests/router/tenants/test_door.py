@@ -4,7 +4,8 @@ import pytest
 
 from router.errors import InvalidKey
 from router.proxy import Header
-from router.tenants import ANONYMOUS, Door, Keyring, KeyTable, Tenant, TenantKey
+from router.tenant import ANONYMOUS, Tenant
+from router.tenants import Door, Keyring, KeyTable, TenantKey
 from router.tenants.door import NAMED_MAX
 from router.tenants.keys import digest_of
 

@@ -5,7 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tenants import Keyring, KeyTable, Tenant, TenantKey
+from router.tenant import Tenant
+from router.tenants import Keyring, KeyTable, TenantKey
 from router.tenants.keys import digest_of, new_key, new_salt
 
 NAMES = ("a", "b", "c")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from router.tenants import KeysFileError, Tenant, TenantKey, TenantLimits
+from router.tenant import Tenant, TenantLimits
+from router.tenants import KeysFileError, TenantKey
 from router.tenants.key_entries import FILE_BYTES_MAX
 from router.tenants.keys import digest_of
 from router.tenants.keys_file import TENANTS_MAX, load_keys, parsed_keys

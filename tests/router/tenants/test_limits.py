@@ -8,7 +8,8 @@ from fakes.leased import START_US
 
 from router.errors import RequestRejected
 from router.shared import Charge, Keys, Leases
-from router.tenants import Limiter, Tenant, TenantLimits
+from router.tenant import Tenant, TenantLimits
+from router.tenants import Limiter
 
 
 class Limited:

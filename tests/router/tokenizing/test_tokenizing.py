@@ -15,14 +15,14 @@ from fakes.gateway import Bench
 from fakes.tokenizers import write
 
 from radix import chain_token_ids
+from router.errors import SettingsError
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.metric_families import TOKENIZED_PROMPTS, TOKENIZING_MISCOUNTS
 from router.metrics import Metrics
 from router.settings import Settings
-from router.sources import SettingsError
-from router.tenants import Tenant
+from router.tenant import Tenant
 from router.tokenizing import check_tokenizers, opened_tokenizing, tokenizing
 from router.tokenizing.engine import EngineTokenizer
 from router.tokenizing.local import LocalTokenizer

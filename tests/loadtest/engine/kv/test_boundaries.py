@@ -1,6 +1,6 @@
 """Full attention: every block is a boundary."""
 
-from loadtest.engine.kv.boundaries import FullAttention
+from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.tree import Node
 
@@ -13,7 +13,7 @@ def run(start: int, blocks: int, *, device: bool) -> Node:
 
 def test_all_that_matches_can_be_reused_wherever_it_lies() -> None:
     nodes = [run(0, 3, device=True), run(3, 2, device=True), run(5, 4, device=False)]
-    rule = FullAttention()
+    rule = Boundaries()
 
     assert rule.usable(nodes, 7) == (5, 7)
     assert rule.usable(nodes[:2], 4) == (4, 4)
@@ -23,5 +23,5 @@ def test_all_that_matches_can_be_reused_wherever_it_lies() -> None:
 def test_it_needs_nothing_beside_full_kv() -> None:
     lease = Lease(b"", 100, 10, 0.0)
 
-    assert FullAttention().commitment(lease) == 0
-    assert FullAttention().load(lease) == 0
+    assert Boundaries().commitment(lease) == 0
+    assert Boundaries().load(lease) == 0

@@ -129,6 +129,6 @@ def test_the_sizes_it_reports_are_those_of_its_pools() -> None:
     compute(cache, lease)
 
     assert (cache.capacity_tokens, cache.swa_capacity_tokens) == (120, 80)
-    assert (cache.held_tokens, cache.swa_held_tokens) == (24, 12)
+    assert (cache.held_tokens, cache.device.swa.held) == (24, 12)
     assert cache.used_tokens == 25
     assert cache.swa_used_tokens == 2 * BLOCK + 1

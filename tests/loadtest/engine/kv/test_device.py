@@ -90,7 +90,7 @@ def test_full_kv_that_goes_takes_its_window_along() -> None:
     run(cache, "ABCDEFGH")
 
     assert live(cache, "abcdefgh") == ""
-    assert cache.swa_held_tokens == 3 * BLOCK
+    assert cache.device.swa.held == 3 * BLOCK
     assert cache.device.swa.evicted == 3 * BLOCK
 
 

@@ -3,13 +3,13 @@
 from random import Random
 
 from loadtest.engine.kv.host import HostMemory
-from loadtest.engine.kv.listener import NullListener
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.tree import Node, RadixTree
 
 SIZE = 64
 
 
-class Heard(NullListener):
+class Heard(KvListener):
     def __init__(self) -> None:
         self.gone: list[tuple[int, str]] = []
 

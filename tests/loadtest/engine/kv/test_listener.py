@@ -3,7 +3,7 @@
 from fakes.kv_requests import BLOCK, Shadow, admitted, compute, dense, linear, live, matched, run, sliding
 
 from loadtest.engine.kv.cache import KvCache
-from loadtest.engine.kv.listener import NullListener
+from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.rules import CacheRules
 
 
@@ -65,7 +65,7 @@ def test_an_empty_cache_says_so_once() -> None:
     assert (shadow.clears, shadow.holds("xyz")) == (1, "...")
 
 
-def test_the_null_listener_hears_nothing() -> None:
-    cache = KvCache(CacheRules(full_tokens=10 * BLOCK, block_tokens=BLOCK), NullListener())
+def test_a_listener_may_ignore_everything() -> None:
+    cache = KvCache(CacheRules(full_tokens=10 * BLOCK, block_tokens=BLOCK), KvListener())
 
     assert run(cache, "abc") == 0

@@ -10,7 +10,7 @@ def test_both_kinds_of_kv_take_room_from_one_pool() -> None:
 
     assert cache.capacity_tokens == 40 * BLOCK
     assert live(cache, "abcdefgh") == "......##"
-    assert (cache.held_tokens, cache.swa_held_tokens) == (8 * BLOCK, 2 * BLOCK)
+    assert (cache.held_tokens, cache.device.swa.held) == (8 * BLOCK, 2 * BLOCK)
 
 
 def test_a_long_prompt_may_use_room_that_windows_do_not_need() -> None:

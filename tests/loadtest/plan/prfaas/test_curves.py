@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from loadtest.plan.prfaas.curves import DECODE_PER_S, between, h20_s, h200_s, kv_bytes, prompt_lengths
+from loadtest.plan.prfaas.curves import (
+    DECODE_PER_S,
+    between,
+    egress_bytes_per_s,
+    h20_s,
+    h200_s,
+    kv_bytes,
+    kv_bytes_per_s,
+    prompt_lengths,
+)
 from loadtest.plan.prfaas.paper import MIB, MU, SIGMA, TABLE_5, TOKENS_MAX, TOKENS_MIN
 
 
@@ -49,3 +58,8 @@ def test_lengths_are_a_lognormal_cut_off_on_both_sides() -> None:
     assert below == pytest.approx((drawn <= 19_400).mean(), abs=0.002)
     assert (np.diff(lengths.bounds) > 0).all()
     assert (lengths.tokens < lengths.bounds).all()
+
+
+def test_rates_follow_the_equations_with_the_paper_s_numbers() -> None:
+    assert kv_bytes_per_s(701.3 * 2**20, 1.84) * 8e-9 == pytest.approx(3.19, rel=0.01)
+    assert egress_bytes_per_s(64, 59.93e9, 1.0) == pytest.approx(3.8e12, rel=0.01)

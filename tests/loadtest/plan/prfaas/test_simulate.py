@@ -26,6 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, out: Path, traffic: str) -> str:
     return text.getvalue()
 
 
+@pytest.mark.deep
 def test_lognormal_traffic_gives_tables_figures_and_charts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

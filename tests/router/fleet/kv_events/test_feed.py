@@ -16,7 +16,7 @@ class Owner:
         self.events = 0
         self.losses: list[Loss] = []
 
-    def told(self, _: Feed, batch: Batch) -> None:
+    def apply(self, _: Feed, batch: Batch) -> None:
         self.events += len(batch.events)
 
     def lost(self, _: Feed, loss: Loss) -> None:

@@ -292,7 +292,7 @@ async def test_who_takes_over_knows_what_the_one_before_knew(engine: FakeEngine)
         assert second.held(1, 3, locals_[second]) == 3
         first.add("http://other")
         first.alive = ("one", "two", "three", "four", "five", "six")
-        await until(lambda: (first.state(locals_[first]) == "") == (first.kv_events.turn("w:80") > 0))
+        await until(lambda: (first.state(locals_[first]) == "") == (first.kv_events.core.turn("w:80") > 0))
 
 
 async def test_a_worker_that_nobody_follows_any_more_is_given_back_to_history() -> None:

@@ -8,16 +8,9 @@ from pathlib import Path
 import pytest
 
 from loadtest.vllm.record import load
-from radix import (
-    FULL_ATTENTION,
-    AttentionProfile,
-    CacheCleared,
-    PrefixTree,
-    Residency,
-    apply,
-    chain_token_ids,
-)
+from radix import FULL_ATTENTION, AttentionProfile, PrefixTree, apply, chain_token_ids
 from radix.blocks import HASH_BYTES
+from radix.residency import CacheCleared, Residency
 from router.fleet.kv_events.sequence import Loss, Sequence
 from router.fleet.kv_events.wire import Decoder
 

@@ -8,7 +8,7 @@ otherwise may cost predictions, and nothing may raise.
 import asyncio
 from typing import Any
 
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import ALONE_STATUS, FakeShared, VirtualTime, registry
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,11 +19,14 @@ from loadtest.engine.kv_encoding import CacheGroup, Content, Encoding, SglangEnc
 from loadtest.engine.kv_events import KvEvents
 from loadtest.engine.tokens import pack_ids
 from policies import FleetRules
-from radix import FULL_ATTENTION, AttentionProfile, Residency, chain_bytes, chain_token_ids
+from radix import FULL_ATTENTION, AttentionProfile, chain_bytes, chain_token_ids
 from radix.blocks import HASH_BYTES
+from radix.residency import Residency
 from router.engines.sources import Source
+from router.fleet import Core
 from router.fleet.kv_events.feed import Feed
 from router.fleet.kv_events.follower import Follower
+from router.shared import LogPort
 
 BLOCK = 16
 ROOT = 5
@@ -78,12 +81,9 @@ class Streams(RuleBasedStateMachine):
         self.fleet, self.slot = shared.fleet, local.worker.slot
         self.follower = Follower(
             local,
-            shared.fleet,
+            Core(shared.fleet, workers, LogPort("r", shared.publish, self.now, lambda: ALONE_STATUS)),
             Residency(BLOCK, lambda lora, salt: ROOT),
-            publish=shared.publish,
-            now_us=self.now,
             now_unix_s=lambda: 0.0,
-            replica="r",
             woken=lambda follower: None,
         )
         self.feed = Feed(self.follower, Source(0, "ipc://x"), self.now, lambda: 0.0, asyncio.Semaphore(1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loadtest.engine.kv_encoding import Cleared, Content, Removed, SglangEncoding, Stored, VllmEncoding
 from loadtest.engine.kv_encoding import cache_groups as groups_of
 from loadtest.engine.shape import ModelShape
-from radix import BlocksRemoved, BlocksStored, CacheCleared
+from radix.residency import BlocksRemoved, BlocksStored, CacheCleared
 from router.fleet.kv_events.wire import Decoder
 
 IDS = list(range(70_000, 70_064))

@@ -1,0 +1,87 @@
+"""Choice of the policies: which one places requests, which one decodes, and which one is only asked."""
+
+from dataclasses import dataclass, fields
+
+from policies.declared import setting
+from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, make_policy
+
+
+@dataclass(frozen=True)
+class PolicyRules:
+    """Policies that choose workers, with their options: the first part of the section placement."""
+
+    policy: str = setting(
+        "expected_cost",
+        "Policy that chooses a worker. The default prices cache, load and the harm to later requests in "
+        "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
+        choices=tuple(POLICIES),
+        live=True,
+        common=True,
+    )
+    prefill_policy: str | None = setting(
+        None,
+        "Policy that chooses among prefill workers, and between them and plain workers. Empty: "
+        "placement.policy, as with the peers.",
+        choices=tuple(POLICIES),
+        live=True,
+    )
+    decode_policy: str = setting(
+        DECODE_COST,
+        "Policy that chooses the decode worker, among those with room that the prefill worker can hand over "
+        "to. The default prices the wait for KV memory, the transfer that prefill does not hide, and the "
+        "output at that worker's batch and context, in seconds; the others are the peers'.",
+        choices=DECODE_POLICIES,
+        live=True,
+    )
+    policy_options: dict[str, float] = setting(  # noqa: RUF009 - makes a field with a factory
+        {},
+        "Numbers that the chosen policies take, as NAME=VALUE; each takes those that it has. Empty keeps "
+        "their own defaults.",
+        live=True,
+    )
+    shadow_policy: str = setting(
+        "",
+        "A second policy that is asked about a share of the requests and never obeyed: how often it agrees, "
+        "and what its choices would change by the service-time model, is in GET /shadow and in the metrics "
+        "cacheway_shadow_*. Empty: none is asked, which costs nothing.",
+        choices=("", *POLICIES),
+        live=True,
+    )
+    shadow_policy_options: dict[str, float] = setting(  # noqa: RUF009 - makes a field with a factory
+        {},
+        "Numbers that the shadow policy takes, as NAME=VALUE. Empty keeps its own defaults.",
+        live=True,
+    )
+    shadow_ratio: float = setting(
+        0.1,
+        "Share of the prompts that the shadow policy is asked about; the same ones in all replicas. Each "
+        "costs as much as a placement, some 20 to 150 us.",
+        ge=0,
+        le=1,
+        live=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse options that no chosen policy has.
+
+        Raises:
+            ValueError: An option is unknown or out of range, or the shadow policy's options lack a policy.
+        """
+        chosen = dict.fromkeys((self.policy, self.prefill_policy or self.policy, self.decode_policy))
+        owned = {name: self.options_of(name) for name in chosen}
+        unknown = self.policy_options.keys() - set().union(*owned.values())
+        # The error for an option that no chosen policy has lists the options of the main policy.
+        make_policy(self.policy, {name: self.policy_options[name] for name in unknown} | owned[self.policy])
+        for name, options in owned.items():
+            if name != DECODE_COST:
+                make_policy(name, options)
+        if self.shadow_policy:
+            make_policy(self.shadow_policy, self.shadow_policy_options)
+        elif self.shadow_policy_options:
+            raise ValueError("shadow_policy_options need a shadow_policy")
+
+    def options_of(self, policy: str) -> dict[str, float]:
+        """Return the entries of ``policy_options`` that a policy has."""
+        kind = POLICIES[policy].options if policy in POLICIES else None
+        names = {option.name for option in fields(kind)} if kind is not None else set()
+        return {name: value for name, value in self.policy_options.items() if name in names}
