@@ -290,6 +290,16 @@ LOG_BUFFER = Family("log_buffered_ops", "gauge", "Operations waiting to be sent 
 OPS_PUBLISHED = Family("ops_published", "counter", "Operations of this gateway sent to the shared log.")
 OPS_APPLIED = Family("ops_applied", "counter", "Operations of other replicas applied.")
 OPS_DROPPED = Family("ops_dropped", "counter", "Own operations dropped because the buffer was full.")
+PLACEMENTS_SHORTENED = Family(
+    "placements_shortened",
+    "counter",
+    "Placements of this gateway told by the new part of their prompt.",
+)
+PLACEMENTS_INCOMPLETE = Family(
+    "placements_incomplete",
+    "counter",
+    "Placements of other replicas that go on from a prompt which this gateway did not know and asked for.",
+)
 REGISTERS_DIFFER = Family(
     "registers_differ",
     "gauge",

@@ -343,6 +343,8 @@ class Metrics:
         published_ops: int,
         applied_ops: int,
         dropped_ops: int,
+        shortened: int,
+        incomplete: int,
         skipped_ops: Mapping[SkipReason, int],
         snapshots_refused: int,
     ) -> None:
@@ -354,6 +356,8 @@ class Metrics:
         self.follow(families.OPS_PUBLISHED, published_ops)
         self.follow(families.OPS_APPLIED, applied_ops)
         self.follow(families.OPS_DROPPED, dropped_ops)
+        self.follow(families.PLACEMENTS_SHORTENED, shortened)
+        self.follow(families.PLACEMENTS_INCOMPLETE, incomplete)
         for reason, ops in skipped_ops.items():
             self.follow(families.OPS_SKIPPED, ops, reason)
         self.follow(families.SNAPSHOTS_REFUSED, snapshots_refused)

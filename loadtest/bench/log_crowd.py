@@ -20,11 +20,11 @@ import hiredis
 import msgspec
 
 from loadtest.bench.child import input_ended, say
-from policies import Finished, FirstToken, Placed, WorkerPut, encode_op
+from policies import Finished, FirstToken, Placed, PlacedForms, WorkerPut, encode_op
 from router.shared import Keys, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.peer_presence import PeerPresence
-from router.shared.publisher import Publisher
+from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import READ_ENTRIES_MAX, READ_INTERVAL_S
 from router.shared.server import RedisLink
 
@@ -142,9 +142,8 @@ class _Speaker:
             self._written,
             reasons,
             PeerPresence(lambda: False),
-            interval_s=FLUSH_S,
-            ops_max=BUFFER_OPS_MAX,
-            bytes_max=BUFFER_BYTES_MAX,
+            PlacedForms(name),
+            PublisherRules(FLUSH_S, BUFFER_OPS_MAX, BUFFER_BYTES_MAX),
         )
 
     async def _drive(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 import msgspec
 
-from policies import OP_KINDS, Decider, Decoded, Op, QueueEntry
+from policies import ENTRY_KINDS, Decider, Decoded, LogOp, Op, QueueEntry
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
@@ -71,16 +71,16 @@ def _registrations() -> None:
 
 
 def _entries() -> None:
-    kinds: Any = Union[OP_KINDS]  # noqa: UP007
+    kinds: Any = Union[ENTRY_KINDS]  # noqa: UP007
     decoder = msgspec.msgpack.Decoder(list[kinds])
 
-    def decode(data: bytes) -> Decoded:
+    def decode(data: bytes) -> Decoded[LogOp]:
         try:
             return Decoded(decoder.decode(data))
         except msgspec.MsgspecError:
             return Decoded([], invalid=1)
 
-    _put(reader, decode_ops=decode)
+    _put(reader, decode_entry=decode)
 
 
 def _names() -> None:

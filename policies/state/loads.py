@@ -198,6 +198,9 @@ class Loads:
             if arrives:
                 request.arrived = True
                 self._count_arrival(op, request.slot)
+            if len(op.paths) == 1 and not request.path and not request.prefilled_us:
+                # Its prompt comes after its reservation (`policies.state.placed_forms`).
+                request.path, request.safe_blocks = op.paths[0], op.safe_blocks
             if at_us > request.at_us:
                 request.at_us = at_us
                 if not request.prefilled_us:

@@ -17,13 +17,16 @@ skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
 
 In all of them ``at_us`` is log time, and ``replica`` the id of the replica that reports. A register is
 declared only here: the log, the fold and the snapshot find it in `REGISTERS`.
+
+In the log a `Placed` has a shorter form, too, and prompts are asked for (tags 17 to 19,
+`policies.state.placed_forms`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import GenericAlias, MappingProxyType
-from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union, get_args
 
 import msgspec
 
@@ -60,6 +63,8 @@ from radix import (
     WholeNumber,
     WorkerId,
 )
+
+AnOp = TypeVar("AnOp")
 
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
@@ -589,17 +594,12 @@ OP_KINDS: tuple[type[Op], ...] = (*(kind for kind in get_args(Op) if kind is not
 """All kinds of operations."""
 
 _encoder = msgspec.msgpack.Encoder()
-_any_kind: Any = Union[OP_KINDS]  # noqa: UP007
-_one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(_any_kind)
 
 ENTRY_BYTES_MAX = 1 << 26
 ENTRY_OPS_MAX = 1 << 16
 """A longer log entry is skipped whole: reading it would hold the event loop for a second."""
 
 _few = msgspec.Meta(max_length=ENTRY_OPS_MAX)
-_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(
-    Annotated[GenericAlias(list, (_any_kind,)), _few]
-)
 _raw_decoder: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], _few]
 )
@@ -634,7 +634,7 @@ def encode_op(op: Op) -> bytes:
     """
     try:
         body = _encoder.encode(op)
-        _one_decoder.decode(body)
+        _ops.decode_one(body)
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise OpRefused(f"{type(op).__name__}: {error}") from error
     return body
@@ -661,7 +661,7 @@ def encode_sound_ops(ops: Sequence[Op]) -> tuple[bytes, int]:
     return _encoder.encode(sound), len(ops) - len(sound)
 
 
-class Decoded(NamedTuple):
+class Decoded(NamedTuple, Generic[AnOp]):
     """Content of one log entry.
 
     Attributes:
@@ -671,50 +671,73 @@ class Decoded(NamedTuple):
             counts as one.
     """
 
-    ops: list[Op]
+    ops: list[AnOp]
     unknown: int = 0
     invalid: int = 0
 
 
-def decode_ops(data: bytes) -> Decoded:
-    """Decode one log entry; whatever its bytes are, nothing is raised."""
-    if len(data) > ENTRY_BYTES_MAX:
-        return Decoded([], invalid=1)
-    try:
-        return Decoded(_decoder.decode(data))
-    except (ValueError, RecursionError, MemoryError):
-        pass
-    ops: list[Op] = []
-    unknown = invalid = 0
-    try:
-        raws = _raw_decoder.decode(data)
-    except (ValueError, RecursionError, MemoryError):
-        return Decoded([], invalid=1)
-    for raw in raws:
+class OpDecoder(Generic[AnOp]):
+    """Decodes entries whose operations are of some kinds.
+
+    Args:
+        kinds: The kinds.
+    """
+
+    def __init__(self, kinds: tuple[type[AnOp], ...]) -> None:
+        any_kind: Any = Union[kinds]  # noqa: UP007
+        one: msgspec.msgpack.Decoder[AnOp] = msgspec.msgpack.Decoder(any_kind)
+        self.decode_one = one.decode
+        self._entry: msgspec.msgpack.Decoder[list[AnOp]] = msgspec.msgpack.Decoder(
+            Annotated[GenericAlias(list, (any_kind,)), _few]
+        )
+        self._tags = frozenset(map(tag_of, kinds))
+
+    def decode(self, data: bytes) -> Decoded[AnOp]:
+        """Decode one log entry; whatever its bytes are, nothing is raised."""
+        if len(data) > ENTRY_BYTES_MAX:
+            return Decoded([], invalid=1)
         try:
-            ops.append(_one_decoder.decode(raw))
-        except (ValueError, RecursionError):
-            tag = _tag_of(raw)
-            if tag is None or tag in _TAGS:
-                invalid += 1
-            elif tag not in RETIRED_TAGS:
-                unknown += 1
-    return Decoded(ops, unknown, invalid)
+            return Decoded(self._entry.decode(data))
+        except (ValueError, RecursionError, MemoryError):
+            pass
+        ops: list[AnOp] = []
+        unknown = invalid = 0
+        try:
+            raws = _raw_decoder.decode(data)
+        except (ValueError, RecursionError, MemoryError):
+            return Decoded([], invalid=1)
+        for raw in raws:
+            try:
+                ops.append(self.decode_one(raw))
+            except (ValueError, RecursionError):
+                tag = _tag_of(raw)
+                if tag is None or tag in self._tags:
+                    invalid += 1
+                elif tag not in RETIRED_TAGS:
+                    unknown += 1
+        return Decoded(ops, unknown, invalid)
 
 
-def tag_of(kind: type[Op]) -> int:
+def tag_of(kind: type[Any]) -> int:
     """Return the tag that stands for a kind of operation in the log."""
     tag = kind.__struct_config__.tag
     assert isinstance(tag, int)
     return tag
 
 
-_TAGS = frozenset(map(tag_of, OP_KINDS))
 RETIRED_TAGS = frozenset((25,))
 """Tags of older versions, never given to another kind: 25 planned length buckets (decision 0046)."""
 
 
-def said_us(op: Op) -> int:
+class Timed(Protocol):
+    """An operation of the log that has a time."""
+
+    @property
+    def at_us(self) -> int:
+        """Return its log time."""
+
+
+def said_us(op: Op | Timed) -> int:
     """Return the log time at which an operation was said, or up to which it counts."""
     return op.before_us if isinstance(op, Trim | Forget | EndGone) else op.at_us
 
@@ -731,3 +754,11 @@ def _tag_of(raw: msgspec.Raw) -> int | None:
         return _tag_decoder.decode(items[0]) if items else None
     except (ValueError, RecursionError):
         return None
+
+
+_ops: OpDecoder[Op] = OpDecoder(OP_KINDS)
+
+
+def decode_ops(data: bytes) -> Decoded[Op]:
+    """Decode operations that were encoded as one log entry; whatever the bytes are, nothing is raised."""
+    return _ops.decode(data)

@@ -158,6 +158,8 @@ def report_log(core: Core, ops: LogListener) -> Report:
             published_ops=ops.published_ops,
             applied_ops=ops.applied_ops,
             dropped_ops=status.dropped_ops,
+            shortened=status.onward_ops,
+            incomplete=status.unknown_paths,
             skipped_ops=status.skipped_ops,
             snapshots_refused=ops.snapshots_refused,
         )

@@ -105,6 +105,8 @@ class LogStatus:
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
         warming: What it still reads before that; None if nothing.
+        onward_ops: Placements that this replica published with the new part of their prompt.
+        unknown_paths: Placements of others that go on from a prompt that this replica had to ask for.
         differing: Kinds of register of which living replicas have known different words for ten seconds, and
             which replicas do (`router.shared.agreement`).
         published_again: How often this replica published a kind of register again for that reason.
@@ -120,5 +122,7 @@ class LogStatus:
     replicas: tuple[str, ...]
     ready: bool
     warming: Warming | None
+    onward_ops: int = 0
+    unknown_paths: int = 0
     differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     published_again: Mapping[str, int] = field(default_factory=dict)

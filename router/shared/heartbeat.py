@@ -5,6 +5,10 @@ sorted set ``cw:{ns}:replicas``, and that set back; and the same with the digest
 ``cw:{ns}:digests`` (`router.shared.agreement`). It also asks Redis, without writing anything, whether
 it would append to the log, so that a refusal shows while nothing is published.
 
+In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened placements
+(`policies.state.placed_forms`). An older version does not. It may go on under the id of a newer one: then its
+beat in the set is newer than the one in the hash.
+
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
 for by its key; if that has expired too, the sibling has left. No clock is compared with another, so
 no clock that steps, ours, its or the server's, makes anybody leave.
@@ -19,12 +23,13 @@ outage of Redis every key has expired, and each must first have had the time to 
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies import Left
-from radix import WHOLE_MAX, is_name
+from radix import WHOLE_MAX, is_name, parsed_whole
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
 from router.shared.server import RedisLink
@@ -68,6 +73,9 @@ class Heartbeat:
         value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
         digests: Digests of its registers, asked at every beat.
         monotonic_s: The local clock; its zero does not matter.
+
+    Attributes:
+        joined: How many processes of siblings were seen for the first time that read shortened placements.
     """
 
     def __init__(
@@ -89,6 +97,9 @@ class Heartbeat:
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
         self._value, self._digests = value, digests
+        self._process = secrets.token_hex(4).encode()
+        self.joined = 0
+        self._onward: dict[str, bytes] = {}
         self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
         self._beating_since_s: float | None = None
@@ -103,6 +114,15 @@ class Heartbeat:
     def alone(self) -> bool:
         """Whether no other replica is known to be alive."""
         return not self._siblings
+
+    @property
+    def onward(self) -> bool:
+        """Whether there are siblings, and all of them read shortened placements.
+
+        A replica that is alone tells whole prompts: that costs nothing, and when it starts again there is no
+        other one to ask.
+        """
+        return bool(self._siblings) and self._siblings.keys() <= self._onward.keys()
 
     @property
     def shown(self) -> dict[str, bytes]:
@@ -142,26 +162,32 @@ class Heartbeat:
             StateError: The beat did not get through.
         """
         try:
+            now_us = self._clock.now_us()
             replies = await link.calls(
                 ("SET", self._keys.replica(self._replica), self._value(), "PX", int(self._ttl_s * 1000)),
-                ("ZADD", self._keys.replicas, self._clock.now_us(), self._replica),
+                ("HSET", self._keys.onward, self._replica, b"%d %s" % (now_us, self._process)),
+                ("ZADD", self._keys.replicas, now_us, self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
+                ("HGETALL", self._keys.onward),
                 ("HSET", self._keys.digests, self._replica, self._digests()),
                 ("HGETALL", self._keys.digests),
             )
             now_s = self._monotonic_s()
             if self._beating_since_s is None:
                 self._beating_since_s = now_s
-            members = replies[2]
-            for member, score in zip(members[::2], members[1::2], strict=True):
-                beat = _beat_of(member, score)
-                if beat is not None:
-                    self._note(*beat, now_s)
-            fields = replies[5]
+            members, onward, shown = replies[3], replies[5], replies[7]
+            beats = [
+                beat
+                for member, score in zip(members[::2], members[1::2], strict=True)
+                if (beat := _beat_of(member, score)) is not None
+            ]
+            for beat in beats:
+                self._note(*beat, now_s)
+            self._note_onward(beats, onward)
             self._shown = {
                 name.decode(errors="replace"): value
-                for name, value in zip(fields[::2], fields[1::2], strict=True)
+                for name, value in zip(shown[::2], shown[1::2], strict=True)
             }
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
@@ -179,6 +205,7 @@ class Heartbeat:
         """
         kinds = (
             (self._keys.replicas, b"zset"),
+            (self._keys.onward, b"hash"),
             (self._keys.digests, b"hash"),
             (self._keys.seed, b"string"),
             (self._keys.probe, b"none"),
@@ -206,6 +233,7 @@ class Heartbeat:
         await link.calls(
             ("DEL", self._keys.replica(self._replica)),
             ("ZREM", self._keys.replicas, self._replica),
+            ("HDEL", self._keys.onward, self._replica),
             ("HDEL", self._keys.digests, self._replica),
         )
 
@@ -215,6 +243,18 @@ class Heartbeat:
             return
         if known is not None or len(self._siblings) < REPLICAS_MAX:
             self._siblings[replica] = _Sibling(beat_us, now_s)
+
+    def _note_onward(self, beats: list[tuple[str, int]], fields: list[bytes]) -> None:
+        """Note which siblings read shortened placements, and whether one of them is a new process."""
+        said = dict(zip(fields[::2], fields[1::2], strict=True))
+        onward: dict[str, bytes] = {}
+        for replica, beat_us in beats:
+            said_us, _, process = said.get(replica.encode(), b"").partition(b" ")
+            if replica != self._replica and (parsed_whole(said_us.decode(errors="replace")) or 0) >= beat_us:
+                onward[replica] = process
+        joined = onward.items() - self._onward.items()
+        self._onward = onward
+        self.joined += len(joined)
 
     async def _judge(self, link: RedisLink, now_s: float) -> None:
         silent = [
@@ -233,4 +273,8 @@ class Heartbeat:
                 self._publish_left(Left(replica, sibling.beat_us + int(self._ttl_s * 1e6)))
         if gone:
             names = [replica for replica, _ in gone]
-            await link.calls(("ZREM", self._keys.replicas, *names), ("HDEL", self._keys.digests, *names))
+            await link.calls(
+                ("ZREM", self._keys.replicas, *names),
+                ("HDEL", self._keys.onward, *names),
+                ("HDEL", self._keys.digests, *names),
+            )

@@ -12,6 +12,9 @@ Every replica looks once a second. Whoever finds one due and gets the lease writ
                                                  written none for `ABANDONED_S`
     of the future                                replaced: no clock of a replica is ahead by `FUTURE_S`
 
+A replica that waits for prompts which it asked for (`policies.state.placed_forms`) leaves the snapshot to
+others for up to `HOLD_S`: a newcomer would start behind those placements and never learn their prompts.
+
 One survivor's mark is enough for all: who has merged it need not write its own. But only a mark that is
 newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss, and does
 not have what this replica did since, as on the old primary of a split brain.
@@ -19,6 +22,7 @@ not have what this replica did since, as on the old primary of a split brain.
 
 import contextlib
 import time
+from collections.abc import Callable
 
 from router.shared.clock import LogClock
 from router.shared.ports import Fold
@@ -40,6 +44,10 @@ FUTURE_S = 60.0
 """A snapshot that claims to be so far ahead of log time would never be due."""
 
 
+HOLD_S = 5.0
+"""Answers take milliseconds. A snapshot that is due waits no longer for them."""
+
+
 class SnapshotKeeper:
     """Writes the snapshot when it is due.
 
@@ -50,6 +58,8 @@ class SnapshotKeeper:
         store: Where it goes.
         reader: Knows our place in the log.
         publisher: Sends what the snapshot includes, and knows what was dropped.
+        waits: Whether the fold lacks prompts that were asked for.
+        hold_s: Seconds for which a snapshot that is due waits for them at most.
 
     Attributes:
         at_us: Log time of the newest snapshot that was seen; None if there is none.
@@ -64,6 +74,8 @@ class SnapshotKeeper:
         store: SnapshotStore,
         reader: Reader,
         publisher: Publisher,
+        waits: Callable[[], bool] = lambda: False,
+        hold_s: float = HOLD_S,
     ) -> None:
         self._interval_s = interval_s
         self._clock = clock
@@ -71,6 +83,8 @@ class SnapshotKeeper:
         self._store = store
         self._reader = reader
         self._publisher = publisher
+        self._waits, self._hold_s = waits, hold_s
+        self._held_since_s: float | None = None
         self._connected_s = 0.0
         self._entries = 0
         self._told_dropped = 0
@@ -114,9 +128,19 @@ class SnapshotKeeper:
             self._entries = self._reader.entries
         if self._refill_after is not None and self._reader.marked > self._refill_after:
             self._refill_after = None  # another survivor was first; the fold has merged what it wrote
-        if self._due(head) and await self._store.acquire(commands):
+        if self._due(head) and not self._held() and await self._store.acquire(commands):
             await self._write(commands, bulk)
         return True
+
+    def _held(self) -> bool:
+        """Whether a snapshot that is due should wait a moment."""
+        if not self._waits():
+            self._held_since_s = None
+            return False
+        now_s = time.monotonic()
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        return now_s - self._held_since_s < self._hold_s
 
     @property
     def _needs_mark(self) -> bool:

@@ -52,6 +52,11 @@ class Keys:
         return f"cw:{{{self.namespace}}}:replicas"
 
     @property
+    def onward(self) -> str:
+        """Replicas that read shortened placements: the time of their last beat, and their process."""
+        return f"cw:{{{self.namespace}}}:onward"
+
+    @property
     def seed(self) -> str:
         """Seed of the hashes of prompts, which all replicas share and nobody can guess."""
         return f"cw:{{{self.namespace}}}:seed"

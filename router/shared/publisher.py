@@ -9,6 +9,9 @@ The pause comes behind the flush and not before it: a lone operation goes at onc
 flush all the same. An operation waits half as long as with the pause in front, for as many flushes.
 While no sibling waits for them the pause is long (`router.shared.peer_presence`).
 
+Placements go out with the new part of their prompt where all replicas know the rest
+(`policies.state.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
+
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
 Redis loses it (`router.shared.resend_buffer`). The buffer is bounded in operations and
@@ -21,7 +24,9 @@ import logging
 import random
 import time
 from collections import deque
+from dataclasses import dataclass
 
+from policies import PlacedForms
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
@@ -34,8 +39,25 @@ logger = logging.getLogger(__name__)
 VERSION = 1
 # Redis replies and replicates entry by entry; 1 MiB keeps each well under a millisecond of copying.
 ENTRY_BYTES_MAX = 1 << 20
+# Shortening a placement takes 5 us, and a third of them are placements.
+ENTRY_OPS_MAX = 1000
 ENTRIES_MAX = 1_000_000
 REFUSED_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherRules:
+    """How often a publisher writes, and how much it holds.
+
+    Attributes:
+        interval_s: Pause after a flush, in which operations are gathered for the next, in company.
+        ops_max: Most operations held.
+        bytes_max: Most bytes held.
+    """
+
+    interval_s: float
+    ops_max: int
+    bytes_max: int
 
 
 class Publisher:
@@ -47,9 +69,8 @@ class Publisher:
         listener: Told about flushes and drops.
         degraded_reasons: Where a refusal shows.
         presence: Knows whether anybody waits for what is published.
-        interval_s: Pause after a flush, in which operations are gathered for the next, in company.
-        ops_max: Most operations held.
-        bytes_max: Most bytes held.
+        forms: Shortens placements on their way out.
+        rules: How often it writes, and how much it holds.
     """
 
     def __init__(
@@ -59,19 +80,16 @@ class Publisher:
         listener: SharedListener,
         degraded_reasons: DegradedReasons,
         presence: PeerPresence,
-        *,
-        interval_s: float,
-        ops_max: int,
-        bytes_max: int,
+        forms: PlacedForms,
+        rules: PublisherRules,
     ) -> None:
         self._writer = writer
         self._key = keys.log
         self._listener = listener
         self._degraded_reasons = degraded_reasons
         self._presence = presence
-        self._interval_s = interval_s
-        self._ops_max = ops_max
-        self._bytes_max = bytes_max
+        self._forms = forms
+        self._interval_s, self._ops_max, self._bytes_max = rules.interval_s, rules.ops_max, rules.bytes_max
         self._bodies: deque[bytes] = deque()
         self._bytes = 0
         self._resend_buffer = ResendBuffer()
@@ -113,6 +131,7 @@ class Publisher:
 
     def resend(self) -> None:
         """Append once more what Redis has acknowledged last, as far as there is room: it may be lost."""
+        self._forms.reset()
         bodies = self._resend_buffer.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)
         self._bodies.extendleft(reversed(bodies))
         self._bytes += sum(map(len, bodies))
@@ -133,13 +152,14 @@ class Publisher:
     async def _append(self, link: RedisLink) -> int:
         started_s = time.monotonic()
         batch, size = self._take()
-        entry = array_header(len(batch)) + b"".join(batch)
+        entry = array_header(len(batch)) + b"".join(map(self._forms.outgoing, batch))
         try:
             await link.call(
                 *("XADD", self._key, "MAXLEN", "~", ENTRIES_MAX, "*"),
                 *("v", VERSION, "r", self._writer, "o", entry),
             )
         except BaseException:
+            self._forms.reset()
             self._bodies.extendleft(reversed(batch))
             self._bytes += size
             self._drop()
@@ -154,7 +174,7 @@ class Publisher:
     def _take(self) -> tuple[list[bytes], int]:
         batch = [self._bodies.popleft()]
         size = len(batch[0])
-        while self._bodies and size + len(self._bodies[0]) <= ENTRY_BYTES_MAX:
+        while self._bodies and size + len(self._bodies[0]) <= ENTRY_BYTES_MAX and len(batch) < ENTRY_OPS_MAX:
             batch.append(self._bodies.popleft())
             size += len(batch[-1])
         self._bytes -= size

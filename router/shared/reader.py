@@ -8,6 +8,7 @@ Entries of this process are skipped, since they were applied when they were publ
 else is applied in the order of the log; what cannot be understood or applied is counted and
 passed over, so that one bad operation never stops a replica. So is an operation whose time is more than a
 minute ahead of both our clock and Redis': the newest word counts, and nothing newer would count until then.
+Placements that tell the new part of a prompt are completed first (`router.shared.completing_fold`).
 
 A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
 behind what was current, so only a reply whose first entry is old can hide one; then the first id
@@ -26,12 +27,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies import FUTURE_US, Left, Op, decode_ops, said_us
+from policies import FUTURE_US, Left, LogOp, decode_entry, said_us
 from router.shared.clock import LogClock
+from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
-from router.shared.ports import Fold, SharedListener, SkipReason
+from router.shared.ports import SharedListener, SkipReason
 from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import Snapshot, SnapshotStore
@@ -103,7 +105,7 @@ class Reader:
     def __init__(
         self,
         rules: ReaderRules,
-        fold: Fold,
+        fold: CompletingFold,
         clock: LogClock,
         snapshots: SnapshotStore,
         listener: SharedListener,
@@ -133,7 +135,7 @@ class Reader:
         self.cold = False
         self.lag_s = 0.0
         self.skipped_ops: Counter[SkipReason] = Counter()
-        self._explained: set[type[Op]] = set()
+        self._explained: set[type[LogOp]] = set()
         self.entries = 0
         self.gaps = 0
         self.marks = 0
@@ -211,6 +213,7 @@ class Reader:
         if not reply:
             self._redis_latency.measured(started_s, time.monotonic(), self._block_s)
             self.lag_s = 0.0
+            self._fold.look()
             return
         entries = reply[0][1]
         if await self._gap_before(parse_id(entries[0][0]), commands):
@@ -247,7 +250,7 @@ class Reader:
         if fields.get(b"v") != VERSION:
             self._skip(1, "unknown_version")
             return
-        ops, unknown, invalid = decode_ops(fields.get(b"o", b""))
+        ops, unknown, invalid = decode_entry(fields.get(b"o", b""))
         self._skip(unknown, "unknown_op")
         self._skip(invalid, "invalid")
         failed = future = 0
@@ -263,6 +266,7 @@ class Reader:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
                 failed += 1
                 self._explain(op, error)
+        self._fold.look()
         self._skip(failed, "failed")
         self._skip(future, "future")
         self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
@@ -275,7 +279,7 @@ class Reader:
         """
         return max(self._clock.now_us(), position[0] * 1000) + FUTURE_US
 
-    def _explain(self, op: Op, error: Exception) -> None:
+    def _explain(self, op: LogOp, error: Exception) -> None:
         """Log why an operation was not applied, once for each kind of operation."""
         if type(op) in self._explained:
             return

@@ -33,10 +33,11 @@ from functools import partial
 
 import msgspec
 
-from policies import Left, Op, OpRefused, TimeSample, encode_op
+from policies import Left, Op, OpRefused, PlacedForms, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
+from router.shared.completing_fold import CompletingFold
 from router.shared.config import LogStatus, SharingRules
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.hash_seed import HashSeed
@@ -45,7 +46,7 @@ from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import Fold, NoListener, SharedListener
-from router.shared.publisher import Publisher
+from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import Reader, ReaderRules
 from router.shared.redis_latency import RedisLatency
 from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisLost, RedisRefused
@@ -135,6 +136,7 @@ class SharedState:
         self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._redis_latency = RedisLatency(self._degraded_reasons)
+        self._forms = PlacedForms(replica, onward=lambda: self._heartbeat.onward)
         self._heartbeat = Heartbeat(
             replica,
             keys,
@@ -146,22 +148,13 @@ class SharedState:
         )
         self._agreement = Agreement(replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.alone)
-        self._publisher = Publisher(
-            self._writer,
-            keys,
-            self._listener,
-            self._degraded_reasons,
-            presence,
-            interval_s=rules.flush_interval_ms / 1000,
-            ops_max=rules.buffer_ops_max,
-            bytes_max=BUFFER_BYTES_MAX,
-        )
+        self._publisher = self._make_publisher(presence)
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version
         )
         self._reader = Reader(
             ReaderRules(self._writer, replica, keys, rules.trim_margin_s, BLOCK_S),
-            fold,
+            CompletingFold(fold, self._forms, clock, self._publisher.put),
             clock,
             snapshots,
             self._listener,
@@ -170,7 +163,13 @@ class SharedState:
             presence=presence,
         )
         self._keeper = SnapshotKeeper(
-            rules.snapshot_interval_s, clock, fold, snapshots, self._reader, self._publisher
+            rules.snapshot_interval_s,
+            clock,
+            fold,
+            snapshots,
+            self._reader,
+            self._publisher,
+            lambda: self._forms.waits,
         )
         self._started_us: int | None = None
         self._connected = False
@@ -180,6 +179,20 @@ class SharedState:
         self._answered_marks = 0
         self._server: bytes | None = None
         self._commands, self._blocking, self._bulk = self._links(url)
+
+    def _make_publisher(self, presence: PeerPresence) -> Publisher:
+        rules = self._rules
+        return Publisher(
+            self._writer,
+            self._keys,
+            self._listener,
+            self._degraded_reasons,
+            presence,
+            self._forms,
+            PublisherRules(
+                self._rules.flush_interval_ms / 1000, self._rules.buffer_ops_max, BUFFER_BYTES_MAX
+            ),
+        )
 
     def _links(self, url: str) -> tuple[RedisLink, RedisLink, RedisLink]:
         """Links for short commands, blocking reads, and large values."""
@@ -205,6 +218,8 @@ class SharedState:
             replicas=self._heartbeat.replicas,
             ready=self._reader.ready.is_set(),
             warming=self._reader.warming,
+            onward_ops=self._forms.onward,
+            unknown_paths=self._forms.unknown,
             differing=self._agreement.differing,
             published_again=self._agreement.published_again,
         )
@@ -345,6 +360,7 @@ class SharedState:
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
+        self._forms.reset()
         server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.
@@ -437,8 +453,11 @@ class SharedState:
             await self._agree()
 
     async def _beat(self, link: RedisLink) -> None:
+        joined = self._heartbeat.joined
         try:
             await self._heartbeat.beat(link)
+            if self._heartbeat.joined > joined:
+                self._forms.reset()
             self._degraded_reasons.clear("heartbeat")
             step_us = self._clock.follow(self._heartbeat.siblings_us)
             if step_us:

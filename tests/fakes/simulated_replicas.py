@@ -19,6 +19,8 @@ The protocol is the one that `router.shared` follows, and these are its rules:
 * Whoever dropped operations says `Left` and what it has in flight or waiting anew, and then writes a
   snapshot and a mark, on which everybody merges it.
 * A replica that starts says first that its former life has `Left`.
+* Placements go through the log with the new part of their prompt. A replica that does not know an anchor asks
+  all others at once, and begins no snapshot while it waits.
 """
 
 from collections.abc import Iterator
@@ -27,8 +29,22 @@ from itertools import islice
 
 from fakes.naive_fold import NaiveFold
 from msgspec import structs
+from msgspec.msgpack import encode
 
-from policies import FirstToken, FleetRules, FleetState, Left, Op, Placed, Waiting, decode_ops, encode_ops
+from policies import (
+    FirstToken,
+    FleetRules,
+    FleetState,
+    KnownPaths,
+    Left,
+    Op,
+    PathAsked,
+    Placed,
+    PlacedForms,
+    Waiting,
+    decode_entry,
+    encode_op,
+)
 
 EVERY_STEP = 1_000_000
 
@@ -89,6 +105,8 @@ class SimulatedReplica:
         self.log = log
         self.fleet = FleetState(RULES)
         self.naive = NaiveFold()
+        self.forms = PlacedForms(name, KnownPaths(1 << 20, blocks_min=1))
+        self.reads = 0
         self.buffer: list[Op] = []
         self.dropped = False
         self.merging: Iterator[float] | None = None
@@ -121,9 +139,15 @@ class SimulatedReplica:
 
     def flush(self, *, acknowledged: bool = True) -> None:
         if self.buffer:
-            self.log.entries.append((self.writer, encode_ops(self.buffer)))
+            self._append([self.forms.outgoing(encode_op(op)) for op in self.buffer])
         if acknowledged:
             self.buffer.clear()
+        else:
+            self.forms.reset()
+
+    def _append(self, bodies: list[bytes]) -> None:
+        entry = b"\xdd" + len(bodies).to_bytes(4, "big") + b"".join(bodies)
+        self.log.entries.append((self.writer, entry))
 
     def overflow(self, count: int) -> None:
         """Redis was away for long: the oldest operations are dropped; a snapshot must tell what they said."""
@@ -147,9 +171,17 @@ class SimulatedReplica:
                 return
             self.position += 1
             if data is not None and writer != self.writer:
-                for op in decode_ops(data)[0]:
-                    self.fleet.apply(op)
-                    self.naive.apply(op)
+                self._apply(data)
+
+    def _apply(self, data: bytes) -> None:
+        self.reads += 1
+        for op in decode_entry(data).ops:
+            for whole in self.forms.incoming(op, self.reads * 1_000_000):
+                self.fleet.apply(whole)
+                self.naive.apply(whole)
+        if self.forms.outbox:
+            self._append([_to_all(body) for body in self.forms.outbox])
+            self.forms.outbox.clear()
 
     def read_all(self) -> None:
         while self.merging is not None or self.position < self.log.end:
@@ -178,7 +210,7 @@ class SimulatedReplica:
                 self.publish(FirstToken(request_id, at_us))
 
     def begin_snapshot(self) -> None:
-        if self.snapshot is None:
+        if self.snapshot is None and not self.forms.waits:
             if self.dropped:
                 self.disown()
             self.snapshot = SnapshotInProgress(self.position, self.fleet.snapshot_steps())
@@ -217,3 +249,9 @@ class SimulatedReplica:
         self.merged_position = snapshot.covered if missed else self.position + 1
         self.naive.merge(snapshot.naive)
         self.settled = max(self.settled, self.position, snapshot.settled)
+
+
+def _to_all(body: bytes) -> bytes:
+    """A question as all replicas are asked it; answers as they are."""
+    (op,) = decode_entry(b"\x91" + body).ops
+    return encode(structs.replace(op, asked="")) if isinstance(op, PathAsked) else body

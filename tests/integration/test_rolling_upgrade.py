@@ -22,11 +22,10 @@ NEXT = (
     "-c",
     """
 import sys
-from typing import Union
 import msgspec
 from policies import FleetState, Placed
 from policies.fleet import fleet
-from policies.state import ops, snapshot
+from policies.state import ops, placed_forms, snapshot
 from router.__main__ import main
 from router.shared import SharedState
 
@@ -34,9 +33,8 @@ class Novelty(msgspec.Struct, frozen=True, array_like=True, tag=99, gc=False):
     subject: str
     at_us: int
 
-kind = Union[(*ops.OP_KINDS, Novelty)]
-ops._decoder = msgspec.msgpack.Decoder(list[kind])
-ops._one_decoder = msgspec.msgpack.Decoder(kind)
+ops._ops = ops.OpDecoder((*ops.OP_KINDS, Novelty))
+placed_forms._decoder = ops.OpDecoder((*placed_forms.ENTRY_KINDS, Novelty))
 fleet.SNAPSHOT_VERSION = snapshot.SNAPSHOT_VERSION = snapshot.SNAPSHOT_VERSION + 1
 
 class NextFleetState(FleetState):

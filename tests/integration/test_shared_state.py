@@ -16,10 +16,11 @@ from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
-from policies import Finished, Left, Op, decode_ops, encode_ops
+from policies import Finished, Left, Onward, Op, Placed, decode_entry, decode_ops, encode_ops
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules, Warming
 from router.shared.address import Endpoint
 from router.shared.connection import Connection
+from router.shared.keys import Keys
 
 
 class OpSet:
@@ -857,3 +858,104 @@ async def test_a_log_that_is_flushed_while_connected_is_refilled(
     late = start("late")
     await both_ready(late)
     assert op in late.fold.ops
+
+
+def turn(replica: Replica, blocks: int) -> Placed:
+    """A turn of one conversation, which has so many blocks by then."""
+    path = b"".join(block.to_bytes(8, "little") for block in range(1, blocks + 1))
+    now_us = replica.clock.now_us()
+    op = Placed(f"r{blocks}", now_us, "w", replica.state._replica, 1, 1, 1, (path,))
+    replica.state.publish(op)
+    return op
+
+
+async def test_turns_are_told_by_their_new_part_and_read_as_they_were(start: StartReplica) -> None:
+    a, b = start("a"), start("b")
+    await both_ready(a, b)
+    await until(lambda: a.state.status.replicas == b.state.status.replicas == ("a", "b"))
+    ops = []
+    for blocks in (20, 22, 25, 26):
+        ops.append(turn(a if blocks % 2 else b, blocks))
+        await until(lambda: {*ops} <= a.fold.ops & b.fold.ops)
+    assert a.state.status.onward_ops + b.state.status.onward_ops >= 2, "the last beat may have been late"
+    assert a.state.status.unknown_paths == b.state.status.unknown_paths == 0
+
+
+async def test_a_replica_that_reads_an_unknown_anchor_asks_for_it(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    a, c = start("a"), start("c")
+    await both_ready(a, c)
+    await until(lambda: a.state.status.replicas == ("a", "c"))
+    await asyncio.sleep(0.1)
+    first = turn(a, 20)
+    await until(lambda: a.state.status.buffered_ops == 0)
+    await asyncio.sleep(0.1)
+    second = turn(a, 22)
+    await until(lambda: a.state.status.onward_ops == 1)
+    await until(lambda: a.state.status.buffered_ops == 0)
+    (entry_id, _), *_ = await redis.xrange(Keys(namespace).log)
+    await redis.xdel(Keys(namespace).log, entry_id)
+    b = start("b")
+    await both_ready(b)
+    await until(lambda: second in b.fold.ops)
+    assert msgspec.structs.replace(second, paths=()) in b.fold.ops, "its reservation is there at once"
+    assert first not in b.fold.ops
+    assert b.state.status.unknown_paths == 1
+    third = turn(a, 25)
+    await until(lambda: third in b.fold.ops)
+    assert b.state.status.unknown_paths == 1, "a newcomer is told whole prompts first"
+
+
+async def test_beside_an_older_version_prompts_are_told_whole(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    a, c, keys = start("a"), start("c"), Keys(namespace)
+    await both_ready(a, c)
+
+    async def beat() -> None:
+        await redis.set(keys.replica("old"), "{}", px=3000)
+        await redis.zadd(keys.replicas, {"old": a.clock.now_us()})
+
+    await beat()
+    await until(lambda: a.state.status.replicas == ("a", "c", "old"))
+    for blocks in (20, 22, 25):
+        turn(a, blocks)
+        await until(lambda: a.state.status.buffered_ops == 0)
+        await beat()
+    assert a.state.status.onward_ops == 0
+    entries = await redis.xrange(keys.log)
+    assert [decode_ops(fields[b"o"]).unknown for _, fields in entries] == [0] * len(entries)
+    await redis.delete(keys.replica("old"))
+    await redis.zrem(keys.replicas, "old")
+    await until(lambda: a.state.status.replicas == ("a", "c"))
+    turn(a, 26)
+    await until(lambda: a.state.status.onward_ops == 1)
+
+
+async def test_after_the_log_was_lost_prompts_are_told_whole_again(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    a, c = start("a"), start("c")
+    await both_ready(a, c)
+    await until(lambda: a.state.status.replicas == ("a", "c"))
+    await asyncio.sleep(0.1)
+    turn(a, 20)
+    turn(a, 22)
+    await until(lambda: a.state.status.onward_ops == 1)
+    await until(lambda: a.state.status.buffered_ops == 0)
+    await asyncio.sleep(0.1)
+    await redis.delete(Keys(namespace).log)
+    found: dict[str, type] = {}
+    async with asyncio.timeout(60):
+        while "r20" not in found:  # what was acknowledged last is sent again
+            await asyncio.sleep(0.05)
+            entries = await redis.xrange(Keys(namespace).log)
+            ops = [op for _, fields in entries if b"o" in fields for op in decode_entry(fields[b"o"]).ops]
+            placements = [op for op in ops if isinstance(op, Placed | Onward)]
+            found = {
+                (op.placed if isinstance(op, Onward) else op).request_id: type(op)
+                for op in placements
+                if isinstance(op, Onward) or op.paths
+            }
+    assert found["r20"] is Placed

@@ -372,8 +372,11 @@ class Replication(RuleBasedStateMachine):
                 replica.snapshot = None
                 replica.begin_snapshot()
                 replica.finish_snapshot(0)
-        for replica in replicas:
-            replica.read_all()
+        end = -1
+        while end != replicas[0].log.end:  # questions about prompts, and their answers
+            end = replicas[0].log.end
+            for replica in replicas:
+                replica.read_all()
 
     def _all_agree(self, replicas: list[SimulatedReplica]) -> None:
         everything = NaiveFold()

@@ -251,6 +251,8 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
             published_ops=5,
             applied_ops=6,
             dropped_ops=7,
+            shortened=10,
+            incomplete=11,
             skipped_ops={"invalid": 8},
             snapshots_refused=9,
         )
@@ -266,6 +268,7 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     assert (found["log_lag_seconds",], found["snapshot_age_seconds",]) == (0.5, 7.0)
     totals = [found[f"ops_{name}_total",] for name in ("published", "applied", "dropped")]
     assert totals == [5, 6, 7]
+    assert [found[f"placements_{name}_total",] for name in ("shortened", "incomplete")] == [10, 11]
     assert (found["ops_skipped_total", "invalid"], found["ops_skipped_total", "failed"]) == (8, 0)
     assert found["snapshots_refused_total",] == 9
     assert found["build_info", "1.2.3"] == 1

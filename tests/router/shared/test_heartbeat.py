@@ -205,3 +205,40 @@ async def test_what_no_replica_says_of_itself_makes_no_replica(
     a.pass_s(TTL_S + 0.1)
     await a.heartbeat.beat(link)
     assert (a.heartbeat.replicas, a.lefts) == (("a", "b"), [])
+
+
+async def test_shortened_placements_are_for_replicas_that_all_read_them(
+    link: RedisLink, namespace: str
+) -> None:
+    """The second beat of ``b`` is that of an older version, which went on under its id."""
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward, "nobody else reads"
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.onward
+    await link.call("ZADD", keys.replicas, EPOCH_US + 1, "b")
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward
+    await link.call("HSET", keys.onward, "b", "nonsense")
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward
+    b.pass_s(1)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.onward
+    await b.heartbeat.goodbye(link)
+    assert await link.call("HKEYS", keys.onward) == [b"a"]
+
+
+async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, namespace: str) -> None:
+    a = Watch("a", namespace)
+    await a.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.joined == 0
+    for times in (1, 2):
+        b = Watch("b", namespace)
+        for _ in range(3):
+            await b.heartbeat.beat(link)
+            await a.heartbeat.beat(link)
+        assert a.heartbeat.joined == times

@@ -1,19 +1,19 @@
 """When a snapshot is due, and who writes it. On a real Valkey; the log's reader is played by the test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from policies import Finished, encode_op
+from policies import Finished, PlacedForms, encode_op
 from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
-from router.shared.publisher import Publisher
+from router.shared.publisher import Publisher, PublisherRules
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
 from router.shared.streams import START, stream_id
@@ -60,7 +60,12 @@ async def link(redis_url: str) -> AsyncIterator[RedisLink]:
 
 
 def replica(
-    link: RedisLink, namespace: str, name: str = "a", snapshot_interval_s: float = NEVER_S
+    link: RedisLink,
+    namespace: str,
+    name: str = "a",
+    snapshot_interval_s: float = NEVER_S,
+    waits: Callable[[], bool] = lambda: False,
+    hold_s: float = NEVER_S,
 ) -> Replica:
     keys, writer = Keys(namespace), f"{name}/1".encode()
     publisher = Publisher(
@@ -69,14 +74,20 @@ def replica(
         NoListener(),
         DegradedReasons(NoListener()),
         PeerPresence(lambda: True),
-        interval_s=0.0,
-        ops_max=2,
-        bytes_max=1000,
+        PlacedForms("me"),
+        PublisherRules(0.0, 2, 1000),
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
     reader = SimpleNamespace(position=(1000, 0), entries=0, marked=START, cold=False)
     keeper = SnapshotKeeper(
-        snapshot_interval_s, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher
+        snapshot_interval_s,
+        LogClock(),
+        cast(Any, Fold()),
+        store,
+        cast(Any, reader),
+        publisher,
+        waits,
+        hold_s,
     )
     keeper.connected()
     return Replica(keeper, reader, publisher, link, keys)
@@ -228,3 +239,18 @@ async def test_a_snapshot_of_another_type_is_replaced(link: RedisLink, namespace
     await link.call("SET", one.keys.snapshot, "junk")
     assert await one.look()
     assert (await one.head())[b"r"] == b"a/1"
+
+
+async def test_a_snapshot_waits_for_prompts_that_were_asked_for_but_not_for_long(
+    link: RedisLink, namespace: str
+) -> None:
+    missing = [True]
+    one = replica(link, namespace, waits=lambda: bool(missing), snapshot_interval_s=0.0)
+    assert await one.look()
+    assert not await one.head()
+    missing.clear()
+    assert await one.look()
+    assert await one.head()
+    patient = replica(link, namespace + "2", waits=lambda: True, hold_s=0.0, snapshot_interval_s=0.0)
+    assert await patient.look()
+    assert await patient.head()

@@ -8,16 +8,22 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from policies import Finished, Placed, decode_ops, encode_op, encode_ops
+from policies import Finished, Onward, Placed, PlacedForms, decode_entry, decode_ops, encode_op, encode_ops
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import NoListener
-from router.shared.publisher import ENTRY_BYTES_MAX, Publisher, array_header
+from router.shared.publisher import ENTRY_BYTES_MAX, ENTRY_OPS_MAX, Publisher, PublisherRules, array_header
 from router.shared.server import RedisLink, RedisLost
 
 
-def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Publisher:
+def make(
+    namespace: str,
+    *,
+    ops_max: int = 1000,
+    bytes_max: int = 1 << 30,
+    onward: bool = True,
+) -> Publisher:
     listener = NoListener()
     return Publisher(
         b"me/1",
@@ -25,9 +31,8 @@ def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Pu
         listener,
         DegradedReasons(listener),
         PeerPresence(lambda: False),
-        interval_s=0.001,
-        ops_max=ops_max,
-        bytes_max=bytes_max,
+        PlacedForms("me", onward=lambda: onward),
+        PublisherRules(0.001, ops_max, bytes_max),
     )
 
 
@@ -67,7 +72,7 @@ async def test_large_operations_are_split_over_several_entries(
     link: RedisLink, redis_url: str, namespace: str
 ) -> None:
     """Three operations of 0.6 MiB: no two fit into one entry of 1 MiB."""
-    publisher = make(namespace)
+    publisher = make(namespace, onward=False)
     path = bytes(600 << 10)
     for number in range(3):
         publisher.put(encode_op(Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,))))
@@ -154,3 +159,58 @@ async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str,
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def turn(number: int, blocks: int) -> Placed:
+    """A turn of one conversation, which has so many blocks by then."""
+    path = b"".join(block.to_bytes(8, "little") for block in range(1, blocks + 1))
+    return Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,))
+
+
+def told(entry: dict[bytes, bytes]) -> list[tuple[type, int]]:
+    """The forms of the placements in an entry, and the blocks that each has."""
+    return [
+        (type(op), len((op.placed if isinstance(op, Onward) else op).paths[0]) // 8)  # type: ignore[union-attr]
+        for op in decode_entry(entry[b"o"]).ops
+    ]
+
+
+async def test_a_placement_goes_out_with_its_new_part_and_is_sent_again_whole(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    publisher = make(namespace)
+    for number, blocks in enumerate((20, 22, 25)):
+        publisher.put(encode_op(turn(number, blocks)))
+        await publisher.flush(link)
+    publisher.resend()
+    await publisher.flush(link)
+    found = [told(entry) for entry in await entries(redis_url, namespace)]
+    assert found[:3] == [[(Placed, 20)], [(Onward, 2)], [(Onward, 3)]]
+    assert found[3] == [(Placed, 20), (Onward, 2), (Onward, 3)], "the first one tells what the others need"
+
+
+async def test_after_a_failed_flush_nothing_that_it_told_is_referred_to(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    publisher = make(namespace)
+    publisher.put(encode_op(turn(0, 20)))
+    nowhere = RedisLink("unix:///nonexistent/valkey.sock", 0.5)
+    with pytest.raises(RedisLost):
+        await publisher.flush(nowhere)
+    await nowhere.aclose()
+    await publisher.flush(link)
+    (entry,) = await entries(redis_url, namespace)
+    assert told(entry) == [(Placed, 20)]
+
+
+async def test_an_entry_has_a_thousand_operations_at_most(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    publisher = make(namespace, ops_max=3000)
+    for number in range(ENTRY_OPS_MAX + 1):
+        publisher.put(encode_op(Finished(f"r{number}", number)))
+    await publisher.flush(link)
+    assert [len(decode_ops(entry[b"o"]).ops) for entry in await entries(redis_url, namespace)] == [
+        ENTRY_OPS_MAX,
+        1,
+    ]

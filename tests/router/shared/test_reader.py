@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 
 import pytest
 
-from policies import Finished, Left, Op, encode_ops
+from policies import Finished, Left, Op, PlacedForms, encode_ops
 from router.shared.clock import LogClock
+from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
@@ -72,10 +73,11 @@ class Bench:
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
         self.listener = NoListener()
         self.alone = True
+        self.sent: list[bytes] = []
         self.presence = PeerPresence(lambda: self.alone)
         self.reader = Reader(
             ReaderRules(ME, "me", self.keys, 10.0, 0.05),
-            self.fold,
+            CompletingFold(self.fold, PlacedForms("me"), LogClock(), self.sent.append),
             LogClock(),
             self.store,
             self.listener,
