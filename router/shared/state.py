@@ -189,9 +189,7 @@ class SharedState:
             self._degraded_reasons,
             presence,
             self._forms,
-            PublisherRules(
-                self._rules.flush_interval_ms / 1000, self._rules.buffer_ops_max, BUFFER_BYTES_MAX
-            ),
+            PublisherRules(rules.flush_interval_ms / 1000, rules.buffer_ops_max, BUFFER_BYTES_MAX),
         )
 
     def _links(self, url: str) -> tuple[RedisLink, RedisLink, RedisLink]:
