@@ -71,9 +71,12 @@ class Store(Generic[CellT, RowT]):
 
     def missing(self, cells: Iterable[CellT]) -> list[CellT]:
         """Those that have no result of this code yet, each once."""
-        listed = confirmed()
-        good = {self.code, *(listed if self.code in listed else ())}
-        done = {cell for cell, row in self._rows.items() if row.code in good}
+        done = {
+            cell
+            for cell, row in self._rows.items()
+            if row.code == self.code
+            or {row.code, self.code} <= set(confirmed(replicas=getattr(cell, "replicas", 1)))
+        }
         return [cell for cell in dict.fromkeys(cells) if cell not in done]
 
     def add(self, row: RowT) -> None:

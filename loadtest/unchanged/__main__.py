@@ -38,12 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _record(options: argparse.Namespace, console: Console) -> int:
-    """Write the baseline. Code that was confirmed stays so if no decision changed."""
+    """Write the baseline. Confirmed code stays so if no decision changed, at least of one replica."""
     code, before, now = present(), read(options.baseline), _simulated(options, console)
-    same = bool(before) and not differences(before, now, _decisions(before))
+    names = _decisions(before)
+    same = bool(before) and not differences(before, now, names)
+    alone = bool(before) and not differences(
+        before, now, [name for name in names if ", 1 replicas, " in name]
+    )
     now |= wire.facts() | surfaces.facts(counts_calls=True)
     write(options.baseline, now)
-    confirm([*(confirmed(options.same) if same else ()), code], options.same)
+    confirm(
+        [*(confirmed(options.same, replicas=8) if same else ()), code],
+        options.same,
+        alone=confirmed(options.same) if alone else (),
+    )
     console.print(f"{options.baseline}: {len(now)} facts", markup=False)
     return 0
 
@@ -71,7 +79,8 @@ def _confirm(options: argparse.Namespace, console: Console) -> int:
     if found or not _decisions(before):
         console.print("not confirmed: decisions differ from the baseline, or are not there", style="red")
         return 1
-    confirm([*confirmed(options.same), code], options.same)
+    whole = confirmed(options.same, replicas=8)
+    confirm([*whole, code], options.same, alone=confirmed(options.same))
     console.print(f"{options.same}: decides as the baseline", markup=False)
     return 0
 

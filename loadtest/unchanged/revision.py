@@ -8,7 +8,8 @@ A fingerprint is taken of the syntax without comments, docstrings and layout, so
 it. If it decides as the recorded baseline, `loadtest.unchanged` adds its fingerprints to ``same.txt``, and
 figures of any code listed there stay published.
 
-    5f2c0e93ab4d1f00 90ab17c2d3e4f566      decisions and model of one revision
+    5f2c0e93ab4d1f00 90ab17c2d3e4f566         decisions and model of one revision
+    77aa0e93ab4d1f00 90ab17c2d3e4f566 alone   one that decides as the baseline with one replica only
 """
 
 import ast
@@ -21,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 SAME = Path(__file__).with_name("same.txt")
 """The revisions that decide as the baseline."""
+
+ALONE = "alone"
+"""Mark of a revision that decides as the baseline with one replica, and otherwise with several."""
 
 DECIDING = ("policies", "radix")
 """Folders of the code that places requests."""
@@ -61,15 +65,17 @@ def same_decisions(one: str, other: str, listed: Collection[Revision] | None = N
     return one == other or {one, other} <= equal
 
 
-def confirmed(path: Path = SAME) -> list[Revision]:
-    """Read the revisions that decide the same; none if there is no file. May raise `OSError`."""
+def confirmed(path: Path = SAME, *, replicas: int = 1) -> list[Revision]:
+    """Read the revisions that decide the same with so many replicas; none without a file."""
     lines = path.read_text().splitlines() if path.exists() else []
-    return [Revision(*line.split()) for line in lines]
+    listed = [line.split() for line in lines]
+    return [Revision(*words[:2]) for words in listed if replicas == 1 or ALONE not in words]
 
 
-def confirm(revisions: Iterable[Revision], path: Path = SAME) -> None:
-    """Write the revisions that decide the same; may raise `OSError`."""
-    path.write_text("".join(f"{one.decisions} {one.model}\n" for one in dict.fromkeys(revisions)))
+def confirm(revisions: Iterable[Revision], path: Path = SAME, *, alone: Iterable[Revision] = ()) -> None:
+    """Write the revisions that decide the same, and those that do with one replica; may raise `OSError`."""
+    lines = dict.fromkeys(alone, f" {ALONE}") | dict.fromkeys(revisions, "")
+    path.write_text("".join(f"{one.decisions} {one.model}{word}\n" for one, word in lines.items()))
 
 
 def _fingerprint(root: Path, folders: Iterable[str], without: Iterable[Path]) -> str:

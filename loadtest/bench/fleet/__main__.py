@@ -76,7 +76,9 @@ def write(path: Path, folder: Path) -> None:
     if not outcomes:
         raise OSError(f"{path} has no results")
     outcomes = of_revision(outcomes, outcomes[-1].revision)
-    folder.with_suffix(".md").write_text(markdown(outcomes, Machine.here(), folder.name))
+    fresh = of_revision(outcomes, present().decisions)
+    older = sorted({outcome.cell for outcome in outcomes} - {outcome.cell for outcome in fresh})
+    folder.with_suffix(".md").write_text(markdown(outcomes, Machine.here(), folder.name, older))
     draw(outcomes, folder / "fleet.png")
 
 

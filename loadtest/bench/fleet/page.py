@@ -10,6 +10,9 @@ from loadtest.bench.fleet.results import LATE_RATIO_MAX, Outcome
 from loadtest.bench.markdown import table
 from loadtest.bench.peers.machine import Machine
 
+OLDER = "of earlier decision code"
+"""Row that names the cells to measure again."""
+
 _METHOD = f"""\
 Written by `make bench-fleet`; `python -m loadtest.bench.fleet --report-only` makes it again from the results.
 
@@ -31,13 +34,16 @@ A run is invalid, and left out, if a request failed, or if the bench delayed req
 than {LATE_RATIO_MAX:.0%} of the mean TTFT. Several runs share the machine; each needs a tenth of a core."""
 
 
-def markdown(outcomes: Sequence[Outcome], machine: Machine, folder: str) -> str:
-    """Write the page of one revision; ``folder`` beside it holds chart and results."""
+def markdown(outcomes: Sequence[Outcome], machine: Machine, folder: str, older: Sequence[str] = ()) -> str:
+    """Write the page of one revision; ``folder`` beside it holds chart and results.
+
+    ``older`` names cells whose runs are of code that decided otherwise than the present one.
+    """
     cells = [runs for cell in CELLS if (runs := CellRuns(cell, outcomes)).all]
     sections = [
         "# Cacheway beside cache-aware routers, on sockets",
         f"![Mean TTFT of all routers in all cells]({folder}/fleet.png)",
-        _origin(outcomes, machine),
+        _origin(outcomes, machine, older),
         "## Aims",
         _summary(cells),
         _verdicts(cells),
@@ -50,7 +56,7 @@ def markdown(outcomes: Sequence[Outcome], machine: Machine, folder: str) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _origin(outcomes: Sequence[Outcome], machine: Machine) -> str:
+def _origin(outcomes: Sequence[Outcome], machine: Machine, older: Sequence[str]) -> str:
     last = outcomes[-1]
     rows = [
         ("date", last.date),
@@ -59,6 +65,7 @@ def _origin(outcomes: Sequence[Outcome], machine: Machine) -> str:
         ("sources", f"`{last.revision}` (digest)"),
         ("a run", f"{last.seconds:g} s of trace time, {last.speed:g} times faster"),
         ("runs", f"{len(outcomes)}, {sum(not outcome.valid for outcome in outcomes)} of them invalid"),
+        *((OLDER, ", ".join(older)) for _ in older[:1]),
     ]
     return table(("run", ""), rows, left=2)
 

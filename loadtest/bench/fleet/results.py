@@ -76,5 +76,9 @@ def read(path: Path) -> list[Outcome]:
 
 def of_revision(outcomes: Iterable[Outcome], revision: str) -> list[Outcome]:
     """Return the runs of one revision, and of those that decide the same."""
-    listed = confirmed()
-    return [outcome for outcome in outcomes if same_decisions(outcome.revision, revision, listed)]
+    listed = {replicas: confirmed(replicas=replicas) for replicas in (1, 2)}
+    return [
+        outcome
+        for outcome in outcomes
+        if same_decisions(outcome.revision, revision, listed[1 if outcome.cell.endswith("-1r") else 2])
+    ]

@@ -36,10 +36,13 @@ def test_published_figures_are_of_the_present_decision_code(
     name: str, kind: type[Row] | type[QueueRow], wanted: list[object]
 ) -> None:
     rows = kept(FOLDER / name, kind)
-    code, listed = present().decisions, confirmed()
+    code = present().decisions
+    listed = {replicas: confirmed(replicas=replicas) for replicas in {row.cell.replicas for row in rows}}
 
     missing = set(wanted) - {row.cell for row in rows}
-    stale = [row.cell for row in rows if not same_decisions(row.code.decisions, code, listed)]
+    stale = [
+        row.cell for row in rows if not same_decisions(row.code.decisions, code, listed[row.cell.replicas])
+    ]
 
     assert not missing, f"{name} lacks {len(missing)} of {len(wanted)} cells: run `make study`"
     assert not stale, f"{len(stale)} results in {name} are of earlier decision code: {RENEW}"

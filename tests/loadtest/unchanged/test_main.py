@@ -110,3 +110,17 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
     assert command.main(["compare", *paths[:-1], str(kept)]) == 1
     assert capsys.readouterr().out.startswith(f"{TWO[0].name}: was ")
+
+
+def test_a_new_baseline_of_several_replicas_keeps_what_one_replica_decided(
+    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = confirmed(tmp_path / "same")
+    path = tmp_path / "baseline"
+    write(path, read(path) | {TWO[0].name.replace("1 replicas", "8 replicas"): "other"})
+    monkeypatch.setattr(command, "present", lambda: Revision("now", "model"))
+
+    assert command.main(["record", *paths]) == 0
+
+    assert confirmed(tmp_path / "same") == [*recorded, Revision("now", "model")]
+    assert confirmed(tmp_path / "same", replicas=8) == [Revision("now", "model")]

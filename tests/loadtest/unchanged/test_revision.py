@@ -69,3 +69,13 @@ def test_listed_code_decides_the_same_as_other_listed_code(tmp_path: Path) -> No
     assert same_decisions("one", "two", listed)
     assert same_decisions("other", "other", listed)
     assert not same_decisions("one", "other", listed)
+
+
+def test_code_that_decides_the_same_alone_is_listed_for_one_replica_only(tmp_path: Path) -> None:
+    path = tmp_path / "same.txt"
+    older, now = Revision("older", "m"), Revision("now", "m")
+
+    confirm([now], path, alone=[older, now])
+
+    assert confirmed(path) == [older, now]
+    assert confirmed(path, replicas=4) == [now]
