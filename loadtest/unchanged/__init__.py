@@ -9,6 +9,6 @@
     surfaces.py   reference pages, routes, ``cacheway config``, Python calls per request
 
 Published figures carry a fingerprint of the decision code (`loadtest.unchanged.revision`). A refactoring
-changes the fingerprint and no decision; ``same.txt`` lists the fingerprints whose decisions are equal, some of them
-with one replica only.
+changes the fingerprint and no decision; ``same.txt`` lists the fingerprints whose decisions are equal, some
+of them with one replica only.
 """
