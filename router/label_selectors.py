@@ -31,8 +31,7 @@ def requirements(text: str) -> tuple[str, ...]:
     at = 0
     while True:
         gap = _GAP.match(text, at)
-        assert gap is not None
-        at = gap.end()
+        at = at if gap is None else gap.end()
         if at == len(text):
             return tuple(dict.fromkeys(found))
         match = _REQUIREMENT.match(text, at)

@@ -73,8 +73,8 @@ class Supervisor:
         self._stopping.set()
         self._port.close()
         for process in self._running:
-            if process.exitcode is None:  # asked of the system: the number is not another process's yet
-                assert process.pid is not None
+            # The exit code is asked of the system, so the number is not another process's yet.
+            if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
 
     async def _keep_one(self) -> None:

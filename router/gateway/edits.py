@@ -88,5 +88,4 @@ def removal(text: bytes, taken: Iterable[Member]) -> list[Edit]:
 
 def _skip(text: bytes, at: int) -> int:
     match = _SPACE.match(text, at)
-    assert match is not None
-    return match.end()
+    return at if match is None else match.end()
