@@ -11,9 +11,11 @@ had no attempt, and no course.
 import asyncio
 from collections.abc import Iterable
 
+import msgspec
 from redis.asyncio import Redis
 
-from policies import Finished, FirstToken, Left, Op, Placed, Trim, Waiting, decode_ops, encode_ops
+from policies import OP_KINDS, Finished, FirstToken, Left, Op, Placed, Trim, Waiting, encode_ops
+from policies.state.placed_forms import Onward, decode_entry
 from router.shared.keys import Keys
 
 ANSWERED = "placed first finished"
@@ -52,10 +54,13 @@ class Journal:
         async with self._reading:
             for entry_id, fields in await self._redis.xrange(self._key, min=self._position):
                 self._position = f"({entry_id.decode()}"
-                decoded = decode_ops(fields.get(b"o", b"\x90"))
+                decoded = decode_entry(fields.get(b"o", b"\x90"))
                 assert decoded.unknown + decoded.invalid == 0
                 for op in decoded.ops:
-                    self._note(op)
+                    if isinstance(op, Onward):
+                        self._note(op.placed)
+                    elif isinstance(op, OP_KINDS):
+                        self._note(op)
         wanted = None if workers is None else set(workers)
         return [
             self._course(op)
@@ -69,7 +74,9 @@ class Journal:
         self._earlier |= {op.request_id for op in self._placed.values() if op.worker == worker_id}
 
     def _note(self, op: Op) -> None:
-        digest = hash(encode_ops((op,)))
+        # A placement that comes twice may be told by its new part and then whole.
+        same = msgspec.structs.replace(op, paths=()) if isinstance(op, Placed) else op
+        digest = hash(encode_ops((same,)))
         if digest in self._seen:
             return
         self._seen.add(digest)

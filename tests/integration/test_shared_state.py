@@ -17,7 +17,7 @@ from xxhash import xxh3_64_hexdigest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
 from policies import Finished, Left, Onward, Op, Placed, decode_entry, decode_ops, encode_ops
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules, Warming
+from router.shared import EmbeddedValkey, Hooks, LogClock, NoListener, SharedState, SharingRules, Warming
 from router.shared.address import Endpoint
 from router.shared.connection import Connection
 from router.shared.keys import Keys
@@ -124,7 +124,7 @@ class Replica:
             self.fold,
             self.clock,
             self.heard,
-            self.given_up.append,
+            Hooks(on_given_up=self.given_up.append),
         )
         self.task = asyncio.create_task(self.state.run())
 

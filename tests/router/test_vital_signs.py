@@ -11,7 +11,7 @@ from router.vital_signs import TAKEN_EVERY_S, VitalSigns
 
 
 class Usage:
-    prompt_tokens, cached_tokens, completion_tokens = 1000, 600, 20
+    prompt_tokens, cached_tokens, completion_tokens, possible = 1000, 600, 20, True
 
 
 class Patient:

@@ -23,9 +23,9 @@ Registrations.add(SimpleNamespace(), "part", "request")
 assert _kept == ["request"]
 """,
     "C5": """
-from router.shared.reader import decode_ops
+from router.shared.reader import decode_entry
 try:
-    decode_ops(bytes.fromhex("91930ca2fffe01"))
+    decode_entry(bytes.fromhex("91930ca2fffe01"))
 except UnicodeDecodeError:
     pass
 else:
