@@ -13,9 +13,9 @@ never backwards. Only a step forward of more than `STEP_US` is taken at once: wa
 behind the others for longer than the jump is worth. After a step of Redis' clock forth and back all replicas
 are ahead of it and slew back together; a replica that starts meanwhile steps to their time
 (`LogClock.follow`). One that alone is ahead by more than `FUTURE_US` steps back at once: the others do not
-accept its operations. Before the first contact the wall clock, read once, is
-the best guess; nothing has left the process then, so the first offset is taken as it is, even backwards.
-Later steps of the wall clock change nothing.
+accept its operations. Before the first contact the wall clock, read once, is the best guess; nothing has left
+the process then, so the first offset is taken as it is, even backwards. Later steps of the wall clock change
+nothing.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,11 +1,11 @@
-"""Digests of registers: two replicas that know the same words have the same digest, whatever the order was.
+"""Digests of registers: replicas with the same values have the same digest, whatever the order of the log.
 
-A word is identified by its subject, its log time and its writer: no replica says two words at one log time.
-The digest of some words is the sum of their hashes: a new word costs one addition and one subtraction. Two
-versions that know different fields of a word have the same digest.
+A value (*word*) is identified by its subject, its log time and its writer: no replica publishes two values
+of one subject at one log time. The digest is the sum of the values' hashes, so a new value costs one addition
+and one subtraction. Two versions that read different fields of a value compute the same digest.
 
-Replicas compare digests some tenths of a second after they were made (`router.shared.agreement`). Meanwhile
-words were said. So each digest also remembers the values that it passed through since it was last asked.
+Replicas compare digests some tenths of a second after they were computed (`router.shared.agreement`), and
+values change meanwhile. So each digest also remembers the sums that it had since it was last read.
 """
 
 from collections import deque
@@ -14,10 +14,10 @@ from collections.abc import Iterable
 import xxhash
 
 Word = tuple[str, int, str]
-"""Subject, log time and replica."""
+"""A value by its subject, log time and writer."""
 
 PASSED_MAX = 256
-"""Values remembered between two questions: of a fleet that says 100 words a second, those of two seconds."""
+"""Sums remembered between two reads: two seconds of a fleet that publishes 100 values a second."""
 
 _MASK = (1 << 64) - 1
 
@@ -41,7 +41,7 @@ class Digest:
         self._passed: deque[int] = deque(maxlen=PASSED_MAX)
 
     def replace(self, old: Word | None, new: Word | None) -> None:
-        """Follow that a word took the place of another one; None for no word."""
+        """Replace a value by another one; None for no value."""
         value = self.value
         if old is not None:
             value -= _hash(old)
@@ -51,7 +51,7 @@ class Digest:
         self.value = value & _MASK
 
     def passed(self) -> list[int]:
-        """Return the values since this was last asked, the present one last."""
+        """Return the sums since the last call, the present one last."""
         values = [*self._passed, self.value]
         self._passed.clear()
         return values

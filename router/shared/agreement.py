@@ -1,21 +1,21 @@
-"""Comparison of the registers of all replicas: what one replica alone knows is found, and published again.
+"""Comparison of the registers of all replicas: a value that one replica alone has is published again.
 
-The log tells each replica each register once. A failover, a split brain or a restored backup may take
-entries away that some replicas have applied. Then two live replicas know different words, and no later entry
-need ever tell them. So each replica shows a digest of each kind of register with its heartbeat
-(`policies.state.digests`), and compares those of the others with its own:
+The log carries each value once. A failover, a split brain or a restored backup may remove entries that some
+replicas have applied. Then two live replicas have different values, and no later entry need ever mend that.
+So each replica publishes a digest of each kind of register with its heartbeat (`policies.state.digests`), and
+compares those of its siblings with its own:
 
     equal, or what we had a moment ago ──> they agree
     no value in common for `DIFFER_S`  ──> each side publishes its registers of that kind again
     for `ALERT_S`                      ──> `LogStatus.differing` and a reason why this replica is degraded
 
-Registers bear repetition, and the newest word counts, so both sides know the union afterwards. Of several
-replicas with the same digest one publishes; should that not help, the next one does, after a longer pause.
+Registers may be repeated, and the newest value counts, so both sides have the union afterwards. Of several
+replicas with the same digest one publishes; if that does not help, the next one does, after a longer pause.
 
-Digests are a heartbeat old when they are compared, and words are said meanwhile. So a sibling's digest is
-compared with all values that ours had in the last `RECENT_S`. A replica that is far behind in the log
-compares nothing, and shows nothing before it has read the log once. Kinds that a sibling does not show, since
-it is of another version, are not compared.
+Digests are a heartbeat old when they are compared, and values change meanwhile. So a sibling's digest is
+compared with all digests that this replica had in the last `RECENT_S`. A replica that is far behind in the
+log compares nothing, and publishes no digest before it has read the log once. Kinds whose digest a sibling
+does not publish, since it is of another version, are not compared.
 """
 
 import logging

@@ -350,7 +350,7 @@ class SharedState:
         if changed or not self._seed_known.is_set():
             if self._seed_known.is_set():
                 logger.warning(
-                    "the replicas have another seed of hashes: what was known of prompts here counts no more",
+                    "the namespace has another hash seed: this replica learns anew which prompts are cached",
                     extra={"event": "seed.changed"},
                 )
             self._hooks.on_seed(self._seed.value)
