@@ -21,6 +21,7 @@ import msgspec
 
 from loadtest.bench.child import input_ended, say
 from policies import Finished, FirstToken, Placed, PlacedForms, WorkerPut, encode_op
+from radix import BLOCK_TOKENS, HASH_BYTES
 from router.shared import Keys, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.peer_presence import PeerPresence
@@ -28,8 +29,6 @@ from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import READ_ENTRIES_MAX, READ_INTERVAL_S
 from router.shared.server import RedisLink
 
-HASH_BYTES = 8
-BLOCK_TOKENS = 256
 WORKERS = 200
 WORKER_BLOCKS = 8000
 CONVERSATIONS = 1000

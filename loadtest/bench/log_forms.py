@@ -15,16 +15,16 @@ The turns that are measured come behind one turn of each conversation, which bot
 
 import argparse
 import asyncio
-import os
 import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvloop
 
+from loadtest.bench.process_tree import cpu_s
 from policies import Finished, FirstToken, FleetState, Placed, PlacedForms, WorkerPut, encode_op
+from radix import HASH_BYTES
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules
 from router.shared.keys import Keys
 from router.shared.publisher import array_header
@@ -33,10 +33,8 @@ from router.shared.server import RedisLink
 SESSIONS = 2_000
 WORKERS = 20
 NEW_BLOCKS = 2
-HASH_BYTES = 8
 CALLS = 200
 NEVER_S = 1e9
-HZ = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +119,19 @@ async def price(url: str, pid: int, blocks: int, requests: int, *, onward: bool)
     assert forms.onward == onward * requests
     link, measured = RedisLink(url, 30.0), 1 + SESSIONS
     await _append(link, append, entries[:measured])
-    valkey_s = -_cpu_s(pid)
+    valkey_s = -cpu_s([pid])
     await _append(link, append, entries[measured:])
-    valkey_s += _cpu_s(pid)
+    valkey_s += cpu_s([pid])
     await link.aclose()
     fleet, heard = FleetState(), _Heard()
     rules = SharingRules(namespace=namespace, snapshot_interval_s=NEVER_S)
     shared = SharedState(rules, url, "reader", fleet, LogClock(), heard)
     reading = asyncio.create_task(shared.run())
     await heard.heard(WORKERS + 3 * SESSIONS)
-    ops, valkey_began_s, began_s = heard.ops, _cpu_s(pid), time.process_time()
+    ops, valkey_began_s, began_s = heard.ops, cpu_s([pid]), time.process_time()
     await heard.heard(WORKERS + 3 * (SESSIONS + requests))
     read, read_s = (heard.ops - ops) / 3, time.process_time() - began_s
-    valkey_s += _cpu_s(pid) - valkey_began_s
+    valkey_s += cpu_s([pid]) - valkey_began_s
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     return Price(
@@ -144,11 +142,6 @@ async def price(url: str, pid: int, blocks: int, requests: int, *, onward: bool)
 async def _append(link: RedisLink, append: tuple[str | int | bytes, ...], entries: list[bytes]) -> None:
     for begin in range(0, len(entries), CALLS):
         await link.calls(*((*append, entry) for entry in entries[begin : begin + CALLS]))
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / HZ
 
 
 async def run(lengths: list[int], requests: int) -> None:

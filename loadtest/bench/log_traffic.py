@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from policies import Finished, FirstToken, FleetState, Op, Placed, Trim, WorkerGone, WorkerPut
+from radix import BLOCK_TOKENS, HASH_BYTES
 
-BLOCK_TOKENS = 256
-HASH_BYTES = 8
 APPLICATIONS = 16
 APPLICATION_BLOCKS = 16
 FIRST_BLOCKS = 8
