@@ -86,7 +86,10 @@ class EvictionQueue:
 
     def runner_up(self) -> Key:
         """Upper bound of the next pair's place, after `lowest` found one."""
-        return min((entry[0] for entry in self._heap[1:3]), default=HIGHEST)
+        heap = self._heap
+        if len(heap) > 2:
+            return min(heap[1][0], heap[2][0])
+        return heap[1][0] if len(heap) > 1 else HIGHEST
 
 
 def blocks_at_or_below(node: "Node", key: Key, limit: Key) -> int:
@@ -102,20 +105,35 @@ def evict(
     floor: Key,
     over: "Callable[[Node], int]",
     cut: "Callable[[Node, int, int], None]",
+    *,
+    to_floor: bool,
 ) -> Key:
-    """Cut the lowest blocks of a queue while there are too many, or they are at or below the floor.
+    """Cut the lowest blocks of a queue while there are too many.
 
-    ``over`` returns the blocks too many, of those at the end of a node; ``cut`` takes so many from the worker
-    in a slot. Returns the new floor.
+    Args:
+        queue: The order.
+        floor: Highest place ever evicted.
+        over: Returns the blocks too many, of those at the end of a node.
+        cut: Takes so many blocks at the end of a node from the worker in a slot.
+        to_floor: Cut what is at or below the floor, too. Nothing is, unless the floor was raised otherwise.
+
+    Returns:
+        The new floor.
     """
     while (lowest := queue.lowest()) is not None:
         key, slot, node = lowest
-        size = min(over(node), blocks_at_or_below(node, key, queue.runner_up()))
-        if key <= floor:
+        size = over(node)
+        if size > 1:
+            size = min(size, blocks_at_or_below(node, key, queue.runner_up()))
+        if to_floor and key <= floor:
             size = max(size, blocks_at_or_below(node, key, floor))
         if not size:
             break
-        first = node.end - size + 1
-        floor = max(floor, (key[0], -first, node.hash_at(first)))
+        if size > 1:
+            first = 1 - key[1] - size
+            key = (key[0], -first, node.hash_at(first))
+        floor = max(floor, key)
         cut(node, slot, size)
+        if not to_floor and not over(node):
+            break
     return floor

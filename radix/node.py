@@ -120,7 +120,8 @@ class Node(msgspec.Struct, eq=False, gc=False):
 
     def key(self, used_us: int) -> Key:
         """Place of the last block in the order of eviction."""
-        return used_us, -self.end, int.from_bytes(self.run[-HASH_BYTES:], "little")
+        run = self.run
+        return used_us, -self.start - len(run) // HASH_BYTES, int.from_bytes(run[-HASH_BYTES:], "little")
 
     def children_of(self, bit: int) -> "list[Node]":
         """Children that one worker, given as its bit, holds."""

@@ -192,15 +192,18 @@ class PrefixTree:
         admitted = holdings.admitted(path, at_us, self.floor)
         if not admitted:
             return
-        node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True)
+        whole = admitted * HASH_BYTES == len(path)
+        node = self.hold(self.root, path if whole else path[: admitted * HASH_BYTES], slot, at_us, extend=True)
         if end and ends == 1 and at_us >= holdings.trimmed_us:
-            if admitted * HASH_BYTES == len(path):
+            if whole:
                 node.note_end(slot, admitted, at_us)
         elif end:
             self._note_ends(node, slot, at_us, len(path) // HASH_BYTES - ends, admitted)
         if 0 < junction <= admitted:
             self._note_ends(node, slot, at_us, junction - 1, junction)
-        self.bound(slot)
+        capacity = holdings.capacity
+        if (capacity is not None and holdings.blocks > capacity) or self.blocks > self.blocks_max:
+            self.bound(slot)
 
     def trim(self, slot: int, path: bytes, before_us: int) -> None:
         """Note that a worker lost the last block of a path and all below it, unless used since.
@@ -262,7 +265,8 @@ class PrefixTree:
         elif holdings.queue is None:
             holdings.queue = EvictionQueue(self._used_us)
             holdings.queue.rebuild(self._held_by(slot))
-        self.bound(slot)
+        if blocks is not None and holdings.blocks > blocks:
+            self.evict_from(slot)
 
     def dump(self, slots: Sequence[int]) -> TreeSnapshot:
         """Copy the holdings of these workers as columns; the snapshot knows them by their position here.
@@ -370,30 +374,31 @@ class PrefixTree:
         """
         holdings = self.holdings[slot]
         used, bit = holdings.used, 1 << slot
-        words = words_of(path)
-        first, blocks = 0, len(words)
+        at, size = 0, len(path)
         used_us: int | None = at_us
-        while first < blocks:
-            child = node.children.get(words[first]) if node.children else None
+        while at < size:
+            first_hash = int.from_bytes(path[at : at + HASH_BYTES], "little")
+            child = node.children.get(first_hash) if node.children else None
             if child is None:
-                run = path[first * HASH_BYTES :]
-                return self._attach(node, words[first], run, slot, at_us, extend=extend)
+                run = path[at:]
+                if extend and node.holders == bit and not node.children and used[node] == at_us:
+                    return self._extend(node, run, slot, raised=used_us is not None and used_us < at_us)
+                return self._attach(node, first_hash, run, slot, at_us)
             run = child.run
             used_us = used.get(child)
-            if path.startswith(run, first * HASH_BYTES):
-                shared = len(run) // HASH_BYTES
-                first += shared
+            if path.startswith(run, at):
+                at += len(run)
             else:
-                shared = common_blocks(run, path, first)
-                first += shared
-                if first == blocks and used_us is not None and used_us >= at_us:
+                shared = common_blocks(run, path, at // HASH_BYTES)
+                at += shared * HASH_BYTES
+                if at == size and used_us is not None and used_us >= at_us:
                     return child
                 child = self.split(child, shared)
             if used_us is None:
                 child.holders |= bit
                 used[child] = at_us
                 self.pairs += 1
-                holdings.blocks += shared
+                holdings.blocks += child.size
             elif used_us < at_us:
                 used[child] = at_us
             if extend and child.holders == node.holders and (parent := node.parent) is not None:
@@ -403,26 +408,34 @@ class PrefixTree:
             self._enqueue(node, slot, at_us)
         return node
 
-    def _attach(
-        self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, *, extend: bool
-    ) -> Node:
-        holdings = self.holdings[slot]
-        size = len(run) // HASH_BYTES
-        holdings.blocks += size
-        self.blocks += size
-        if extend and node.holders == 1 << slot and not node.children and holdings.used[node] == at_us:
-            node.run += run
-        else:
-            child = Node(node, run, node.end, 1 << slot)
-            if node.children is None:
-                node.children = {}
-            node.children[first_hash] = child
-            holdings.used[child] = at_us
-            self.pairs += 1
-            self.nodes += 1
-            node = child
-        self._enqueue(node, slot, at_us)
+    def _extend(self, node: Node, run: bytes, slot: int, *, raised: bool) -> Node:
+        """Let a leaf that only this worker holds grow; ``raised``: it was used earlier than now before.
+
+        The place of a run that is longer and was used later is higher: its entry of the queues is still too low.
+        """
+        blocks = len(run) // HASH_BYTES
+        self.holdings[slot].blocks += blocks
+        self.blocks += blocks
+        node.run += run
+        if not raised:
+            self._enqueue(node, slot, self.holdings[slot].used[node])
         return node
+
+    def _attach(self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int) -> Node:
+        """Hang a run of one worker below a node."""
+        holdings = self.holdings[slot]
+        blocks = len(run) // HASH_BYTES
+        holdings.blocks += blocks
+        self.blocks += blocks
+        child = Node(node, run, node.end, 1 << slot)
+        if node.children is None:
+            node.children = {}
+        node.children[first_hash] = child
+        holdings.used[child] = at_us
+        self.pairs += 1
+        self.nodes += 1
+        self._enqueue(child, slot, at_us)
+        return child
 
     def split(self, node: Node, size: int) -> Node:
         """Divide a run after ``size`` blocks and return the new upper part; the lower part stays this node.
@@ -531,23 +544,28 @@ class PrefixTree:
                 self.queue.rebuild(self._held_by_all())
 
     def bound(self, slot: int) -> None:
-        """Evict blocks above a worker's bound, then those above the tree's."""
+        """Evict blocks above a worker's bound, then those above the tree's.
+
+        Inserts leave nothing at or below a floor, so after them there is nothing to look for there.
+        """
         holdings = self.holdings[slot]
         if holdings.capacity is not None and holdings.blocks > holdings.capacity:
-            self.evict_from(slot)
+            self.evict_from(slot, to_floor=False)
         if self.blocks > self.blocks_max:
-            self.evict_from_all()
+            self.evict_from_all(to_floor=self.queue is None)
 
-    def evict_from(self, slot: int) -> None:
-        """Evict a worker's blocks above its bound, and those at or below its floor."""
+    def evict_from(self, slot: int, *, to_floor: bool = True) -> None:
+        """Evict a worker's blocks above its bound, and with ``to_floor`` those at or below its floor."""
         holdings = self.holdings[slot]
         capacity, queue = holdings.capacity, holdings.queue
         if capacity is None or queue is None:
             return
-        floor = evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity), self._cut)
+        floor = evict(
+            queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity), self._cut, to_floor=to_floor
+        )
         self.raise_floor(slot, floor)
 
-    def evict_from_all(self) -> None:
+    def evict_from_all(self, *, to_floor: bool = True) -> None:
         """Evict the tree's oldest holdings, worker by worker, until few enough blocks are left.
 
         A worker that has not used a block for longer than anything in a full tree lives thus loses it even if
@@ -556,7 +574,7 @@ class PrefixTree:
         if self.queue is None:
             self.queue = EvictionQueue(self._used_us)
             self.queue.rebuild(self._held_by_all())
-        self.floor = evict(self.queue, self.floor, self._blocks_over, self._cut)
+        self.floor = evict(self.queue, self.floor, self._blocks_over, self._cut, to_floor=to_floor)
 
     def _blocks_over(self, node: Node) -> int:
         """Return how many blocks of a node may go at once before the tree is within its bound."""
