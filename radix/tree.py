@@ -193,7 +193,8 @@ class PrefixTree:
         if not admitted:
             return
         whole = admitted * HASH_BYTES == len(path)
-        node = self.hold(self.root, path if whole else path[: admitted * HASH_BYTES], slot, at_us, extend=True)
+        held = path if whole else path[: admitted * HASH_BYTES]
+        node = self.hold(self.root, held, slot, at_us, extend=True)
         if end and ends == 1 and at_us >= holdings.trimmed_us:
             if whole:
                 node.note_end(slot, admitted, at_us)
@@ -409,9 +410,10 @@ class PrefixTree:
         return node
 
     def _extend(self, node: Node, run: bytes, slot: int, *, raised: bool) -> Node:
-        """Let a leaf that only this worker holds grow; ``raised``: it was used earlier than now before.
+        """Let a leaf that only this worker holds grow; ``raised``: its last use was earlier until now.
 
-        The place of a run that is longer and was used later is higher: its entry of the queues is still too low.
+        A run that was used later has a higher place, however long it is: its entry in the queues is too low
+        already, as any may be.
         """
         blocks = len(run) // HASH_BYTES
         self.holdings[slot].blocks += blocks

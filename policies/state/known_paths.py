@@ -21,9 +21,12 @@ is recent again. `reset` makes everything old: after it only what is told anew i
 All of this decides how many bytes are sent, never what they mean: an anchor resolves to its path or to none.
 """
 
-from collections import deque
+from collections import OrderedDict
+from struct import Struct
 
 from radix import HASH_BYTES
+
+_last_hash = Struct("<Q").unpack_from
 
 BYTES_MAX = 64 << 20
 """Bytes of known paths. Blocks that a fleet caches need 8 bytes each: two thirds hold 5 million blocks, which
@@ -60,6 +63,10 @@ class _Known:
         self.grows = grows
 
 
+_UNKNOWN = _Known(b"", 0, grows=False), -1
+"""Of an anchor that is not known: no prompt ends at that depth."""
+
+
 class KnownPaths:
     """Paths by their anchors, bounded.
 
@@ -70,9 +77,11 @@ class KnownPaths:
 
     def __init__(self, bytes_max: int = BYTES_MAX, blocks_min: int = BLOCKS_MIN) -> None:
         self._bytes_max = bytes_max
+        self._path_bytes_max = bytes_max // 8
         self._blocks_min = blocks_min
         self._anchors: dict[int, tuple[_Known, int]] = {}
-        self._paths: deque[_Known] = deque()
+        self._paths: OrderedDict[_Known, None] = OrderedDict()
+        """In the order in which they were first told in their generations."""
         self._bytes = 0
         self._generation = 0
         self._generation_bytes = 0
@@ -120,21 +129,23 @@ class KnownPaths:
         Returns:
             The whole path; None if the anchor is not known.
         """
-        start = self.path_to(anchor, blocks)
-        if start is None:
+        known, depth = self._anchors.get(anchor, _UNKNOWN)
+        if depth != blocks:
             return None
-        path, known = start + rest, self._anchors[anchor][0]
-        if len(known.path) != HASH_BYTES * blocks or not self._grow(known, path):
-            self.tell(path, blocks, junction_blocks)
+        size = HASH_BYTES * blocks
+        if len(known.path) == size:
+            path = known.path + rest
+            if self._grow(known, path):
+                return path
+        else:
+            path = known.path[:size] + rest
+        self.tell(path, blocks, junction_blocks)
         return path
 
     def path_to(self, anchor: int, blocks: int) -> bytes | None:
         """Return the path of so many blocks that an anchor names; None if it is not known."""
-        known = self._anchors.get(anchor)
-        if known is None or known[1] != blocks:
-            return None
-        path = known[0].path
-        return path if len(path) == HASH_BYTES * blocks else path[: HASH_BYTES * blocks]
+        known, depth = self._anchors.get(anchor, _UNKNOWN)
+        return known.path[: HASH_BYTES * blocks] if depth == blocks else None
 
     def tell(self, path: bytes, after_blocks: int = 0, junction_blocks: int = 0) -> None:
         """Note that the log tells a path.
@@ -145,7 +156,7 @@ class KnownPaths:
             junction_blocks: Depth at which it left what others share; 0 if that is not known.
         """
         blocks = len(path) // HASH_BYTES
-        if blocks < self._blocks_min or len(path) > self._bytes_max // 8 or len(path) % HASH_BYTES:
+        if blocks < self._blocks_min or len(path) > self._path_bytes_max or len(path) % HASH_BYTES:
             return
         words = memoryview(path).cast("Q")
         if after_blocks:
@@ -193,7 +204,7 @@ class KnownPaths:
             other.anchors.remove(anchor)
         known = _Known(path, anchor, grows=grows)
         self._anchors[anchor] = known, len(path) // HASH_BYTES
-        self._paths.append(known)
+        self._paths[known] = None
         self._bytes += len(path) + PATH_BYTES
         if recent:
             self._touch(known)
@@ -201,14 +212,9 @@ class KnownPaths:
 
     def _grow(self, known: _Known, path: bytes) -> bool:
         """Let a known path go on to another one that begins with it, unless that is an anchor already."""
-        anchor = int.from_bytes(path[-HASH_BYTES:], "little")
+        (anchor,) = _last_hash(path, len(path) - HASH_BYTES)
         more = len(path) - len(known.path)
-        if (
-            not known.grows
-            or anchor in self._anchors
-            or more % HASH_BYTES
-            or len(path) > self._bytes_max // 8
-        ):
+        if not known.grows or anchor in self._anchors or more % HASH_BYTES or len(path) > self._path_bytes_max:
             return False
         known.path = path
         self._bytes += more
@@ -228,15 +234,13 @@ class KnownPaths:
         """Note that a path was told in this generation."""
         if known.generation != self._generation:
             known.generation = self._generation
+            self._paths.move_to_end(known)
             self._count(len(known.path) + PATH_BYTES)
 
     def _forget(self) -> None:
-        """Forget old paths that are too much; two generations take less than the bound."""
+        """Forget the oldest paths while there are too many; two generations take less than the bound."""
         while self._bytes > self._bytes_max:
-            known = self._paths.popleft()
-            if self._is_recent(known):
-                self._paths.append(known)
-                continue
+            known, _ = self._paths.popitem(last=False)
             self._bytes -= len(known.path) + PATH_BYTES
             for anchor in known.anchors:
                 del self._anchors[anchor]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import GenericAlias, MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union, get_args
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union, cast, get_args
 
 import msgspec
 
@@ -737,9 +737,14 @@ class Timed(Protocol):
         """Return its log time."""
 
 
+_ENDS_USE = frozenset((Trim, Forget, EndGone))
+
+
 def said_us(op: Op | Timed) -> int:
     """Return the log time at which an operation was said, or up to which it counts."""
-    return op.before_us if isinstance(op, Trim | Forget | EndGone) else op.at_us
+    if type(op) in _ENDS_USE:
+        return cast("Trim | Forget | EndGone", op).before_us
+    return cast("Timed", op).at_us
 
 
 KIND_NAMES: Mapping[int, str] = MappingProxyType({tag_of(kind): kind.__name__ for kind in OP_KINDS})
