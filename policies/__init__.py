@@ -55,7 +55,6 @@ from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthBuckets, LengthClass
 from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
-from policies.state.known_paths import KnownPaths
 from policies.state.links import LinkRules, Links, Quote, link_name
 from policies.state.newest import Newest
 from policies.state.ops import (
@@ -77,6 +76,7 @@ from policies.state.ops import (
     LinkMeasured,
     OffloadPlan,
     Op,
+    OpDecoder,
     OpLog,
     OpRefused,
     Placed,
@@ -96,16 +96,6 @@ from policies.state.ops import (
     said_us,
 )
 from policies.state.overrides import Overrides
-from policies.state.placed_forms import (
-    ENTRY_KINDS,
-    LOG_KINDS,
-    LogOp,
-    Onward,
-    PathAsked,
-    PathTold,
-    PlacedForms,
-    decode_entry,
-)
 from policies.state.queue_view import QueueView
 from policies.state.rendezvous import turn_of
 from policies.state.waiting import Tickets
@@ -126,7 +116,6 @@ __all__ = [
     "DECODE_COST",
     "DECODE_POLICIES",
     "DP_SIZE_LABEL",
-    "ENTRY_KINDS",
     "FULL_ATTENTION",
     "FUTURE_US",
     "GRACE_LAGS",
@@ -134,7 +123,6 @@ __all__ = [
     "HANDOVER_LABEL",
     "HAND_OVERS",
     "KIND_NAMES",
-    "LOG_KINDS",
     "NEVER_TOKENS",
     "OP_KINDS",
     "POLICIES",
@@ -187,7 +175,6 @@ __all__ = [
     "HandOver",
     "HandOverName",
     "Insert",
-    "KnownPaths",
     "KvBytes",
     "Lanes",
     "Left",
@@ -197,21 +184,17 @@ __all__ = [
     "LinkRules",
     "Links",
     "LogClock",
-    "LogOp",
     "Newest",
     "OffloadPlan",
-    "Onward",
     "Op",
+    "OpDecoder",
     "OpLog",
     "OpRefused",
     "Overrides",
     "Pairing",
     "PartnerRoom",
     "Partners",
-    "PathAsked",
-    "PathTold",
     "Placed",
-    "PlacedForms",
     "Policy",
     "PolicyRules",
     "QueueEntry",
@@ -259,7 +242,6 @@ __all__ = [
     "admitted",
     "cheapest_row",
     "class_of",
-    "decode_entry",
     "decode_ops",
     "departures",
     "encode_op",

@@ -20,11 +20,12 @@ import hiredis
 import msgspec
 
 from loadtest.bench.child import input_ended, say
-from policies import Finished, FirstToken, Placed, PlacedForms, WorkerPut, encode_op
+from policies import Finished, FirstToken, Placed, WorkerPut, encode_op
 from radix import BLOCK_TOKENS, HASH_BYTES
 from router.shared import Keys, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import READ_ENTRIES_MAX, READ_INTERVAL_S
 from router.shared.server import RedisLink

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 import uvloop
 
 from loadtest.bench.process_tree import cpu_s
-from policies import Finished, FirstToken, FleetState, Placed, PlacedForms, WorkerPut, encode_op
+from policies import Finished, FirstToken, FleetState, Placed, WorkerPut, encode_op
 from radix import HASH_BYTES
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules
 from router.shared.keys import Keys
+from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import array_header
 from router.shared.server import RedisLink
 

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 import msgspec
 
-from policies import ENTRY_KINDS, Decider, Decoded, LogOp, Op, QueueEntry
+from policies import Decider, Decoded, Op, QueueEntry
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
@@ -20,6 +20,7 @@ from router.fleet import engine_info
 from router.gateway import parsing
 from router.proxy import client_protocol
 from router.shared import reader
+from router.shared.placed_forms import ENTRY_KINDS, LogOp
 from router.shared.state import SharedState
 
 

@@ -33,9 +33,7 @@ The wait ends with the leader's first token, or when the leader takes much longe
 from collections.abc import Callable
 
 from policies.state.loads import Loads, Reservation
-
-HASH_BYTES = 8
-"""Bytes of a block's hash in a path."""
+from radix import HASH_BYTES
 
 HANDOVER_S = 0.01
 """Seconds from a leader's first token to its follower in the engine: the log, a decision and the network."""

@@ -6,7 +6,7 @@ A block's hash stands for all of the prompt up to it (`radix.chain_bytes`). A pr
 
 from collections.abc import Iterator
 
-HASH_BYTES = 8
+from radix import HASH_BYTES
 
 
 class PromptStarts:

@@ -19,7 +19,7 @@ In all of them ``at_us`` is log time, and ``replica`` the id of the replica that
 declared only here: the log, the fold and the snapshot find it in `REGISTERS`.
 
 In the log a `Placed` has a shorter form, too, and prompts are asked for (tags 17 to 19,
-`policies.state.placed_forms`).
+`router.shared.placed_forms`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

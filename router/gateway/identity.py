@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-from radix import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
+from radix import BLOCK_BYTES, BLOCK_TOKENS, HASH_BYTES, chain_bytes, chain_token_ids, root_hash
 from router.gateway.conversation import CACHE_CONTROL, canonical_json, encode, loads, without
 
 PATHS_MAX = 64
@@ -32,8 +32,6 @@ TOOLS_CACHE_BYTES_MAX = 32 << 20
 ROOTS_MAX = 1000
 ROOT_BYTES_MAX = 500
 """Bounds on the cached roots, half a megabyte; their parts come from clients."""
-
-HASH_BYTES = 8
 
 ID_BYTES = 4
 

@@ -1,15 +1,14 @@
 """The fold as the reader of the log sees it: placements that tell a new part of a prompt are completed first.
 
 An operation of the log may be no operation of the fold: a question about a prompt, or an answer. And one may
-give the fold several: an answer brings the placements that waited for it (`policies.state.placed_forms`).
+give the fold several: an answer brings the placements that waited for it (`router.shared.placed_forms`).
 """
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from typing import cast
 
-from policies import LOG_KINDS, LogOp, Op, PlacedForms
 from router.shared.clock import LogClock
+from router.shared.placed_forms import LogOp, PlacedForms
 from router.shared.ports import Fold
 
 
@@ -28,12 +27,9 @@ class CompletingFold:
     ) -> None:
         self._fold, self._forms, self._clock, self._send = fold, forms, clock, send
 
-    def apply(self, op: LogOp) -> None:
-        """Apply what an operation of another replica means."""
-        if type(op) not in LOG_KINDS:
-            self._fold.apply(cast("Op", op))
-            return
-        for whole in self._forms.incoming(op, self._clock.now_us()):
+    def apply(self, op: LogOp, now_us: int) -> None:
+        """Apply what an operation of another replica means, at a log time."""
+        for whole in self._forms.incoming(op, now_us):
             self._fold.apply(whole)
 
     def look(self) -> None:

@@ -6,7 +6,7 @@ sorted set ``cw:{ns}:replicas``, and that set back; and the same with the digest
 it would append to the log, so that a refusal shows while nothing is published.
 
 In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened placements
-(`policies.state.placed_forms`). An older version does not. It may go on under the id of a newer one: then its
+(`router.shared.placed_forms`). An older version does not. It may go on under the id of a newer one: then its
 beat in the set is newer than the one in the hash.
 
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked

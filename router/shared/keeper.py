@@ -12,7 +12,7 @@ Every replica looks once a second. Whoever finds one due and gets the lease writ
                                                  written none for `ABANDONED_S`
     of the future                                replaced: no clock of a replica is ahead by `FUTURE_S`
 
-A replica that waits for prompts which it asked for (`policies.state.placed_forms`) leaves the snapshot to
+A replica that waits for prompts which it asked for (`router.shared.placed_forms`) leaves the snapshot to
 others for up to `HOLD_S`: a newcomer would start behind those placements and never learn their prompts.
 
 One survivor's mark is enough for all: who has merged it need not write its own. But only a mark that is

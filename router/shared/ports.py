@@ -80,7 +80,7 @@ class SharedListener(Protocol):
         """One entry was appended to the log."""
 
     def applied(self, ops: int, lag_s: float) -> None:
-        """One entry of another replica was applied, this long after it was appended."""
+        """Operations of others were applied, the newest entry this long after it was appended."""
 
     def skipped(self, ops: int, reason: SkipReason) -> None:
         """Operations of other replicas were not applied."""

@@ -10,7 +10,7 @@ flush all the same. An operation waits half as long as with the pause in front, 
 While no sibling waits for them the pause is long (`router.shared.peer_presence`).
 
 Placements go out with the new part of their prompt where all replicas know the rest
-(`policies.state.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
+(`router.shared.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
@@ -26,10 +26,10 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from policies import PlacedForms
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import PlacedForms
 from router.shared.ports import SharedListener
 from router.shared.resend_buffer import ResendBuffer
 from router.shared.server import RedisLink, RedisRefused

@@ -27,12 +27,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies import FUTURE_US, Left, LogOp, decode_entry, said_us
+from policies import FUTURE_US, Left, said_us
 from router.shared.clock import LogClock
 from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import LogOp, decode_entry
 from router.shared.ports import SharedListener, SkipReason
 from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink, RedisLost, RedisRefused
@@ -74,6 +75,25 @@ class ReaderRules:
     keys: Keys
     margin_s: float
     block_s: float
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A part of a reply that is applied without a pause.
+
+    Attributes:
+        ends_s: Monotonic seconds at which it ends.
+        now_us: Log time at which it began.
+        entries: Entries of others in it.
+        ops: Their operations that were applied.
+        newest_us: Time of the newest of these entries, by Redis' clock.
+    """
+
+    ends_s: float
+    now_us: int
+    entries: int = 0
+    ops: int = 0
+    newest_us: int = 0
 
 
 class Reader:
@@ -226,51 +246,70 @@ class Reader:
             await asyncio.sleep(self._presence.pause_s(READ_INTERVAL_S))
 
     async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:
-        slice_ends_s = time.monotonic() + SLICE_S
+        """Apply a reply of the log, in slices of `SLICE_S`; what is told of each slice is told once."""
+        slice_ = self._slice()
         for entry_id, flat in entries:
             position = parse_id(entry_id)
-            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            items = iter(flat)
+            fields = dict(zip(items, items, strict=True))
             if fields.get(b"r") != self._writer:
-                self._presence.heard()
                 if b"s" in fields:
                     await self._reload(bulk, position, missed=False)
                     self.marks += 1
                     self.marked = position
                 else:
-                    self._apply(position, fields)
-            self.position = max(self.position, position)
+                    self._apply(position, fields, slice_)
+            if position > self.position:
+                self.position = position
             self.entries += 1
-            if time.monotonic() > slice_ends_s:
+            if time.monotonic() > slice_.ends_s:
+                self._note_slice(slice_)
                 await asyncio.sleep(0)
-                slice_ends_s = time.monotonic() + SLICE_S
+                slice_ = self._slice()
+        self._note_slice(slice_)
         self._note_ready()
 
-    def _apply(self, position: StreamId, fields: dict[bytes, bytes]) -> None:
+    def _slice(self) -> _Slice:
+        return _Slice(time.monotonic() + SLICE_S, self._clock.now_us())
+
+    def _note_slice(self, slice_: _Slice) -> None:
+        """Tell of the entries of others in a slice, if there were any."""
+        if not slice_.entries:
+            return
+        self._presence.heard()
+        self._fold.look()
+        self.lag_s = max(0.0, (self._clock.now_us() - slice_.newest_us) / 1e6)
+        self._listener.applied(slice_.ops, self.lag_s)
+
+    def _apply(self, position: StreamId, fields: dict[bytes, bytes], slice_: _Slice) -> None:
         """Apply one entry of another replica. What cannot be applied is counted."""
+        slice_.entries += 1
+        slice_.newest_us = position[0] * 1000
         if fields.get(b"v") != VERSION:
             self._skip(1, "unknown_version")
             return
         ops, unknown, invalid = decode_entry(fields.get(b"o", b""))
-        self._skip(unknown, "unknown_op")
-        self._skip(invalid, "invalid")
+        if unknown or invalid:
+            self._skip(unknown, "unknown_op")
+            self._skip(invalid, "invalid")
         failed = future = 0
-        until_us = self._until_us(position)
+        now_us, apply = slice_.now_us, self._fold.apply
+        until_us = max(now_us, slice_.newest_us) + FUTURE_US
         for op in ops:
             if said_us(op) > until_us:
                 future += 1
                 continue
             try:
-                self._fold.apply(op)
+                apply(op, now_us)
                 if type(op) is Left:
                     self._on_left(op)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
                 failed += 1
                 self._explain(op, error)
-        self._fold.look()
-        self._skip(failed, "failed")
-        self._skip(future, "future")
-        self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
-        self._listener.applied(len(ops) - failed - future, self.lag_s)
+        slice_.ops += len(ops) - failed - future
+        if failed or future:
+            self._skip(failed, "failed")
+            self._skip(future, "future")
 
     def _until_us(self, position: StreamId) -> int:
         """Return the last log time that an operation at a place of the log may have.

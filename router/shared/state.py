@@ -33,7 +33,7 @@ from functools import partial
 
 import msgspec
 
-from policies import Left, Op, OpRefused, PlacedForms, TimeSample, encode_op
+from policies import Left, Op, OpRefused, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
@@ -45,6 +45,7 @@ from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import PlacedForms
 from router.shared.ports import Fold, NoListener, SharedListener
 from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import Reader, ReaderRules

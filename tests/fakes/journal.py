@@ -15,8 +15,8 @@ import msgspec
 from redis.asyncio import Redis
 
 from policies import OP_KINDS, Finished, FirstToken, Left, Op, Placed, Trim, Waiting, encode_ops
-from policies.state.placed_forms import Onward, decode_entry
 from router.shared.keys import Keys
+from router.shared.placed_forms import Onward, decode_entry
 
 ANSWERED = "placed first finished"
 TAKEN_BACK = "placed finished trim"

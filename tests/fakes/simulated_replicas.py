@@ -31,20 +31,9 @@ from fakes.naive_fold import NaiveFold
 from msgspec import structs
 from msgspec.msgpack import encode
 
-from policies import (
-    FirstToken,
-    FleetRules,
-    FleetState,
-    KnownPaths,
-    Left,
-    Op,
-    PathAsked,
-    Placed,
-    PlacedForms,
-    Waiting,
-    decode_entry,
-    encode_op,
-)
+from policies import FirstToken, FleetRules, FleetState, Left, Op, Placed, Waiting, encode_op
+from router.shared.known_paths import KnownPaths
+from router.shared.placed_forms import PathAsked, PlacedForms, decode_entry
 
 EVERY_STEP = 1_000_000
 

@@ -25,7 +25,8 @@ import sys
 import msgspec
 from policies import FleetState, Placed
 from policies.fleet import fleet
-from policies.state import ops, placed_forms, snapshot
+from policies.state import ops, snapshot
+from router.shared import placed_forms
 from router.__main__ import main
 from router.shared import SharedState
 

@@ -16,11 +16,12 @@ from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
-from policies import Finished, Left, Onward, Op, Placed, decode_entry, decode_ops, encode_ops
+from policies import Finished, Left, Op, Placed, decode_ops, encode_ops
 from router.shared import EmbeddedValkey, Hooks, LogClock, NoListener, SharedState, SharingRules, Warming
 from router.shared.address import Endpoint
 from router.shared.connection import Connection
 from router.shared.keys import Keys
+from router.shared.placed_forms import Onward, decode_entry
 
 
 class OpSet:

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from policies import Finished, PlacedForms, encode_op
+from policies import Finished, encode_op
 from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import Publisher, PublisherRules
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore

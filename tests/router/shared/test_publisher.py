@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from policies import Finished, Onward, Placed, PlacedForms, decode_entry, decode_ops, encode_op, encode_ops
+from policies import Finished, Placed, decode_ops, encode_op, encode_ops
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import Onward, PlacedForms, decode_entry
 from router.shared.ports import NoListener
 from router.shared.publisher import ENTRY_BYTES_MAX, ENTRY_OPS_MAX, Publisher, PublisherRules, array_header
 from router.shared.server import RedisLink, RedisLost

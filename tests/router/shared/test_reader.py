@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 
 import pytest
 
-from policies import Finished, Left, Op, PlacedForms, encode_ops
+from policies import Finished, Left, Op, encode_ops
 from router.shared.clock import LogClock
 from router.shared.completing_fold import CompletingFold
 from router.shared.config import Warming
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
 from router.shared.peer_presence import LEISURE_S, PeerPresence
+from router.shared.placed_forms import PlacedForms
 from router.shared.ports import NoListener
 from router.shared.reader import Reader, ReaderRules
 from router.shared.redis_latency import RedisLatency

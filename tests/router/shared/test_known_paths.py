@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.state.known_paths import ANCHORS_MAX, PATH_BYTES, KnownPaths
 from radix import HASH_BYTES, chain_bytes
+from router.shared.known_paths import ANCHORS_MAX, PATH_BYTES, KnownPaths
 
 BLOCK = 16
 MIN = 4

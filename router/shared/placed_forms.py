@@ -20,13 +20,13 @@ a placement that waited too long.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 
-from policies.state.known_paths import KnownPaths
-from policies.state.ops import OP_KINDS, Decoded, Op, OpDecoder, Placed
+from policies import OP_KINDS, Decoded, Op, OpDecoder, Placed
 from radix import HASH_BYTES, PATH_BYTES_MAX, Name, Path
+from router.shared.known_paths import KnownPaths
 
 BlockHash = Annotated[bytes, msgspec.Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 Depth = Annotated[int, msgspec.Meta(ge=1, le=PATH_BYTES_MAX // HASH_BYTES)]
@@ -99,9 +99,6 @@ class PathTold(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
 
 
 LogOp = Op | Onward | PathAsked | PathTold
-
-LOG_KINDS = frozenset((Placed, Onward, PathAsked, PathTold))
-"""Kinds that `PlacedForms.incoming` looks at; it passes all others through."""
 
 ENTRY_KINDS: tuple[type[LogOp], ...] = (*OP_KINDS, Onward, PathAsked, PathTold)
 """All kinds that an entry of the log may hold."""
@@ -204,6 +201,8 @@ class PlacedForms:
             op: The operation, in the order of the log.
             now_us: Log time.
         """
+        if type(op) is Onward:
+            return self._continued(op, now_us)
         if type(op) is Placed:
             if len(op.paths) == 1:
                 path = op.paths[0]
@@ -211,15 +210,13 @@ class PlacedForms:
                 if self._questions:
                     return [op, *self._completed(path)]
             return (op,)
-        if isinstance(op, Onward):
-            return self._continued(op, now_us)
         if isinstance(op, PathAsked):
             self._answer(op, now_us)
             return ()
         if isinstance(op, PathTold):
             self.known.tell(op.path)
             return self._completed(op.path)
-        return (op,)
+        return (cast("Op", op),)
 
     def due(self, now_us: int) -> Iterable[Op]:
         """Ask again for what was not answered, and give up what waited too long; call it often.
@@ -241,38 +238,34 @@ class PlacedForms:
         return ops
 
     def _continued(self, op: Onward, now_us: int) -> Iterable[Op]:
-        placed, anchor = op.placed, op.anchor
+        placed, anchor, blocks = op.placed, op.anchor, op.anchor_blocks
         if len(placed.paths) != 1:
             raise ValueError("a placement that goes on from an anchor has one prompt")
-        whole = self._whole(anchor, op.anchor_blocks, placed)
-        if whole is not None:
-            return [whole, *self._completed(whole.paths[0])] if self._questions else (whole,)
+        rest = placed.paths[0]
+        size = len(rest)
+        if HASH_BYTES * blocks + size > PATH_BYTES_MAX:
+            raise ValueError("a prompt with its anchor is too long")
+        path = self.known.go_on(int.from_bytes(anchor, "little"), blocks, rest, _junction(placed))
+        if path is not None:
+            whole = msgspec.structs.replace(placed, paths=(path,))
+            return [whole, *self._completed(path)] if self._questions else (whole,)
         self.unknown += 1
         question = self._questions.get(anchor)
-        size = len(placed.paths[0])
         if (
             self._waiting >= WAITING_MAX
             or self._waiting_bytes + size > WAITING_BYTES_MAX
-            or (question is not None and question.anchor_blocks != op.anchor_blocks)
+            or (question is not None and question.anchor_blocks != blocks)
             or (question is None and not self._asked.has_room(now_us))
         ):
             self.unresolved += 1
             return (_without_prompt(placed),)
         if question is None:
-            question = self._questions[anchor] = _Question(anchor, op.anchor_blocks, now_us)
+            question = self._questions[anchor] = _Question(anchor, blocks, now_us)
             self._ask(question, placed.replica)
         question.waiting.append(placed)
         self._waiting += 1
         self._waiting_bytes += size
         return (msgspec.structs.replace(placed, paths=()),)
-
-    def _whole(self, anchor: bytes, blocks: int, placed: Placed) -> Placed | None:
-        """The placement with its whole prompt; None if the anchor is not known."""
-        rest = placed.paths[0]
-        if HASH_BYTES * blocks + len(rest) > PATH_BYTES_MAX:
-            raise ValueError("a prompt with its anchor is too long")
-        path = self.known.go_on(int.from_bytes(anchor, "little"), blocks, rest, _junction(placed))
-        return None if path is None else msgspec.structs.replace(placed, paths=(path,))
 
     def _completed(self, path: bytes) -> list[Op]:
         """What waited for a path, whole, and what waited for that in its turn."""

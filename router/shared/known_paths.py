@@ -214,7 +214,12 @@ class KnownPaths:
         """Let a known path go on to another one that begins with it, unless that is an anchor already."""
         (anchor,) = _last_hash(path, len(path) - HASH_BYTES)
         more = len(path) - len(known.path)
-        if not known.grows or anchor in self._anchors or more % HASH_BYTES or len(path) > self._path_bytes_max:
+        if (
+            not known.grows
+            or anchor in self._anchors
+            or more % HASH_BYTES
+            or len(path) > self._path_bytes_max
+        ):
             return False
         known.path = path
         self._bytes += more

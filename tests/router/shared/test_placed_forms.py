@@ -24,9 +24,10 @@ from policies import (
     encode_op,
     encode_ops,
 )
-from policies.state import placed_forms
-from policies.state.known_paths import KnownPaths
-from policies.state.placed_forms import (
+from radix import HASH_BYTES
+from router.shared import placed_forms
+from router.shared.known_paths import KnownPaths
+from router.shared.placed_forms import (
     AGAIN_US,
     ASKED_PER_S_MAX,
     LOOK_US,
@@ -38,7 +39,6 @@ from policies.state.placed_forms import (
     PlacedForms,
     decode_entry,
 )
-from radix import HASH_BYTES
 
 WORKERS = ("10.0.0.1:8000", "10.0.0.2:8000")
 START_US = 1_700_000_000_000_000
