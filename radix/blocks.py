@@ -18,7 +18,7 @@ wrong prediction, never another tenant's data.
 
 from array import array
 from collections.abc import Sequence
-from struct import iter_unpack
+from struct import Struct, iter_unpack
 
 from xxhash import xxh3_64_intdigest
 
@@ -30,6 +30,9 @@ BLOCK_BYTES = 1024
 
 HASH_BYTES = 8
 """Size of one block hash in a path."""
+
+unpack_hash = Struct("<Q").unpack_from
+"""``unpack_hash(path, at)[0]`` is the hash at ``at``, 0.1 µs; a slice and ``int.from_bytes`` take 0.2."""
 
 
 def root_hash(seed: int, *parts: bytes) -> int:

@@ -69,7 +69,8 @@ class Holdings:
     def admitted(self, path: bytes, at_us: int, tree_floor: Key) -> int:
         """Return how many blocks of a path a use at ``at_us`` counts for, after all removals."""
         blocks = len(path) // HASH_BYTES
-        if at_us > self.forgot_us and at_us > self.trimmed_us and at_us > max(self.floor, tree_floor)[0]:
+        newly = at_us > self.forgot_us and at_us > self.trimmed_us
+        if newly and at_us > self.floor[0] and at_us > tree_floor[0]:
             return blocks  # nothing was removed since
         if at_us < self.forgot_us:
             return 0

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix.bitmask import bits
-from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, words_of
+from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, unpack_hash, words_of
 from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import END_SALT, Holdings
 from radix.match import Match
@@ -48,6 +48,9 @@ from radix.windows import FULL_ATTENTION, AttentionProfile
 BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
 
+
+LATEST_US = 1 << 62
+"""Greatest log time."""
 
 WIDE_ENDS_MIN = 32
 """Workers with ends in a node from which on they are looked at as columns: 20 µs, one by one 0.6 µs each."""
@@ -187,8 +190,11 @@ class PrefixTree:
                 for none.
         """
         check_path(path)
-        self.see(at_us)
-        holdings = self.holdings_of(slot)
+        if self.newest_us < at_us <= LATEST_US:
+            self.newest_us = at_us
+        else:
+            self.see(at_us)
+        holdings = self.holdings[slot] if slot < len(self.holdings) else self.holdings_of(slot)
         admitted = holdings.admitted(path, at_us, self.floor)
         if not admitted:
             return
@@ -297,7 +303,7 @@ class PrefixTree:
 
     def see(self, at_us: int) -> None:
         """Keep the latest log time; raise ValueError if it is not within 0 to 2**62."""
-        if not 0 <= at_us <= 1 << 62:
+        if not 0 <= at_us <= LATEST_US:
             raise ValueError(f"{at_us} is not a log time in microseconds")
         if at_us > self.newest_us:
             self.newest_us = at_us
@@ -378,13 +384,20 @@ class PrefixTree:
         at, size = 0, len(path)
         used_us: int | None = at_us
         while at < size:
-            first_hash = int.from_bytes(path[at : at + HASH_BYTES], "little")
-            child = node.children.get(first_hash) if node.children else None
+            children, (first_hash,) = node.children, unpack_hash(path, at)
+            child = children.get(first_hash) if children else None
             if child is None:
                 run = path[at:]
-                if extend and node.holders == bit and not node.children and used[node] == at_us:
-                    return self._extend(node, run, slot, raised=used_us is not None and used_us < at_us)
-                return self._attach(node, first_hash, run, slot, at_us)
+                more = len(run) // HASH_BYTES
+                holdings.blocks += more
+                self.blocks += more
+                if not extend or children or node.holders != bit or used[node] != at_us:
+                    return self._attach(node, first_hash, run, slot, at_us)
+                node.run += run
+                if used_us is None or used_us == at_us:
+                    self._enqueue(node, slot, at_us)
+                # Else its place, later now, is above that of its entry in the queues, however long it is.
+                return node
             run = child.run
             used_us = used.get(child)
             if path.startswith(run, at):
@@ -409,31 +422,13 @@ class PrefixTree:
             self._enqueue(node, slot, at_us)
         return node
 
-    def _extend(self, node: Node, run: bytes, slot: int, *, raised: bool) -> Node:
-        """Let a leaf that only this worker holds grow; ``raised``: its last use was earlier until now.
-
-        A run that was used later has a higher place, however long it is: its entry in the queues is too low
-        already, as any may be.
-        """
-        blocks = len(run) // HASH_BYTES
-        self.holdings[slot].blocks += blocks
-        self.blocks += blocks
-        node.run += run
-        if not raised:
-            self._enqueue(node, slot, self.holdings[slot].used[node])
-        return node
-
     def _attach(self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int) -> Node:
         """Hang a run of one worker below a node."""
-        holdings = self.holdings[slot]
-        blocks = len(run) // HASH_BYTES
-        holdings.blocks += blocks
-        self.blocks += blocks
         child = Node(node, run, node.end, 1 << slot)
         if node.children is None:
             node.children = {}
         node.children[first_hash] = child
-        holdings.used[child] = at_us
+        self.holdings[slot].used[child] = at_us
         self.pairs += 1
         self.nodes += 1
         self._enqueue(child, slot, at_us)
