@@ -141,7 +141,7 @@ class _Speaker:
             Keys(self._plan.namespace),
             self._written,
             reasons,
-            PeerPresence(lambda: False),
+            PeerPresence(lambda: self._plan.replicas - 1),
             PlacedForms(name),
             PublisherRules(FLUSH_S, BUFFER_OPS_MAX, BUFFER_BYTES_MAX),
         )
@@ -191,6 +191,7 @@ async def listen(plan: CrowdPlan) -> None:
 async def _discard(plan: CrowdPlan) -> None:
     reader, writer = await asyncio.open_unix_connection(plan.url.removeprefix("unix://"), limit=READ_BYTES)
     position, log = b"0-0", Keys(plan.namespace).log
+    presence = PeerPresence(lambda: plan.replicas - 1)
     answers = hiredis.Reader()
     while True:
         command = ("XREAD", "COUNT", READ_ENTRIES_MAX, "BLOCK", BLOCK_MS, "STREAMS", log, position)
@@ -201,7 +202,7 @@ async def _discard(plan: CrowdPlan) -> None:
             entries = answer[0][1]
             position = entries[-1][0]
             if len(entries) < READ_ENTRIES_MAX:
-                await asyncio.sleep(READ_INTERVAL_S)
+                await asyncio.sleep(presence.pause_s(READ_INTERVAL_S))
 
 
 async def _until_input_ends(*loops: Coroutine[None, None, None]) -> None:

@@ -111,9 +111,9 @@ class Heartbeat:
         return tuple(sorted({self._replica, *self._siblings}))
 
     @property
-    def alone(self) -> bool:
-        """Whether no other replica is known to be alive."""
-        return not self._siblings
+    def siblings(self) -> int:
+        """Number of other replicas that are known to be alive."""
+        return len(self._siblings)
 
     @property
     def onward(self) -> bool:

@@ -148,7 +148,7 @@ class SharedState:
             digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
         )
         self._agreement = Agreement(replica, fold.digests)
-        presence = PeerPresence(lambda: self._heartbeat.alone)
+        presence = PeerPresence(lambda: self._heartbeat.siblings)
         self._publisher = self._make_publisher(presence)
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version

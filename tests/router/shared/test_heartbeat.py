@@ -50,8 +50,8 @@ async def test_replicas_see_each_other(link: RedisLink, namespace: str) -> None:
     await b.heartbeat.beat(link)
     assert a.heartbeat.replicas == ("a",)
     assert b.heartbeat.replicas == ("a", "b")
-    assert a.heartbeat.alone
-    assert not b.heartbeat.alone
+    assert a.heartbeat.siblings == 0
+    assert b.heartbeat.siblings == 1
     assert 0 < await link.call("PTTL", Keys(namespace).replica("a")) <= TTL_S * 1000
 
 

@@ -74,7 +74,7 @@ def replica(
         keys,
         NoListener(),
         DegradedReasons(NoListener()),
-        PeerPresence(lambda: True),
+        PeerPresence(lambda: 0),
         PlacedForms("me"),
         PublisherRules(0.0, 2, 1000),
     )

@@ -1,6 +1,6 @@
-"""Alone is who sees no heartbeat and has heard nobody for a while."""
+"""Alone is who sees no heartbeat and has heard nobody for a while; among many, all take their time."""
 
-from router.shared.peer_presence import HEARD_S, LEISURE_S, PeerPresence
+from router.shared.peer_presence import HEARD_S, LEISURE_S, REPLICA_S, PeerPresence
 
 
 class Clock:
@@ -12,12 +12,12 @@ class Clock:
 
 
 def test_who_is_alone_from_the_start_takes_its_time() -> None:
-    assert PeerPresence(lambda: True, Clock()).pause_s(0.003) == LEISURE_S
+    assert PeerPresence(lambda: 0, Clock()).pause_s(0.003) == LEISURE_S
 
 
 def test_a_heartbeat_ends_the_leisure_and_its_end_brings_it_back() -> None:
     beats: set[str] = set()
-    presence = PeerPresence(lambda: not beats, Clock())
+    presence = PeerPresence(lambda: len(beats), Clock())
     beats.add("sibling")
     assert presence.pause_s(0.003) == 0.003
     beats.clear()
@@ -26,7 +26,7 @@ def test_a_heartbeat_ends_the_leisure_and_its_end_brings_it_back() -> None:
 
 def test_an_entry_of_another_replica_ends_the_leisure_for_as_long_as_its_heartbeat_takes() -> None:
     clock = Clock()
-    presence = PeerPresence(lambda: True, clock)
+    presence = PeerPresence(lambda: 0, clock)
     presence.heard()
     clock.s += HEARD_S - 0.01
     assert presence.pause_s(0.003) == 0.003
@@ -35,4 +35,11 @@ def test_an_entry_of_another_replica_ends_the_leisure_for_as_long_as_its_heartbe
 
 
 def test_a_pause_that_is_longer_anyway_stays_as_configured() -> None:
-    assert PeerPresence(lambda: True, Clock()).pause_s(0.2) == 0.2
+    assert PeerPresence(lambda: 0, Clock()).pause_s(0.2) == 0.2
+
+
+def test_among_many_replicas_pauses_grow_so_that_all_together_write_no_more() -> None:
+    """Eight replicas pause as long as two, 51 for 20 ms, a thousand no longer than one alone."""
+    assert PeerPresence(lambda: 7, Clock()).pause_s(0.003) == 0.003
+    assert PeerPresence(lambda: 50, Clock()).pause_s(0.003) == 50 * REPLICA_S == 0.02
+    assert PeerPresence(lambda: 999, Clock()).pause_s(0.003) == LEISURE_S

@@ -31,7 +31,7 @@ def make(
         Keys(namespace),
         listener,
         DegradedReasons(listener),
-        PeerPresence(lambda: False),
+        PeerPresence(lambda: 1),
         PlacedForms("me", onward=lambda: onward),
         PublisherRules(0.001, ops_max, bytes_max),
     )

@@ -73,9 +73,9 @@ class Bench:
         self.degraded_reasons = DegradedReasons(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
         self.listener = NoListener()
-        self.alone = True
+        self.siblings = 0
         self.sent: list[bytes] = []
-        self.presence = PeerPresence(lambda: self.alone)
+        self.presence = PeerPresence(lambda: self.siblings)
         self.reader = Reader(
             ReaderRules(ME, "me", self.keys, 10.0, 0.05),
             CompletingFold(self.fold, PlacedForms("me"), LogClock(), self.sent.append),
