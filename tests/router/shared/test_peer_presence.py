@@ -1,6 +1,6 @@
 """Alone is who sees no heartbeat and has heard nobody for a while; among many, all take their time."""
 
-from router.shared.peer_presence import HEARD_S, LEISURE_S, REPLICA_S, PeerPresence
+from router.shared.peer_presence import HEARD_S, LEISURE_S, SIBLING_S, PeerPresence
 
 
 class Clock:
@@ -39,7 +39,7 @@ def test_a_pause_that_is_longer_anyway_stays_as_configured() -> None:
 
 
 def test_among_many_replicas_pauses_grow_so_that_all_together_write_no_more() -> None:
-    """Eight replicas pause as long as two, 51 for 20 ms, a thousand no longer than one alone."""
+    """Eight replicas pause as long as two, fifty for 42 ms, a thousand no longer than one alone."""
     assert PeerPresence(lambda: 7, Clock()).pause_s(0.003) == 0.003
-    assert PeerPresence(lambda: 50, Clock()).pause_s(0.003) == 50 * REPLICA_S == 0.02
+    assert PeerPresence(lambda: 49, Clock()).pause_s(0.003) == 42 * SIBLING_S
     assert PeerPresence(lambda: 999, Clock()).pause_s(0.003) == LEISURE_S
