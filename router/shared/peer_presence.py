@@ -14,10 +14,10 @@ most, or with its first entry, whichever comes first. Until then operations of b
 that does not know of the other, once per start. Should we be killed, Redis misses up to `LEISURE_S` more of
 what we did; but the requests of that time died with us, and no sibling had its share in them.
 
-Every entry is delivered to all replicas for 1 us each, and every read costs Valkey some 10 us. N replicas that
-flush and read as often as two of them would cost its one thread N^2. So from `FEW` siblings on the pauses grow
-with N: 50 replicas pause for 42 ms, and write 1,200 entries per second at most. An operation that comes after
-a quiet moment goes at once all the same.
+Every entry is delivered to all replicas for 1 us each, and every read costs Valkey some 10 us. N replicas
+that flush and read as often as two of them would cost its one thread N^2. So from `FEW` siblings on the
+pauses grow with N: 50 replicas pause for 42 ms, and write 1,200 entries per second at most. An operation
+that comes after a quiet moment goes at once all the same.
 """
 
 import time
