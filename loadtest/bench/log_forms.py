@@ -1,174 +1,216 @@
-"""Price of a placement in the shared log, told whole and told by its new part.
+"""CPU of one request in the shared log part by part, for placements told whole and by their new part.
 
-    python -m loadtest.bench.log_forms
+    python -m loadtest.bench.log_forms [--blocks 50 500] [--requests 20000]
 
-2,000 conversations on 20 workers take turns; each turn adds two blocks, and three operations (`Placed`,
-`FirstToken`, `Finished`) are one entry, as with many replicas. Per length of prompt and form:
+The conversations of `loadtest.bench.log_crowd`, one placement an entry, as many replicas write it. One
+process is publisher and reader, without Redis; `loadtest.bench.log_requests` has the price with it. Per
+length of prompts and form:
 
     bytes       of a placement in the log
-    publish     CPU of encoding a placement and of its way into an entry (`PlacedForms.outgoing`), µs
-    read        CPU of a replica that reads the log of a real Valkey into a real fold, all of it, µs a request
-    Valkey      CPU of Valkey for appending a request's entry, and for giving it to one reader, µs
+    publish     encoding a placement, and its way into an entry (`PlacedForms.outgoing`)
+    decode      of the entry
+    complete    the whole prompt by its anchor
+    fold        the fleet's state and its tree; workers' caches are full after a while, so inserts evict
+    entry       all else that the reader does for an entry
 
-The turns that are measured come behind one turn of each conversation, which both forms tell whole.
+Requests end after `UNDER_WAY` others, unmeasured. Times are CPU of the quickest twentieth of slices of
+`SLICE_REQUESTS`: others on the machine take caches away from the rest.
 """
 
 import argparse
 import asyncio
-import random
-import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from time import process_time_ns
 
-import uvloop
-
-from loadtest.bench.process_tree import cpu_s
-from policies import Finished, FirstToken, FleetState, Placed, WorkerPut, encode_op
-from radix import HASH_BYTES
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedState, SharingRules
-from router.shared.keys import Keys
-from router.shared.placed_forms import PlacedForms
+from loadtest.bench.log_crowd import WORKER_BLOCKS, Conversations
+from loadtest.bench.markdown import table
+from policies import Finished, FleetState, Op, Placed, WorkerPut, encode_op
+from radix import BLOCK_TOKENS
+from router.shared import Keys, LogClock, NoListener
+from router.shared.completing_fold import CompletingFold
+from router.shared.degraded_reasons import DegradedReasons
+from router.shared.peer_presence import PeerPresence
+from router.shared.placed_forms import PlacedForms, decode_entry
 from router.shared.publisher import array_header
+from router.shared.reader import Reader, ReaderRules
+from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink
+from router.shared.snapshot import SnapshotStore
 
-SESSIONS = 2_000
-WORKERS = 20
-NEW_BLOCKS = 2
-CALLS = 200
-NEVER_S = 1e9
+SLICE_REQUESTS = 100
+UNDER_WAY = 500
+QUICKEST = 0.05
+
+Entry = tuple[bytes, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Figures of one form; times in microseconds.
-
-    Attributes:
-        size_bytes: Of a placement.
-        publish_us: CPU at its publisher.
-        read_us: CPU at a reader.
-        valkey_us: CPU of Valkey, with one reader.
-    """
+    """Figures of one form: bytes of a placement, and CPU by part in microseconds."""
 
     size_bytes: float
     publish_us: float
-    read_us: float
-    valkey_us: float
+    decode_us: float
+    complete_us: float
+    fold_us: float
+    entry_us: float
+
+    @property
+    def read_us(self) -> float:
+        """CPU of a reader without its connection."""
+        return self.decode_us + self.complete_us + self.fold_us + self.entry_us
 
 
-class _Heard(NoListener):
-    """Counts what was applied, and says when it is all that was awaited."""
+class _Unheard:
+    """A fold that nothing is applied to."""
 
-    def __init__(self) -> None:
-        self.ops = self.awaited = 0
-        self.all = asyncio.Event()
-
-    def applied(self, ops: int, lag_s: float) -> None:
-        self.ops += ops
-        if self.ops >= self.awaited:
-            self.all.set()
-
-    async def heard(self, ops: int) -> None:
-        """Wait until so many operations were applied since the start."""
-        self.awaited = ops
-        self.all.clear()
-        if self.ops < ops:
-            await self.all.wait()
+    def apply(self, op: Op) -> None:
+        """Ignore."""
 
 
-def turns(blocks: int, turns_of_each: int, seed: int) -> Iterator[Placed]:
-    """Give placements of conversations that take turns, the first of which has so many blocks."""
-    chance = random.Random(seed)
-    workers = [f"10.0.0.{number}:8000" for number in range(WORKERS)]
-    paths = [chance.randbytes(HASH_BYTES * blocks) for _ in range(SESSIONS)]
-    for turn in range(turns_of_each):
-        for session in range(SESSIONS):
-            if turn:
-                paths[session] += chance.randbytes(HASH_BYTES * NEW_BLOCKS)
-            yield Placed(
-                f"gateway-7f9c4d-x2x-{turn * SESSIONS + session:x}",
-                time.time_ns() // 1000,
-                workers[session % WORKERS],
-                "gateway-7f9c4d-x2x",
-                500_000,
-                NEW_BLOCKS * 256,
-                256 * blocks,
-                (paths[session],),
-                ends=False,
-                safe_blocks=blocks if turn else 0,
+class _Reading:
+    """A reader without a connection; requests end when others have come.
+
+    Args:
+        fold: What it applies to.
+        workers: Names of the workers.
+    """
+
+    def __init__(self, fold: "FleetState | _Unheard", workers: Sequence[str]) -> None:
+        clock, reasons, keys = LogClock(), DegradedReasons(NoListener()), Keys("forms")
+        self._forms = CompletingFold(fold, PlacedForms("reader"), clock, lambda body: None)  # type: ignore[arg-type]
+        self._reader = Reader(
+            ReaderRules(b"reader/1", "reader", keys, 10.0, 1.0),
+            self._forms,
+            clock,
+            SnapshotStore(b"reader/1", keys, NoListener(), 10.0, 1),
+            NoListener(),
+            lambda left: None,
+            redis_latency=RedisLatency(reasons),
+            presence=PeerPresence(lambda: 1),
+        )
+        self._fold = fold
+        self._ends: list[Finished] = []
+        for name in workers:
+            fold.apply(
+                WorkerPut(name, 1, "static", f"http://{name}", capacity_tokens=WORKER_BLOCKS * BLOCK_TOKENS)
             )
 
+    async def read(self, entries: Sequence[Entry]) -> None:
+        """Read as a reply of Redis has them."""
+        await self._reader._apply_entries(list(entries), RedisLink("unix:///none", 1.0))
 
-async def price(url: str, pid: int, blocks: int, requests: int, *, onward: bool) -> Price:
-    """Write a log in one form, and read it."""
-    namespace = f"forms-{blocks}-{onward}"
-    forms = PlacedForms("writer", onward=lambda: onward)
-    append = ("XADD", Keys(namespace).log, "*", "v", 1, "r", b"writer/1", "o")
-    workers = [WorkerPut(f"10.0.0.{n}:8000", 1, "static", f"http://10.0.0.{n}:8000") for n in range(WORKERS)]
-    entries = [array_header(WORKERS) + b"".join(map(encode_op, workers))]
-    size_bytes = spent_ns = 0
-    for number, placed in enumerate(turns(blocks, 1 + -(-requests // SESSIONS), 1)):
-        began_ns = time.process_time_ns()
-        body = forms.outgoing(encode_op(placed))
-        if number >= SESSIONS:
-            spent_ns += time.process_time_ns() - began_ns
-            size_bytes += len(body)
-        first_token = encode_op(FirstToken(placed.request_id, placed.at_us + 10))
-        finished = encode_op(Finished(placed.request_id, placed.at_us + 20))
-        entries.append(array_header(3) + body + first_token + finished)
-        if number == SESSIONS + requests - 1:
-            break
-    assert forms.onward == onward * requests
-    link, measured = RedisLink(url, 30.0), 1 + SESSIONS
-    await _append(link, append, entries[:measured])
-    valkey_s = -cpu_s([pid])
-    await _append(link, append, entries[measured:])
-    valkey_s += cpu_s([pid])
-    await link.aclose()
-    fleet, heard = FleetState(), _Heard()
-    rules = SharingRules(namespace=namespace, snapshot_interval_s=NEVER_S)
-    shared = SharedState(rules, url, "reader", fleet, LogClock(), heard)
-    reading = asyncio.create_task(shared.run())
-    await heard.heard(WORKERS + 3 * SESSIONS)
-    ops, valkey_began_s, began_s = heard.ops, cpu_s([pid]), time.process_time()
-    await heard.heard(WORKERS + 3 * (SESSIONS + requests))
-    read, read_s = (heard.ops - ops) / 3, time.process_time() - began_s
-    valkey_s += cpu_s([pid]) - valkey_began_s
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    def complete(self, entries: Sequence[Entry]) -> None:
+        """Decode and complete, and apply."""
+        for _, fields in entries:
+            for op in decode_entry(fields[5]).ops:
+                self._forms.apply(op, 1)
+
+    def end(self, ended: Sequence[Placed]) -> None:
+        """End the oldest requests."""
+        self._ends += [Finished(placed.request_id, placed.at_us + 1) for placed in ended]
+        while len(self._ends) > UNDER_WAY:
+            self._fold.apply(self._ends.pop(0))
+
+
+async def price(blocks: int, requests: int, *, onward: bool) -> Price:
+    """Write a log in one form, and read it in parts."""
+    conversations = Conversations(blocks)
+    placements = [conversations.placed(number, "writer", 1_000_000 + number) for number in range(requests)]
+    forms, bodies = PlacedForms("writer", onward=lambda: onward), list[bytes]()
+
+    async def publish(part: slice) -> None:
+        bodies.extend([forms.outgoing(encode_op(placed)) for placed in placements[part]])
+
+    async def decode(part: slice) -> None:
+        for _, fields in entries[part]:
+            decode_entry(fields[5])
+
+    async def complete(part: slice) -> None:
+        completing.complete(entries[part])
+
+    async def fold(part: slice) -> None:
+        folding.complete(entries[part])
+
+    async def read(part: slice) -> None:
+        await reading.read(entries[part])
+
+    publish_us = await quickest_us(publish, requests)
+    entries = [
+        (b"%d-0" % number, [b"v", b"1", b"r", b"writer/1", b"o", array_header(1) + body])
+        for number, body in enumerate(bodies, 1)
+    ]
+    completing = _Reading(_Unheard(), conversations.workers)
+    folding = _Reading(FleetState(), conversations.workers)
+    reading = _Reading(FleetState(), conversations.workers)
+    decode_us = await quickest_us(decode, requests)
+    complete_us = await quickest_us(complete, requests)
+    fold_us = await quickest_us(fold, requests, lambda part: folding.end(placements[part]))
+    read_us = await quickest_us(read, requests, lambda part: reading.end(placements[part]))
+    measured = bodies[requests // 2 :]
     return Price(
-        size_bytes / requests, spent_ns / requests / 1e3, read_s / read * 1e6, valkey_s / requests * 1e6
+        sum(map(len, measured)) / len(measured),
+        publish_us,
+        decode_us,
+        complete_us - decode_us,
+        fold_us - complete_us,
+        read_us - fold_us,
     )
 
 
-async def _append(link: RedisLink, append: tuple[str | int | bytes, ...], entries: list[bytes]) -> None:
-    for begin in range(0, len(entries), CALLS):
-        await link.calls(*((*append, entry) for entry in entries[begin : begin + CALLS]))
+async def quickest_us(
+    call: Callable[[slice], Awaitable[None]],
+    requests: int,
+    after: Callable[[slice], None] = lambda part: None,
+) -> float:
+    """CPU of a request in the quickest slices of the second half, microseconds; ``after`` is not measured."""
+    spent_ns: list[int] = []
+    for first in range(0, requests, SLICE_REQUESTS):
+        part = slice(first, first + SLICE_REQUESTS)
+        began_ns = process_time_ns()
+        await call(part)
+        spent_ns.append(process_time_ns() - began_ns)
+        after(part)
+    later = sorted(spent_ns[len(spent_ns) // 2 :])
+    return later[int(QUICKEST * len(later))] / SLICE_REQUESTS / 1e3
 
 
-async def run(lengths: list[int], requests: int) -> None:
+HEADS = [
+    "blocks",
+    "form",
+    "bytes",
+    "publish, µs",
+    "decode",
+    "complete",
+    "fold",
+    "entry",
+    "read, µs a request",
+]
+
+
+async def run(lengths: Sequence[int], requests: int) -> None:
     """Print the table."""
-    print("| blocks | form | bytes | publish, µs | read, µs | Valkey, µs |\n|--:|---|--:|--:|--:|--:|")
-    async with EmbeddedValkey() as server:
-        for blocks in lengths:
-            for onward in (False, True):
-                found = await price(server.url, server.pid, blocks, requests, onward=onward)
-                form = "new part" if onward else "whole"
-                print(
-                    f"| {blocks} | {form} | {found.size_bytes:.0f} | {found.publish_us:.1f} | "
-                    f"{found.read_us:.0f} | {found.valkey_us:.0f} |",
-                    flush=True,
-                )
+    rows: list[list[str]] = []
+    for blocks in lengths:
+        for onward in (False, True):
+            found = await price(blocks, requests, onward=onward)
+            parts = (found.publish_us, found.decode_us, found.complete_us, found.fold_us, found.entry_us)
+            form = "new part" if onward else "whole"
+            figures = [f"{us:.1f}" for us in (*parts, found.read_us)]
+            rows.append([str(blocks), form, f"{found.size_bytes:.0f}", *figures])
+    print(table(HEADS, rows, left=2))
 
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Price of a placement in the shared log, in both forms.")
-    parser.add_argument(
-        "--blocks", type=int, nargs="+", default=[50, 500], help="lengths of prompts, in blocks"
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.bench.log_forms", description="CPU of a placement in the shared log."
     )
-    parser.add_argument("--requests", type=int, default=10_000, help="placements that are measured")
-    arguments = parser.parse_args()
-    uvloop.run(run(arguments.blocks, arguments.requests))
+    parser.add_argument("--blocks", type=int, nargs="+", default=[50, 500], help="[default 50 500]")
+    parser.add_argument("--requests", type=int, default=20_000, help="[default 20000]")
+    options = parser.parse_args()
+    asyncio.run(run(options.blocks, options.requests))
 
 
 if __name__ == "__main__":
