@@ -77,25 +77,6 @@ class ReaderRules:
     block_s: float
 
 
-@dataclass(slots=True)
-class _Slice:
-    """A part of a reply that is applied without a pause.
-
-    Attributes:
-        ends_s: Monotonic seconds at which it ends.
-        now_us: Log time at which it began.
-        entries: Entries of others in it.
-        ops: Their operations that were applied.
-        newest_us: Time of the newest of these entries, by Redis' clock.
-    """
-
-    ends_s: float
-    now_us: int
-    entries: int = 0
-    ops: int = 0
-    newest_us: int = 0
-
-
 class Reader:
     """Reads the log of a namespace into a fold.
 
@@ -246,55 +227,68 @@ class Reader:
             await asyncio.sleep(self._presence.pause_s(READ_INTERVAL_S))
 
     async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:
-        """Apply a reply of the log, in slices of `SLICE_S`; what is told of each slice is told once."""
-        slice_ = self._slice()
-        for entry_id, flat in entries:
-            position = parse_id(entry_id)
+        """Apply a reply of the log, in slices of `SLICE_S`."""
+        first = 0
+        while True:
+            first, mark = self._apply_slice(entries, first)
+            if mark is not None:
+                await self._reload(bulk, mark, missed=False)
+                self.position = max(self.position, mark)
+                self.marks += 1
+                self.marked = mark
+            if first == len(entries):
+                break
+            await asyncio.sleep(0)
+        self._note_ready()
+
+    def _apply_slice(
+        self, entries: list[tuple[bytes, list[bytes]]], first: int
+    ) -> tuple[int, StreamId | None]:
+        """Apply entries until `SLICE_S` is over, or a mark comes that asks to merge the snapshot.
+
+        Returns:
+            Number of the next entry, and the mark's id.
+        """
+        ends_s, now_us = time.monotonic() + SLICE_S, self._clock.now_us()
+        until_us = self._until_us(parse_id(entries[-1][0]))
+        heard, applied, mark = False, 0, None
+        for number in range(first, len(entries)):
+            entry_id, flat = entries[number]
             items = iter(flat)
             fields = dict(zip(items, items, strict=True))
             if fields.get(b"r") != self._writer:
+                heard = True
                 if b"s" in fields:
-                    await self._reload(bulk, position, missed=False)
-                    self.marks += 1
-                    self.marked = position
-                else:
-                    self._apply(position, fields, slice_)
-            if position > self.position:
-                self.position = position
-            self.entries += 1
-            if time.monotonic() > slice_.ends_s:
-                self._note_slice(slice_)
-                await asyncio.sleep(0)
-                slice_ = self._slice()
-        self._note_slice(slice_)
-        self._note_ready()
+                    mark = parse_id(entry_id)
+                    break
+                applied += self._apply(fields, now_us, until_us)
+            if time.monotonic() > ends_s:
+                break
+        position = parse_id(entry_id)
+        if mark is None:
+            self.position = max(self.position, position)
+        self.entries += number + 1 - first
+        if heard:
+            self._presence.heard()
+            self._fold.look()
+            self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
+            self._listener.applied(applied, self.lag_s)
+        return number + 1, mark
 
-    def _slice(self) -> _Slice:
-        return _Slice(time.monotonic() + SLICE_S, self._clock.now_us())
+    def _apply(self, fields: dict[bytes, bytes], now_us: int, until_us: int) -> int:
+        """Apply one entry of another replica; return how many operations. What cannot be applied is counted.
 
-    def _note_slice(self, slice_: _Slice) -> None:
-        """Tell of the entries of others in a slice, if there were any."""
-        if not slice_.entries:
-            return
-        self._presence.heard()
-        self._fold.look()
-        self.lag_s = max(0.0, (self._clock.now_us() - slice_.newest_us) / 1e6)
-        self._listener.applied(slice_.ops, self.lag_s)
-
-    def _apply(self, position: StreamId, fields: dict[bytes, bytes], slice_: _Slice) -> None:
-        """Apply one entry of another replica. What cannot be applied is counted."""
-        slice_.entries += 1
-        slice_.newest_us = position[0] * 1000
+        Args:
+            fields: Of the entry.
+            now_us: Log time.
+            until_us: Last log time that an operation may have.
+        """
         if fields.get(b"v") != VERSION:
             self._skip(1, "unknown_version")
-            return
+            return 0
         ops, unknown, invalid = decode_entry(fields.get(b"o", b""))
-        if unknown or invalid:
-            self._skip(unknown, "unknown_op")
-            self._skip(invalid, "invalid")
         failed = future = 0
-        now_us, apply = slice_.now_us, self._fold.apply
-        until_us = max(now_us, slice_.newest_us) + FUTURE_US
+        apply = self._fold.apply
         for op in ops:
             if said_us(op) > until_us:
                 future += 1
@@ -306,10 +300,12 @@ class Reader:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
                 failed += 1
                 self._explain(op, error)
-        slice_.ops += len(ops) - failed - future
-        if failed or future:
+        if unknown or invalid or failed or future:
+            self._skip(unknown, "unknown_op")
+            self._skip(invalid, "invalid")
             self._skip(failed, "failed")
             self._skip(future, "future")
+        return len(ops) - failed - future
 
     def _until_us(self, position: StreamId) -> int:
         """Return the last log time that an operation at a place of the log may have.
