@@ -44,6 +44,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     Attributes:
         at_s: Monotonic seconds.
         loop_s: CPU of the event loop's thread, without housekeeping and reports.
+        applied_requests: Placements of others that were applied with a prompt.
         gaps: Parts of the log that were gone before they were read.
         late_s: Largest delay behind its calendar since the last report.
         offset_us: Log time less monotonic time: equal in all processes of one host if clocks agree.
@@ -56,6 +57,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     loop_s: float
     published_ops: int
     applied_ops: int
+    applied_requests: int
     gaps: int
     lost_ops: int
     late_s: float
@@ -81,7 +83,7 @@ class _WatchedFleet(FleetState):
         super().__init__()
         self._clock = clock
         self.own = False
-        self.applied_ops = 0
+        self.applied_ops = self.applied_requests = 0
         self.lags: Counter[int] = Counter()
 
     def apply(self, op: Op) -> None:
@@ -89,6 +91,8 @@ class _WatchedFleet(FleetState):
         if self.own:
             return
         self.applied_ops += 1
+        if type(op) is Placed and op.paths:
+            self.applied_requests += 1
         if isinstance(op, Placed | FirstToken | Finished):
             self.lags[(self._clock.now_us() - op.at_us) // LAG_BIN_US] += 1
 
@@ -166,6 +170,7 @@ class _Replica:
             loop_s=time.thread_time() - self._aside_s,
             published_ops=self._published_ops,
             applied_ops=fleet.applied_ops,
+            applied_requests=fleet.applied_requests,
             gaps=self._gaps.count,
             lost_ops=status.dropped_ops + sum(status.skipped_ops.values()),
             late_s=late_s,

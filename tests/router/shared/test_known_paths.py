@@ -117,6 +117,19 @@ def test_old_ends_of_a_long_conversation_are_no_anchors_and_cost_nothing() -> No
     assert known.size_bytes == len(path(text)) + PATH_BYTES
 
 
+def test_the_path_told_longest_ago_is_forgotten_first_and_one_told_again_stays() -> None:
+    """Room for four paths of sixteen blocks; the generations change with each second one."""
+    prompts = [path(bytes((number,)) * BLOCK * 16) for number in range(5)]
+    known = KnownPaths(4 * (len(prompts[0]) + PATH_BYTES), blocks_min=MIN)
+    for prompt in prompts[:4]:
+        known.tell(prompt)
+    known.tell(prompts[0])
+    known.tell(prompts[4])
+    assert [known.path_to(anchor(prompt, 16), 16) is not None for prompt in prompts] == [
+        *(True, False, True, True, True)
+    ]
+
+
 Turn = tuple[int, int, int, bool, bool, int]
 turns = st.lists(
     st.tuples(

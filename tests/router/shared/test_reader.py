@@ -62,6 +62,14 @@ async def nothing() -> None:
     """No operations of its own wait to be sent."""
 
 
+class Heard(NoListener):
+    def __init__(self) -> None:
+        self.applied_ops: list[int] = []
+
+    def applied(self, ops: int, lag_s: float) -> None:
+        self.applied_ops.append(ops)
+
+
 class Bench:
     """A reader on a real log."""
 
@@ -72,7 +80,7 @@ class Bench:
         self.lefts: list[Left] = []
         self.degraded_reasons = DegradedReasons(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
-        self.listener = NoListener()
+        self.listener = Heard()
         self.siblings = 0
         self.sent: list[bytes] = []
         self.presence = PeerPresence(lambda: self.siblings)
@@ -127,6 +135,20 @@ async def test_own_entries_are_skipped_and_a_left_is_passed_on(bench: Bench) -> 
     await bench.read_until(bench.reader.ready.is_set)
     assert bench.fold.ops == [Finished("theirs", 2), Left("gone", 3)]
     assert bench.lefts == [Left("gone", 3)]
+
+
+async def test_the_listener_is_told_of_all_entries_of_a_reply_at_once(bench: Bench) -> None:
+    """Three entries of two operations, one of them from a future that no replica knows; none of our own."""
+    await bench.append(OTHER, Finished("a", 1), Finished("b", 2))
+    await bench.append(ME, Finished("mine", 3))
+    await bench.append(OTHER, Finished("c", 4), Finished("late", 1 << 52))
+    await bench.append(OTHER, Finished("d", 5), Finished("e", 6))
+    await bench.locate()
+    await bench.read_until(bench.reader.ready.is_set)
+    assert [op.request_id for op in bench.fold.ops if isinstance(op, Finished)] == ["a", "b", "c", "d", "e"]
+    assert bench.listener.applied_ops == [5]
+    assert bench.reader.entries == 4
+    assert bench.reader.skipped_ops == {"future": 1}
 
 
 async def test_who_reads_an_entry_of_another_replica_is_not_alone(bench: Bench) -> None:
