@@ -1,8 +1,8 @@
 """CPU of one request in the shared log part by part, for placements told whole and by their new part.
 
-    python -m loadtest.bench.log_forms [--blocks 50 500] [--requests 20000]
+    python -m loadtest.bench.log_forms [--blocks 50 500] [--an-entry 1 10]
 
-The conversations of `loadtest.bench.log_crowd`, one placement an entry, as many replicas write it. One
+The conversations of `loadtest.bench.log_crowd`, one placement an entry or several. One
 process is publisher and reader, without Redis; `loadtest.bench.log_requests` has the price with it. Per
 length of prompts and form:
 
@@ -19,6 +19,7 @@ Requests end after `UNDER_WAY` others, unmeasured. Times are CPU of the quickest
 
 import argparse
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import process_time_ns
@@ -38,6 +39,7 @@ from router.shared.redis_latency import RedisLatency
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
 
+REQUESTS = 20_000
 SLICE_REQUESTS = 100
 UNDER_WAY = 500
 QUICKEST = 0.05
@@ -114,7 +116,7 @@ class _Reading:
             self._fold.apply(self._ends.pop(0))
 
 
-async def price(blocks: int, requests: int, *, onward: bool) -> Price:
+async def price(blocks: int, an_entry: int, requests: int, *, onward: bool) -> Price:
     """Write a log in one form, and read it in parts."""
     conversations = Conversations(blocks)
     placements = [conversations.placed(number, "writer", 1_000_000 + number) for number in range(requests)]
@@ -124,23 +126,31 @@ async def price(blocks: int, requests: int, *, onward: bool) -> Price:
         bodies.extend([forms.outgoing(encode_op(placed)) for placed in placements[part]])
 
     async def decode(part: slice) -> None:
-        for _, fields in entries[part]:
+        for _, fields in entries_of(part):
             decode_entry(fields[5])
 
     async def complete(part: slice) -> None:
-        completing.complete(entries[part])
+        completing.complete(entries_of(part))
 
     async def fold(part: slice) -> None:
-        folding.complete(entries[part])
+        folding.complete(entries_of(part))
 
     async def read(part: slice) -> None:
-        await reading.read(entries[part])
+        await reading.read(entries_of(part))
 
     publish_us = await quickest_us(publish, requests)
     entries = [
-        (b"%d-0" % number, [b"v", b"1", b"r", b"writer/1", b"o", array_header(1) + body])
-        for number, body in enumerate(bodies, 1)
+        (
+            b"%d-0" % (first + 1),
+            [b"v", b"1", b"r", b"writer/1", b"o", array_header(len(some)) + b"".join(some)],
+        )
+        for first in range(0, requests, an_entry)
+        if (some := bodies[first : first + an_entry])
     ]
+
+    def entries_of(part: slice) -> list[Entry]:
+        return entries[part.start // an_entry : part.stop // an_entry]
+
     completing = _Reading(_Unheard(), conversations.workers)
     folding = _Reading(FleetState(), conversations.workers)
     reading = _Reading(FleetState(), conversations.workers)
@@ -179,6 +189,7 @@ async def quickest_us(
 HEADS = [
     "blocks",
     "form",
+    "placements an entry",
     "bytes",
     "publish, µs",
     "decode",
@@ -189,16 +200,16 @@ HEADS = [
 ]
 
 
-async def run(lengths: Sequence[int], requests: int) -> None:
+async def run(lengths: Sequence[int], sizes: Sequence[int]) -> None:
     """Print the table."""
     rows: list[list[str]] = []
-    for blocks in lengths:
+    for blocks, an_entry in itertools.product(lengths, sizes):
         for onward in (False, True):
-            found = await price(blocks, requests, onward=onward)
+            found = await price(blocks, an_entry, REQUESTS, onward=onward)
             parts = (found.publish_us, found.decode_us, found.complete_us, found.fold_us, found.entry_us)
             form = "new part" if onward else "whole"
             figures = [f"{us:.1f}" for us in (*parts, found.read_us)]
-            rows.append([str(blocks), form, f"{found.size_bytes:.0f}", *figures])
+            rows.append([str(blocks), form, str(an_entry), f"{found.size_bytes:.0f}", *figures])
     print(table(HEADS, rows, left=2))
 
 
@@ -208,9 +219,11 @@ def main() -> None:
         prog="python -m loadtest.bench.log_forms", description="CPU of a placement in the shared log."
     )
     parser.add_argument("--blocks", type=int, nargs="+", default=[50, 500], help="[default 50 500]")
-    parser.add_argument("--requests", type=int, default=20_000, help="[default 20000]")
+    parser.add_argument(
+        "--an-entry", type=int, nargs="+", default=[1, 10], help="placements, divisors of 100 [default 1 10]"
+    )
     options = parser.parse_args()
-    asyncio.run(run(options.blocks, options.requests))
+    asyncio.run(run(options.blocks, options.an_entry))
 
 
 if __name__ == "__main__":
