@@ -68,17 +68,18 @@ class EvictionQueue:
 
     def lowest(self) -> "tuple[Key, int, Node] | None":
         """Place, slot and node of the pair whose last block goes first; None if there is none."""
-        heap = self._heap
+        heap, used_of = self._heap, self._used_of
         while heap:
-            key, _, slot, node = heap[0]
-            used_us = self._used_of(node, slot)
+            entry = heap[0]
+            key, _, slot, node = entry
+            used_us = used_of(node, slot)
             if used_us is None:
                 heappop(heap)
                 continue
             now = node.key(used_us)
             if now != key:
                 heapreplace(heap, (now, id(node), slot, node))
-            elif heap[0] in heap[1:3]:
+            elif entry in heap[1:3]:
                 heappop(heap)
             else:
                 return key, slot, node

@@ -94,10 +94,6 @@ class Holdings:
         """True if a report at ``at_us`` of the boundary behind a block still counts."""
         return at_us >= self.trimmed_us or at_us >= self.trimmed.get(block_hash ^ END_SALT, 0)
 
-    def raise_floor(self, floor: Key) -> None:
-        """Note an eviction, here or, as a snapshot reports, elsewhere."""
-        self.floor = max(self.floor, floor)
-
     def remember_trim(self, block_hash: int, before_us: int, newest_us: int) -> None:
         """Leave a tombstone, and remove two of the oldest if they are beyond the horizon.
 

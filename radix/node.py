@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from radix.blocks import HASH_BYTES
+from radix.blocks import HASH_BYTES, unpack_hash
 from radix.eviction import Key
 
 DEPTH_BITS = 32
@@ -121,7 +121,8 @@ class Node(msgspec.Struct, eq=False, gc=False):
     def key(self, used_us: int) -> Key:
         """Place of the last block in the order of eviction."""
         run = self.run
-        return used_us, -self.start - len(run) // HASH_BYTES, int.from_bytes(run[-HASH_BYTES:], "little")
+        size = len(run)
+        return used_us, -self.start - size // HASH_BYTES, unpack_hash(run, size - HASH_BYTES)[0]
 
     def children_of(self, bit: int) -> "list[Node]":
         """Children that one worker, given as its bit, holds."""

@@ -332,8 +332,9 @@ class PrefixTree:
     def raise_floor(self, slot: int, floor: Key) -> None:
         """Note an eviction from a worker, here or, as a snapshot reports, elsewhere."""
         holdings = self.holdings[slot]
-        holdings.raise_floor(floor)
-        self._ends_from_at[slot] = holdings.ends_from_us
+        if floor > holdings.floor:
+            holdings.floor = floor
+            self._ends_from_at[slot] = holdings.ends_from_us
 
     def _used_us(self, node: Node, slot: int) -> int | None:
         return self.holdings[slot].used.get(node)
@@ -502,10 +503,12 @@ class PrefixTree:
 
     def _cut(self, node: Node, slot: int, size: int) -> None:
         holdings = self.holdings[slot]
-        remaining = node.size - size
+        run = node.run
+        remaining = len(run) // HASH_BYTES - size
         if remaining and node.holders == 1 << slot and not node.children:
-            node.run = node.run[: remaining * HASH_BYTES]
-            node.drop_ends(slot, below=node.end)
+            node.run = run[: remaining * HASH_BYTES]
+            if node.ends is not None:
+                node.drop_ends(slot, below=node.end)
             holdings.blocks -= size
             self.blocks -= size
             return
