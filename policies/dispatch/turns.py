@@ -182,7 +182,7 @@ class Turns:
             step_tokens / tokens_per_block,
             candidates.now_us,
         )
-        model = self._fleet.service_model(self._fleet.at_slot(slot).worker_class)
+        model = self._fleet.model_at(slot)
         return waits_for_leader(
             blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
         )
