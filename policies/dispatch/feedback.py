@@ -117,7 +117,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         chosen: What was predicted.
         placed_us: Log time of the placement.
         guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
-            may not have been computed yet, so their absence proves nothing. 0 if none were predicted.
+            may not have been computed yet, so their absence proves nothing. The placement's own if none was.
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
         windowed: Whether the model has sliding windows or linear states.
@@ -338,7 +338,8 @@ class Feedback:
             cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
             # The class learns what its other workers would have taken.
             class_s = ttft_s / self._fleet.columns.slowdown(worker.slot)
-            self._learn_slowdown(worker, usage.prompt_tokens, cached, ttft_s, now_us)
+            if attempt.guard_us >= attempt.placed_us:  # nor was a late one under way
+                self._learn_slowdown(worker, usage.prompt_tokens, cached, ttft_s, now_us)
             self._learn_service(worker.worker_class, usage.prompt_tokens, cached, class_s, now_us)
         else:
             self._learn_early(worker.worker_class, predicted_s, ttft_s, now_us)

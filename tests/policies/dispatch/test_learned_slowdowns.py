@@ -33,6 +33,7 @@ class Fleet:
         self.slow = slow
         self.said: Counter[type[Op]] = Counter()
         self.now_us = 1000 * S
+        self.late_us = 0
         self.random = random.Random(1)
         for number in range(4):
             self.fleet.apply(WorkerPut(f"w{number}", 1, "static", f"http://w{number}"))
@@ -51,7 +52,7 @@ class Fleet:
             worker, tokens = self.random.randrange(4), self.random.choice([500, 4_000, 20_000])
             took_s = TRUE.service_s(tokens, 0) * (self.slow if worker == 3 else 1.0)
             chosen = Chosen(worker, 0, 0, tokens, 0.3, 0.3, "cold")
-            attempt = Attempt("a1", f"w{worker}", chosen, self.now_us, 0, 256.0, 0.0)
+            attempt = Attempt("a1", f"w{worker}", chosen, self.now_us, self.now_us - self.late_us, 256.0, 0.0)
             took_s *= self.random.uniform(0.9, 1.1)
             request = msgspec.structs.replace(REQUEST, prompt_bytes=4 * tokens)
             feedback.answered(request, attempt, Usage(tokens, None, 1), took_s, self.now_us)
@@ -97,3 +98,11 @@ def test_a_worker_that_is_well_again_is_priced_as_its_class() -> None:
     fleet.answers(feedback, 4_000)
     assert fleet.slowdowns == [1.0] * 4
     assert fleet.price_s(3) == pytest.approx(TRUE.service_s(4_000, 0), rel=0.05)
+
+
+def test_a_prefill_behind_a_late_one_says_nothing_of_the_worker() -> None:
+    """That one was predicted to be done, so the backlog is 0; a slow worker would seem slower than it is."""
+    fleet = Fleet()
+    fleet.late_us = 1
+    fleet.answers(fleet.replica("a"), 1_000)
+    assert not fleet.said[SlowdownLearned]
