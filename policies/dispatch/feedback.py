@@ -15,8 +15,7 @@ from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit
-from policies.estimates.slowdowns import INTERVAL_US as SLOWDOWN_INTERVAL_US
-from policies.estimates.slowdowns import RENEWED_US, Slowdowns
+from policies.estimates.slowdowns import RENEWED_US, SAID_US, Slowdowns
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
@@ -566,13 +565,13 @@ class Feedback:
         if seen is None:
             if len(self._slowdowns) >= MODELS_MAX:
                 self._slowdowns.clear()
-            seen = self._slowdowns[worker_class] = Slowdowns(REPORTING_MAX)
+            seen = self._slowdowns[worker_class] = Slowdowns()
         prefill = max(prompt_tokens - cached_tokens, 1), cached_tokens, ttft_s
         model, since_us = fleet.service_model(worker_class), fleet.forgot_us(worker.slot)
         seen.observe(worker_id, prefill, model, now_us, since_us)
         told = fleet.registers.newest(SlowdownLearned, worker_id)
-        age_us = SLOWDOWN_INTERVAL_US if told is None else now_us - told.at_us
-        if 0 <= age_us < SLOWDOWN_INTERVAL_US:
+        age_us = SAID_US if told is None else now_us - told.at_us
+        if 0 <= age_us < SAID_US:
             return
         known = fleet.columns.slowdown(worker.slot)
         slowdown = seen.word(worker_id, known, now_us, renews=age_us >= RENEWED_US)

@@ -13,23 +13,24 @@ a class with one worker has no slowdown. Predictions are those of one fixed mode
 observed before and after the class learned would not compare. When the class has moved away from it
 (`REFERENCE_MAX`), all begins anew.
 
-A replica learns from its own observations and says a slowdown only if the one in force contradicts them, so
-replicas that see the same worker do not take turns (decision 0063).
+A replica says a slowdown only if the one in force contradicts its own observations, so replicas that see the
+same worker do not take turns (decision 0063).
 """
 
 from math import exp, log, sqrt
 from statistics import median
 
 from policies.estimates.costs import ServiceModel
+from radix import WORKERS_MAX
 
 SLOWDOWN_MAX = 4.0
 """Bound of a slowdown, and 1/4 of its inverse: a worker further off is another class, or broken."""
 
 PREFILLS_MIN = 32
-"""Prefills of a worker before anything is said of it."""
+"""Prefills of a worker before anything new is said of it."""
 
 PEER_MIN = 8
-"""Prefills of a worker before it counts in the median."""
+"""Prefills of a worker before it counts in the median, and before what is known is said again."""
 
 MEMORY = 128
 """Prefills that the mean of a worker remembers: at 1 a second it follows a change within two minutes."""
@@ -56,7 +57,7 @@ REFERENCE_MAX = log(1.5)
 MEDIAN_AGE_US = 1_000_000
 """Age at which the median of the workers is found anew."""
 
-INTERVAL_US = 10_000_000
+SAID_US = 10_000_000
 """Shortest time between two words on one worker, of all replicas."""
 
 RENEWED_US, KEPT_US = 300_000_000, 900_000_000
@@ -83,19 +84,13 @@ class _Prefills:
         self.spread += (step * step - self.spread) / self.weight
 
     def weight_at(self, now_us: int) -> float:
-        """Prefills that the mean stands for at a log time."""
         return min(self.weight, MEMORY - 1.0) * exp(-max(now_us - self.at_us, 0) / MEMORY_US)
 
 
 class Slowdowns:
-    """What one replica has observed of the workers of one class.
+    """What one replica has observed of the workers of one class."""
 
-    Args:
-        workers_max: Most workers that are remembered.
-    """
-
-    def __init__(self, workers_max: int) -> None:
-        self._workers_max = workers_max
+    def __init__(self) -> None:
         self._reference: ServiceModel | None = None
         self._workers: dict[str, _Prefills] = {}
         self._median = 0.0
@@ -107,16 +102,11 @@ class Slowdowns:
         prefill: tuple[float, float, float],
         model: ServiceModel,
         now_us: int,
-        since_us: int = 0,
+        since_us: int,
     ) -> None:
-        """Learn from one prefill that waited for nothing.
+        """Learn from one prefill that waited for nothing: uncached tokens, cached tokens, seconds.
 
-        Args:
-            worker: Its id.
-            prefill: Uncached tokens, cached tokens, seconds.
-            model: Prices of the class now.
-            now_us: Log time.
-            since_us: Log time before which nothing that was observed of the worker counts: it was restarted.
+        ``model`` prices the class now; nothing that was observed of the worker before ``since_us`` counts.
         """
         uncached_tokens, cached_tokens, seconds = prefill
         if not (uncached_tokens > 0 and cached_tokens >= 0 and 0 < seconds < 1e9):
@@ -129,35 +119,29 @@ class Slowdowns:
         self._reference = reference
         prefills = self._workers.get(worker)
         if prefills is None or prefills.at_us < since_us:
-            if len(self._workers) >= self._workers_max:
+            if len(self._workers) >= WORKERS_MAX:
                 self._workers.clear()
             prefills = self._workers[worker] = _Prefills(now_us)
         prefills.observe(log(seconds / expected_s), now_us)
 
     def word(self, worker: str, known: float, now_us: int, *, renews: bool) -> float | None:
-        """Return the slowdown to say of a worker; None if there is nothing to say.
+        """Return the slowdown to say of a worker; None if the one in force (``known``) fits.
 
-        Args:
-            worker: Its id.
-            known: The slowdown in force.
-            now_us: Log time.
-            renews: A known slowdown is said again.
+        If it ``renews``, one that is not 1 is said again.
         """
         prefills = self._workers.get(worker)
-        if prefills is None or prefills.weight_at(now_us) < PREFILLS_MIN:
+        weight = 0.0 if prefills is None else prefills.weight_at(now_us)
+        if prefills is None or weight < PEER_MIN:
             return None
         distance = prefills.mean - self._median_at(now_us)
-        doubt = CERTAIN * sqrt(prefills.spread / prefills.weight)
+        doubt = CERTAIN * sqrt(prefills.spread / weight)
         found = min(max(exp(distance), 1.0 / SLOWDOWN_MAX), SLOWDOWN_MAX)
-        clear = abs(distance) - doubt > CLEAR
-        if known == 1.0:
-            return found if clear else None
-        if abs(log(known) - distance) <= doubt or abs(found - known) <= CHANGE_MIN * known:
+        if known != 1.0 and (abs(log(known) - distance) <= doubt or abs(found - known) <= CHANGE_MIN * known):
             return known if renews else None
-        return found if clear else 1.0
+        found = found if abs(distance) - doubt > CLEAR else 1.0
+        return None if weight < PREFILLS_MIN or found == known else found
 
     def _median_at(self, now_us: int) -> float:
-        """Median of the workers' means."""
         if not 0 <= now_us - self._median_us < MEDIAN_AGE_US:
             self._median_us = now_us
             means = [each.mean for each in self._workers.values() if each.weight_at(now_us) >= PEER_MIN]

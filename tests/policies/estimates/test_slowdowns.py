@@ -6,6 +6,7 @@ import pytest
 
 from policies.estimates.costs import ServiceModel
 from policies.estimates.slowdowns import KEPT_US, PREFILLS_MIN, SLOWDOWN_MAX, Slowdowns
+from radix import WORKERS_MAX
 
 S = 1_000_000
 MODEL = ServiceModel(0.1, 1e-4, 1e5)
@@ -16,7 +17,7 @@ class Bench:
     """Workers of one class; ``takes`` is the time of each over the price of the class."""
 
     def __init__(self, spread: float = 0.1, workers: tuple[str, ...] = WORKERS) -> None:
-        self.seen = Slowdowns(100)
+        self.seen = Slowdowns()
         self.takes = dict.fromkeys(workers, 1.0)
         self.random = Random(1)
         self.spread = spread
@@ -29,7 +30,7 @@ class Bench:
                 uncached, cached = self.random.choice([(100, 0), (4_000, 0), (1_000, 60_000)])
                 took_s = MODEL.service_s(uncached, cached) * self.takes[worker]
                 took_s *= self.random.uniform(1 - self.spread, 1 + self.spread)
-                self.seen.observe(worker, (uncached, cached, took_s), model, self.now_us)
+                self.seen.observe(worker, (uncached, cached, took_s), model, self.now_us, 0)
 
     def word(self, worker: str, known: float = 1.0, *, renews: bool = False) -> float | None:
         return self.seen.word(worker, known, self.now_us, renews=renews)
@@ -110,7 +111,7 @@ def test_a_restarted_worker_begins_anew() -> None:
     bench = Bench()
     bench.takes["d"] = 2.0
     bench.prefills(100)
-    bench.seen.observe("d", (100, 0, 1.0), MODEL, bench.now_us + 2, since_us=bench.now_us + 1)
+    bench.seen.observe("d", (100, 0, 1.0), MODEL, bench.now_us + 2, bench.now_us + 1)
     assert bench.word("d") is None
 
 
@@ -125,14 +126,14 @@ def test_a_class_that_is_still_learned_proves_nothing_of_its_workers() -> None:
 
 
 def test_workers_that_come_and_go_do_not_pile_up() -> None:
-    seen = Slowdowns(10)
-    for number in range(100):
-        seen.observe(f"w{number}", (100, 0, 1.0), MODEL, number * S)
+    seen = Slowdowns()
+    for number in range(WORKERS_MAX + 10):
+        seen.observe(f"w{number}", (100, 0, 1.0), MODEL, number * S, 0)
     assert len(seen._workers) <= 10
 
 
 @pytest.mark.parametrize("prefill", [(0, 0, 1.0), (1, -1, 1.0), (1, 0, 0.0), (1, 0, float("inf"))])
 def test_what_is_no_prefill_teaches_nothing(prefill: tuple[float, float, float]) -> None:
-    seen = Slowdowns(10)
-    seen.observe("a", prefill, MODEL, S)
+    seen = Slowdowns()
+    seen.observe("a", prefill, MODEL, S, 0)
     assert not seen._workers
