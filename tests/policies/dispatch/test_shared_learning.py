@@ -4,10 +4,11 @@ Every replica folds every operation, as with the shared log.
 """
 
 import random
-from collections import Counter, deque
+from collections import Counter
 
 import pytest
 
+from loadtest.bench.shared_learning import learn
 from policies import EarlyRatio, Feedback, Fitted, FleetState, Op, OpLog, ServiceModel, WorkerPut
 from policies.dispatch.feedback import FITTED_MIN
 from policies.state.ops import BytesPerToken
@@ -136,39 +137,11 @@ def test_what_an_older_version_says_is_gone_on_from() -> None:
     assert fleet.fleet.early_ratio("default") == pytest.approx(0.2, rel=0.05)
 
 
-@pytest.mark.parametrize(("replicas", "delay_us", "words_per_s"), [(8, 3_000, 1.2), (50, 3_000, 2.0)])
+@pytest.mark.parametrize(("replicas", "words_per_s"), [(1, 1.0), (8, 1.2), (50, 2.0)])
 def test_words_that_cross_on_their_way_cost_observations_and_no_accuracy(
-    replicas: int, delay_us: int, words_per_s: float
+    replicas: int, words_per_s: float
 ) -> None:
-    """The newest of two words does not count what is in the other one (decision 0063).
-
-    Each replica folds the others' words ``delay_us`` late; 5 answers a second and replica scatter by 0.35.
-    """
-    chance, now_us, words = random.Random(1), 1000 * S, 0
-    fleets = [FleetState() for _ in range(replicas)]
-    under_way: deque[tuple[int, int, Op]] = deque()
-
-    def learner(number: int) -> Feedback:
-        def publish(op: Op) -> None:
-            nonlocal words
-            words += 1
-            fleets[number].apply(op)
-            under_way.append((now_us + delay_us, number, op))
-
-        return Feedback(fleets[number], OpLog(f"r{number}", publish, lambda: now_us), bytes_per_token=4.0)
-
-    learners = [learner(number) for number in range(replicas)]
-    answers = 5_000
-    for _ in range(answers):
-        now_us += round(chance.expovariate(5 * replicas) * S)
-        while under_way and under_way[0][0] <= now_us:
-            _, author, op = under_way.popleft()
-            for number, fleet in enumerate(fleets):
-                if number != author:
-                    fleet.apply(op)
-        uncached, cached = chance.choice([500, 2000, 8000, 20_000]), chance.choice([0, 0, 10_000, 50_000])
-        took_s = SLOW.service_s(uncached, cached) * chance.lognormvariate(-0.06, 0.35)
-        chance.choice(learners)._learn_service("default", uncached + cached, cached, took_s, now_us)
-    prices_s = [fleet.service_model("default").service_s(4000, 0) for fleet in fleets]
-    assert prices_s == [pytest.approx(SLOW.service_s(4000, 0), rel=0.05)] * replicas
-    assert words <= words_per_s * answers / (5 * replicas) + 5
+    """The newest of two words, each 3 ms late, does not have what is in the other one (decision 0063)."""
+    found = learn(replicas, delay_us=3_000, answers=5_000)
+    assert found.last_prices == [pytest.approx(1.0, rel=0.05)] * replicas
+    assert found.words_per_s <= words_per_s
