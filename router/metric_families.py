@@ -554,6 +554,13 @@ WORKER_BACKLOG = Family(
     "Prefill time reserved on a worker by all replicas.",
     ("worker",),
 )
+WORKER_SLOWDOWN = Family(
+    "worker_slowdown",
+    "worker",
+    "Time that a worker takes for a prefill over that of its worker class, as learned; 1 while they do not "
+    "clearly differ.",
+    ("worker",),
+)
 WORKER_REQUESTS = Family(
     "worker_inflight_requests",
     "worker",

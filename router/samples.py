@@ -80,6 +80,7 @@ class Samples:
         yield families.WORKER_ROLE, (*name, local.worker.role, local.worker.site), 1.0
         yield families.CIRCUIT_STATE, name, _CIRCUIT[self._gateway.registry.circuits.state(local).value]
         yield families.WORKER_BACKLOG, name, fleet.loads.backlog_at_s(slot, now_us)
+        yield families.WORKER_SLOWDOWN, name, fleet.columns.slowdown(slot)
         yield families.WORKER_REQUESTS, name, fleet.loads.inflight_requests.item(slot)
         yield families.WORKER_TOKENS, name, fleet.loads.inflight_tokens.item(slot)
         yield families.WORKER_PREFILL, name, fleet.loads.prefill_tokens.item(slot)

@@ -270,7 +270,7 @@ class Decider:
             fleet.at_slot(slot).worker_id,
             chosen,
             now_us,
-            min(fleet.loads.oldest_prefill_us(slot), now_us) if chosen.safe_tokens else 0,
+            min(fleet.loads.oldest_prefill_us(slot), now_us),
             tokens_per_block,
             asked.now_s,
             windowed,

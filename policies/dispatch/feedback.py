@@ -15,10 +15,19 @@ from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.slowdowns import RENEWED_US, SAID_US, Slowdowns
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
-from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, OpLog
+from policies.state.ops import (
+    BytesPerToken,
+    CapacityLearned,
+    DecodeFitted,
+    EarlyRatio,
+    Fitted,
+    OpLog,
+    SlowdownLearned,
+)
 from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
@@ -107,7 +116,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         chosen: What was predicted.
         placed_us: Log time of the placement.
         guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
-            may not have been computed yet, so their absence proves nothing. 0 if none were predicted.
+            may not have been computed yet, so their absence proves nothing. The placement's own if none was.
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
         windowed: Whether the model has sliding windows or linear states.
@@ -233,6 +242,7 @@ class Feedback:
         self.bytes_per_token_default = bytes_per_token
         self._seen: dict[str, _Seen] = {}  # per model
         self._fits: dict[str, _Share[ServiceFit]] = {}
+        self._slowdowns: dict[str, Slowdowns] = {}
         self._early: dict[str, _Share[EarlyEnds]] = {}
         self._decodes: dict[str, DecodeFit] = {}
         self._said_us: dict[str, int] = {}
@@ -325,7 +335,11 @@ class Feedback:
         predicted_s = chosen.estimated_ttft_s - chosen.transfer_s
         if predicted_s - chosen.service_s <= IDLE_BACKLOG_S:
             cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
-            self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
+            # The class learns what its other workers would have taken.
+            class_s = ttft_s / self._fleet.columns.slowdown(worker.slot)
+            if attempt.guard_us >= attempt.placed_us:  # nor was a late one under way
+                self._learn_slowdown(worker, usage.prompt_tokens, cached, ttft_s, now_us)
+            self._learn_service(worker.worker_class, usage.prompt_tokens, cached, class_s, now_us)
         else:
             self._learn_early(worker.worker_class, predicted_s, ttft_s, now_us)
         if self._decodes and usage.completion_tokens is not None:
@@ -542,6 +556,27 @@ class Feedback:
             )
             share.said(word)
             self._publish(word)
+
+    def _learn_slowdown(
+        self, worker: Worker, prompt_tokens: int, cached_tokens: int, ttft_s: float, now_us: int
+    ) -> None:
+        fleet, worker_id, worker_class = self._fleet, worker.worker_id, worker.worker_class
+        seen = self._slowdowns.get(worker_class)
+        if seen is None:
+            if len(self._slowdowns) >= MODELS_MAX:
+                self._slowdowns.clear()
+            seen = self._slowdowns[worker_class] = Slowdowns()
+        prefill = max(prompt_tokens - cached_tokens, 1), cached_tokens, ttft_s
+        model, since_us = fleet.service_model(worker_class), fleet.forgot_us(worker.slot)
+        seen.observe(worker_id, prefill, model, now_us, since_us)
+        told = fleet.registers.newest(SlowdownLearned, worker_id)
+        age_us = SAID_US if told is None else now_us - told.at_us
+        if 0 <= age_us < SAID_US:
+            return
+        known = fleet.columns.slowdown(worker.slot)
+        slowdown = seen.word(worker_id, known, now_us, renews=age_us >= RENEWED_US)
+        if slowdown is not None:
+            self._publish(SlowdownLearned(worker_id, now_us, self._replica, slowdown))
 
     def _learn_early(self, worker_class: str, predicted_s: float, ttft_s: float, now_us: int) -> None:
         share = self._early.get(worker_class)

@@ -71,7 +71,10 @@ class QueueOrder(msgspec.Struct, frozen=True):
 
 
 class Prospect(msgspec.Struct, frozen=True, gc=False):
-    """Work on the chosen worker, seconds >= 0; affine if waiting there is better than starting elsewhere."""
+    """Time on the chosen worker, seconds >= 0, without the price of leaving a length bucket.
+
+    Affine if waiting there is better than starting elsewhere.
+    """
 
     chosen_s: float
     affine: bool
@@ -89,13 +92,14 @@ def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Pri
     if candidates.few:
         for timing in candidates.timings(prompt_tokens, candidates.few):
             if timing.slot == slot:
-                chosen_s, chosen_cost = timing.work_s, price(timing)
+                chosen_s, chosen_cost = timing.work_s - timing.spill_s, price(timing)
             else:
                 others_cost = min(others_cost, price(_idle(timing, 0.0)))
     else:
         times = candidates.times(prompt_tokens)
         chosen = candidates.slots == slot
-        chosen_s, chosen_cost = times.work_s[chosen].item(), price(times)[chosen].item()
+        chosen_s = (times.work_s - times.spill_s)[chosen].item()
+        chosen_cost = price(times)[chosen].item()
         others_cost = price(_idle(times, np.zeros(len(chosen))))[~chosen].min(initial=inf).item()
     return Prospect(chosen_s, chosen_cost < others_cost < inf)
 
@@ -178,7 +182,7 @@ class Turns:
             step_tokens / tokens_per_block,
             candidates.now_us,
         )
-        model = self._fleet.service_model(self._fleet.at_slot(slot).worker_class)
+        model = self._fleet.model_at(slot)
         return waits_for_leader(
             blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
         )

@@ -1,6 +1,6 @@
 """Columns of the workers that do not change with every request, one row per slot.
 
-    hash, prices             when the worker, or the fit of its class, changes
+    hash, prices             when the worker, its slowdown, or the fit of its class changes
     congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
 
 The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
@@ -43,6 +43,7 @@ TAILS_MAX = 128
 """Ends of caches inspected in one refresh, at 1.5 us each."""
 
 _NAMES = (
+    "slowdown",
     "a_s",
     "b_s",
     "c0_tokens",
@@ -87,14 +88,19 @@ class Columns:
         self._refreshed_us = -REFRESH_US
         self._looked = 0
 
-    def put(self, slot: int, worker_id: str, worker_class: str, model: ServiceModel) -> None:
-        """Note the worker of a slot, which may be the next one."""
+    def put(self, slot: int, worker_id: str, worker_class: str, model: ServiceModel, slowdown: float) -> None:
+        """Note the worker of a slot, which may be the next one; ``model`` is that of its class."""
         self._count = max(self._count, slot + 1)
         if self._count > len(self._worker_hash):
             self._grow(2 * len(self._worker_hash))
         self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker_id.encode())
         self._class[slot] = self.classes.setdefault(worker_class, len(self.classes))
+        self._columns["slowdown"][slot] = slowdown
         self._price(slot, model)
+
+    def slowdown(self, slot: int) -> float:
+        """Time that the worker in a slot takes over that of its class, as it is priced."""
+        return self._columns["slowdown"].item(slot)
 
     def price(self, worker_class: str, model: ServiceModel) -> None:
         """Set the prices of all workers of a class."""
@@ -103,8 +109,9 @@ class Columns:
 
     def _price(self, rows: int | NDArray[np.bool_], model: ServiceModel) -> None:
         self.forget()
-        self._columns["a_s"][rows] = model.a_s
-        self._columns["b_s"][rows] = model.b_s
+        slowdown = self._columns["slowdown"][rows]
+        self._columns["a_s"][rows] = model.a_s * slowdown
+        self._columns["b_s"][rows] = model.b_s * slowdown
         self._columns["c0_tokens"][rows] = model.c0_tokens
 
     def forget(self) -> None:

@@ -32,6 +32,7 @@ from policies.estimates.costs import PROFILES, ServiceModel
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.estimates.length_histogram import LengthHistogram
+from policies.estimates.slowdowns import KEPT_US
 from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
@@ -64,6 +65,7 @@ from policies.state.ops import (
     SettingsChanged,
     Shipped,
     Shipping,
+    SlowdownLearned,
     Started,
     Tracked,
     Waiting,
@@ -311,6 +313,7 @@ class FleetState:
             Started: self._started_at,
             Tracked: self._tracked,
             Fitted: self._fitted,
+            SlowdownLearned: self._slowdown_learned,
             OffloadPlan: self._offload_plan,
             CapacityLearned: self._learned_capacity,
             SettingsChanged: self.overrides.apply,
@@ -331,6 +334,7 @@ class FleetState:
         expired += self.links.collect(now_us, lifetime_us_max)
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
+        self._end_slowdowns(now_us)
         removals = []
         for worker in [self._workers[worker_id] for worker_id in self._absent]:
             if worker.worker_id.startswith(HOLDER):
@@ -469,6 +473,11 @@ class FleetState:
         if fit is not None:
             return ServiceModel(fit.a_s, fit.b_s, fit.c0_tokens)
         return self.profile(worker_class)
+
+    def model_at(self, slot: int) -> ServiceModel:
+        """The service model that prices the worker in a slot: that of its class, times its slowdown."""
+        model, slowdown = self.service_model(self._by_slot[slot].worker_class), self.columns.slowdown(slot)
+        return ServiceModel(model.a_s * slowdown, model.b_s * slowdown, model.c0_tokens)
 
     def profile(self, worker_class: str) -> ServiceModel:
         """The service model of a worker class before anything was learned."""
@@ -695,7 +704,7 @@ class FleetState:
             self._absent.pop(worker.worker_id, None)
         else:
             self._absent[worker.worker_id] = None
-        self.columns.put(slot, worker.worker_id, worker.worker_class, self.service_model(worker.worker_class))
+        self._price(worker)
         if self._exists(worker):
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
@@ -704,6 +713,26 @@ class FleetState:
         self._join_pool(worker)
         self._relieve(slot)
         self._revised(slot)
+
+    def _price(self, worker: Worker, since_us: int = 0) -> None:
+        """Price a worker by its class, and by its slowdown if that was said after a log time.
+
+        What was said before it last lost its cache is that of another process.
+        """
+        slot, worker_class = worker.slot, worker.worker_class
+        word, slowdown = self.registers.newest(SlowdownLearned, worker.worker_id), 1.0
+        if word is not None and word.at_us > max(since_us, self.forgot_us(slot)):
+            slowdown = word.slowdown
+        self.columns.put(slot, worker.worker_id, worker_class, self.service_model(worker_class), slowdown)
+
+    def _end_slowdowns(self, now_us: int) -> None:
+        """Price workers as their classes whose slowdown nobody says any more, or that were restarted."""
+        for word in self.registers.of(SlowdownLearned).known.values():
+            worker = self._workers[word.worker]
+            if word.slowdown != 1.0 and self.columns.slowdown(worker.slot) != 1.0:
+                since_us = max(now_us - KEPT_US, self.forgot_us(worker.slot))
+                if word.at_us <= since_us:
+                    self._price(worker, since_us)
 
     def _revised(self, slot: int) -> None:
         self.revision += 1
@@ -869,6 +898,7 @@ class FleetState:
             self._set_worker(replace(known, gone_us=gone_us))
         self.registers.drop(op.worker, slot, gone_us)
         self._bound(self._workers[op.worker])
+        self._price(self._workers[op.worker])
 
     def _said_before_removal(self, op: Register) -> bool:
         """True if the row of this worker was freed after the operation."""
@@ -903,6 +933,10 @@ class FleetState:
     def _fitted(self, op: Fitted) -> None:
         if self.registers.of(Fitted).put(op):
             self.columns.price(op.worker_class, self.service_model(op.worker_class))
+
+    def _slowdown_learned(self, op: SlowdownLearned) -> None:
+        if self._of_worker(op):
+            self._price(self._workers[op.worker])
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan

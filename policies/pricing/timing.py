@@ -73,6 +73,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         work_s: x.
         transfer_s: X.
         stall_s: D.
+        spill_s: P, which is no time of this request.
         settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
         evict_s: Expected price of computing again what it pushes out of the cache.
@@ -87,6 +88,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     congestion_per_s: Number
     transfer_s: Number | float
     stall_s: Number | float
+    spill_s: Number | float
     settled_s: Number
     behind: Number | float
     evict_s: Number | float
@@ -141,8 +143,10 @@ def assemble(
         ready_s = math.greatest(ready_s, room_s)
         transfer_s = transfer_s + exposed_s
         work_s = work_s + exposed_s + stall_s
+    price_s: Number | float = 0.0
     if visiting is not None:
-        work_s = work_s + spill_s(*visiting, prompt_tokens - cached, cached)
+        price_s = spill_s(*visiting, prompt_tokens - cached, cached)
+        work_s = work_s + price_s
     evict_s: Number | float = 0.0
     if evicting is not None:
         evict_s = evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
@@ -157,6 +161,7 @@ def assemble(
         congestion_per_s,
         transfer_s,
         stall_s,
+        price_s,
         settled_s,
         behind,
         evict_s,

@@ -75,7 +75,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         safe_tokens=round(timing.safe_tokens),
         uncached_tokens=round(prompt_tokens - timing.safe_tokens),
         service_s=timing.service_s,
-        estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s,
+        estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s - timing.spill_s,
         reason=_reason(candidates, timings, timing) if spilled is None else spilled,
         fetched_tokens=round(timing.fetched_tokens),
         queue_s=timing.ready_s,

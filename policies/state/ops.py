@@ -31,6 +31,7 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, Type
 import msgspec
 
 from policies.estimates.costs import SUMS
+from policies.estimates.slowdowns import SLOWDOWN_MAX
 from radix import (
     KEYS_MAX,
     LABELS_MAX,
@@ -76,6 +77,7 @@ LabelStamps = Annotated[dict[Name, tuple[LogTime, Name]], msgspec.Meta(max_lengt
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
 Sums = Annotated[tuple[Real, ...], msgspec.Meta(max_length=SUMS)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
+Slowdown = Annotated[float, msgspec.Meta(ge=1.0 / SLOWDOWN_MAX, le=SLOWDOWN_MAX)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
 RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
 TimesOfWorkers = Annotated[dict[WorkerId, LogTime], _OfWorkers]
@@ -442,6 +444,18 @@ class CapacityLearned(Register, frozen=True, tag=34):
     at_us: LogTime
     replica: Name
     tokens: Tokens
+
+
+class SlowdownLearned(Register, frozen=True, tag=36):
+    """Time that a worker takes for a prefill over that of its class (`policies.estimates.slowdowns`)."""
+
+    by = "worker"
+    ends_with_worker = True
+
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    slowdown: Slowdown
 
 
 class DecodeFitted(Register, frozen=True, tag=33):

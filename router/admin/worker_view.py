@@ -73,6 +73,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "leaving": worker.leaving,
         "inflight_requests": int(loads.inflight_requests[slot]),
         "inflight_tokens": int(loads.inflight_tokens[slot]),
+        "slowdown": round(gateway.fleet.columns.slowdown(slot), 3),
         "backlog_s": round(loads.backlog_at_s(slot, now_us), 6),
         "key_withheld": gateway.registry.withholds_key(worker.worker_id),
         "connections": {"open": local.pool.open, "idle": local.pool.idle},

@@ -29,7 +29,7 @@ from typing import Protocol
 
 import msgspec
 
-from policies import HAND_OVERS, Attempt, Feedback, FleetState, Placed, Shipping
+from policies import HAND_OVERS, Attempt, Feedback, FleetState, Placed, Shipping, Worker
 from router.errors import WorkerSilent
 from router.fleet import LocalWorker
 from router.gateway.parsing import ParsedRequest
@@ -166,8 +166,9 @@ class StallDetector:
         head = self._fleet.loads.head(pair.prefill.worker.slot, now_us)
         if head is None:
             return
-        worker_class = pair.prefill.worker.worker_class
-        head_s = self._scratch_s(worker_class, self._fleet.loads.requests[head.request_id].context_tokens)
+        head_s = self._scratch_s(
+            pair.prefill.worker, self._fleet.loads.requests[head.request_id].context_tokens
+        )
         if head.elapsed_s >= self._limit_s(head_s + _transfer_s(pair)):
             self._give_up(pair, Leg.PREFILL, limit_s)
         elif head.request_id == pair.attempt.request_id and HAND_OVERS[pair.prefill.protocol].concurrent:
@@ -188,13 +189,13 @@ class StallDetector:
         return self.rules.stall_factor * predicted_s + self.rules.stall_floor_s
 
     def _prefill_s(self, pair: WatchedPair) -> float:
-        return self._scratch_s(pair.prefill.worker.worker_class, pair.placed.context_tokens)
+        return self._scratch_s(pair.prefill.worker, pair.placed.context_tokens)
 
-    def _scratch_s(self, worker_class: str, tokens: int) -> float:
+    def _scratch_s(self, worker: Worker, tokens: int) -> float:
         """Return the time of a prefill without cached tokens; +inf if that is not known well enough."""
-        if not self._feedback.knows_prefills(worker_class, tokens):
+        if not self._feedback.knows_prefills(worker.worker_class, tokens):
             return inf
-        return self._fleet.service_model(worker_class).service_s(tokens, 0.0)
+        return self._fleet.model_at(worker.slot).service_s(tokens, 0.0)
 
 
 def _transfer_s(pair: WatchedPair) -> float:

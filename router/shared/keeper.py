@@ -2,7 +2,8 @@
 
 Every replica looks once a second. Whoever finds one due and gets the lease writes it:
 
-    too old, or too much log behind it           the ordinary case
+    too old, or too much log behind it           the ordinary case; what takes long to write is written
+                                                 half of the time at most, unless the log grows too fast
     Redis lost what we knew, or we had to drop   written at once, with a mark in the log that makes the
     operations of our own                        others merge it: the log does not tell what is in it
     unsound, or of an older version              by a warm replica at once; one that could not start from
@@ -26,6 +27,7 @@ from collections.abc import Callable
 
 from router.shared.clock import LogClock
 from router.shared.ports import Fold
+from router.shared.publisher import ENTRIES_MAX as LOG_ENTRIES_MAX
 from router.shared.publisher import Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisRefused
@@ -36,6 +38,11 @@ from router.shared.streams import StreamId
 # operations per second of four replicas), so this is two seconds of its work.
 ENTRIES_MAX = 40_000
 
+HURRY_ENTRIES = LOG_ENTRIES_MAX // 8
+"""So much log behind a snapshot makes the next one due at once, and lets it be written without pauses: Redis
+drops what is older than `LOG_ENTRIES_MAX`, whether or not a snapshot has it. Between two snapshots come this
+many entries and those of writing both."""
+
 ABANDONED_S = 600.0
 """A snapshot of a newer version that no replica has replaced for so long has no readers: the upgrade was
 rolled back, or it is no snapshot at all. Meanwhile the log is not trimmed."""
@@ -43,6 +50,9 @@ rolled back, or it is no snapshot at all. Meanwhile the log is not trimmed."""
 FUTURE_S = 60.0
 """A snapshot that claims to be so far ahead of log time would never be due."""
 
+
+TOOK_S_MAX = 120
+"""Longest time to write that counts: a clock that was set meanwhile holds up no snapshot for long."""
 
 HOLD_S = 5.0
 """Answers take milliseconds. A snapshot that is due waits no longer for them."""
@@ -87,6 +97,7 @@ class SnapshotKeeper:
         self._held_since_s: float | None = None
         self._connected_s = 0.0
         self._entries = 0
+        self._took_s = 0
         self._told_dropped = 0
         self._refill_after: StreamId | None = None
         self.at_us: int | None = None
@@ -124,6 +135,8 @@ class SnapshotKeeper:
             self.refill(self._reader.position)
             return False
         if head is None or head.at_us != self.at_us:
+            if head is not None and self.at_us is not None:  # as seen: another replica has just written it
+                self._took(head.at_us)
             self.at_us = head.at_us or None if head else None
             self._entries = self._reader.entries
         if self._refill_after is not None and self._reader.marked > self._refill_after:
@@ -159,7 +172,14 @@ class SnapshotKeeper:
             return connected_long
         if head.version != version or not head.sound or future:
             return connected_long or not self._reader.cold
-        return age_s >= self._interval_s or self._reader.entries - self._entries >= ENTRIES_MAX
+        entries = self._reader.entries - self._entries
+        if entries >= HURRY_ENTRIES:
+            return True
+        return age_s >= 2 * self._took_s and (age_s >= self._interval_s or entries >= ENTRIES_MAX)
+
+    def _took(self, at_us: int) -> None:
+        """Note how many seconds a snapshot took that began at a log time and has just been written."""
+        self._took_s = min(max(self._clock.now_us() - at_us, 0) // 1_000_000, TOOK_S_MAX)
 
     async def _write(self, commands: RedisLink, bulk: RedisLink) -> None:
         dropped, mark = self._publisher.dropped_ops, self._needs_mark
@@ -170,8 +190,14 @@ class SnapshotKeeper:
                 await self._publisher.flush(commands)
 
         steps = self._fold.snapshot_steps()
-        if await self._store.write(bulk, covered, at_us, steps, flush, mark=mark) is None:
+
+        def hurries() -> bool:
+            return self._reader.entries - entries >= HURRY_ENTRIES
+
+        written = await self._store.write(bulk, covered, at_us, steps, flush, mark=mark, hurries=hurries)
+        if written is None:
             return
+        self._took(at_us)
         if mark:
             self._told_dropped, self._refill_after = dropped, None
         self.at_us, self._entries = at_us, entries

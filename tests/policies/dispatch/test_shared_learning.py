@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from loadtest.bench.shared_learning import learn
 from policies import EarlyRatio, Feedback, Fitted, FleetState, Op, OpLog, ServiceModel, WorkerPut
 from policies.dispatch.feedback import FITTED_MIN
 from policies.state.ops import BytesPerToken
@@ -134,3 +135,13 @@ def test_what_an_older_version_says_is_gone_on_from() -> None:
         new._learn_early("default", 2.0, 0.4, fleet.now_us)
     assert fleet.fleet.registers.newest(EarlyRatio, "default") is not None
     assert fleet.fleet.early_ratio("default") == pytest.approx(0.2, rel=0.05)
+
+
+@pytest.mark.parametrize(("replicas", "words_per_s"), [(1, 1.0), (8, 1.2), (50, 2.0)])
+def test_words_that_cross_on_their_way_cost_observations_and_no_accuracy(
+    replicas: int, words_per_s: float
+) -> None:
+    """The newest of two words, each 3 ms late, does not have what is in the other one (decision 0063)."""
+    found = learn(replicas, delay_us=3_000, answers=5_000)
+    assert found.last_prices == [pytest.approx(1.0, rel=0.05)] * replicas
+    assert found.words_per_s <= words_per_s

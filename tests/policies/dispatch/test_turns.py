@@ -121,6 +121,21 @@ def test_who_would_overtake_a_better_one_for_that_room_waits() -> None:
     assert op.service_us == pytest.approx(297_000, abs=10_000)
 
 
+def test_the_price_of_leaving_a_bucket_is_no_work_of_a_request_that_waits() -> None:
+    """Early rejection counts the work of those that wait as time, and the price is no time.
+
+    The short prompt would leave its bucket of a minute's work, at a price of 0.03 s.
+    """
+    setup = Setup(60_000_000, BUSY)
+    at_home = setup.held().service_us
+    for number, bucket in enumerate(("0", "1")):
+        labels = {"bucket": bucket}
+        setup.shared.publish(WorkerPut(f"w{number}", 2, "r1", f"http://w{number}", labels=labels))
+    spilled = setup.decider.decide(DecisionInput(TEXT, FULL_ATTENTION, setup.slots, NOW_US, 5.0, CLAIM, 0))
+    assert isinstance(spilled, Queued)
+    assert (spilled.waiting.worker, spilled.waiting.service_us) == ("", pytest.approx(at_home, abs=1))
+
+
 @pytest.mark.parametrize(("key_us", "worker"), [(1_180_000, "w0"), (1_200_000, ""), (1_200_000, "w1")])
 def test_one_that_waits_for_another_worker_or_has_a_worse_key_is_not_overtaken(
     key_us: int, worker: str

@@ -1,5 +1,6 @@
 """The fold: any order, any repetition, a snapshot in between: the same fleet."""
 
+import itertools
 from collections.abc import Iterator
 from random import Random
 
@@ -38,6 +39,7 @@ from policies import (
     Reported,
     RequestView,
     ServiceModel,
+    SlowdownLearned,
     Started,
     Tracked,
     Trim,
@@ -48,6 +50,7 @@ from policies import (
     place,
 )
 from policies.estimates.length_histogram import row_of
+from policies.estimates.slowdowns import KEPT_US
 from policies.fleet.fleet import GONE_MAX
 from policies.scoring.placement import Reason
 from radix import WORKERS_MAX, chain_bytes
@@ -806,6 +809,59 @@ def test_an_engine_that_says_what_it_holds_is_not_bounded_by_what_was_learned() 
         Insert("a:1", path(1, 2, 3), START),
     )
     assert fleet.tree.held_blocks(0) == 3
+
+
+# Slowdowns.
+
+
+def test_a_slowdown_multiplies_the_price_of_its_worker_alone_whatever_comes_first() -> None:
+    """The fit of the class, the slowdown and the worker itself come in any order, and twice."""
+    fit = Fitted("default", START, "one", 0.5, 1e-3, 1e5)
+    ops = [put("a:1"), put("b:1"), fit, SlowdownLearned("a:1", START, "one", 2.0)]
+    for order in itertools.permutations(ops):
+        fleet = fleet_after(*order, *order)
+        slots = [fleet.worker(name).slot for name in ("a:1", "b:1")]  # type: ignore[union-attr]
+        assert [fleet.model_at(slot).service_s(1_000, 0) for slot in slots] == [2 * 1.505, 1.505]
+        slow, _ = fleet.columns.gathered(np.array(slots), ANY_BUCKET, START)
+        assert (slow.a_s.tolist(), slow.b_s.tolist()) == ([1.0, 0.5], [2e-3, 1e-3])
+
+
+def test_the_newest_slowdown_counts_and_a_newcomer_knows_it() -> None:
+    new, old = SlowdownLearned("a:1", START + 1, "one", 2.0), SlowdownLearned("a:1", START, "two", 3.0)
+    newcomer = FleetState()
+    newcomer.restore(fleet_after(put("a:1"), new, old).snapshot())
+    assert newcomer.columns.slowdown(newcomer.worker("a:1").slot) == 2.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        WorkerGone("a:1", START, "one"),
+        Started("a:1", START + 1, "one", 1, cold=True),
+        Started("a:1", START + 1, "one", 1, cold=False),
+    ],
+)
+def test_a_slowdown_ends_with_its_worker_and_its_process(end: Op) -> None:
+    """Added again, it is as others are; a process that only said when it started is the same one."""
+    slowdown, again = SlowdownLearned("a:1", START, "one", 2.0), put("a:1", START + 2)
+    same = isinstance(end, Started) and not end.cold
+    for order in itertools.permutations((slowdown, end, again)):
+        fleet = fleet_after(put("a:1"), *order)
+        fleet.collect(START + 3)
+        worker = fleet.worker("a:1")
+        assert worker is not None
+        assert fleet.columns.slowdown(worker.slot) == (2.0 if same else 1.0)
+
+
+def test_a_slowdown_that_nobody_says_any_more_ends() -> None:
+    """A worker that gets no requests since it is slow would never be seen to be well again."""
+    fleet = fleet_after(put("a:1"), SlowdownLearned("a:1", START, "one", 2.0))
+    fleet.collect(START + KEPT_US - 1)
+    assert fleet.columns.slowdown(0) == 2.0
+    fleet.collect(START + KEPT_US)
+    assert fleet.columns.slowdown(0) == 1.0
+    fleet.apply(SlowdownLearned("a:1", START + KEPT_US + 1, "one", 2.0))
+    assert fleet.columns.slowdown(0) == 2.0
 
 
 def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> None:

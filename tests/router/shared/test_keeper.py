@@ -10,7 +10,7 @@ import pytest
 from policies import Finished, encode_op
 from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
-from router.shared.keeper import SnapshotKeeper
+from router.shared.keeper import HURRY_ENTRIES, SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
@@ -192,6 +192,43 @@ async def test_too_much_log_behind_a_snapshot_makes_the_next_one_due(link: Redis
     one.reader.position = (9_000_000_000_000, 0)
     assert await one.look()
     assert (await one.head())[b"id"] == b"9000000000000-0"
+
+
+async def test_what_takes_long_to_write_is_written_half_of_the_time_unless_the_log_grows_too_fast(
+    link: RedisLink, namespace: str
+) -> None:
+    """A sibling wrote one that began 20 s ago, so the next one is due 40 s after that began."""
+    one = replica(link, namespace, snapshot_interval_s=1.0)
+    one.keeper.refill(START)
+    assert await one.look()
+    began_us = LogClock().now_us() - 20_000_000
+    await link.call("HSET", one.keys.snapshot, "at", began_us, "id", "1001-0")
+    one.reader.position = (9_000_000_000_000, 0)
+    assert await one.look()
+    one.reader.entries = HURRY_ENTRIES - 1
+    assert await one.look()
+    assert (await one.head())[b"id"] == b"1001-0"
+    one.reader.entries = HURRY_ENTRIES
+    assert await one.look()
+    assert (await one.head())[b"id"] == b"9000000000000-0"
+
+
+async def test_a_snapshot_hurries_once_the_log_has_grown_too_much_behind_it(
+    link: RedisLink, namespace: str
+) -> None:
+    one = replica(link, namespace)
+    asked: list[bool] = []
+
+    async def write(*_: object, hurries: Callable[[], bool], **__: object) -> None:
+        asked.append(hurries())
+        one.reader.entries += HURRY_ENTRIES
+        asked.append(hurries())
+
+    one.keeper._store.write = write  # type: ignore[method-assign,assignment]
+    one.reader.entries = 5
+    one.keeper.refill(START)
+    assert await one.look()
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize(
