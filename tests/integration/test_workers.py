@@ -96,8 +96,8 @@ async def test_a_worker_is_ejected_by_all_probed_by_one_and_restored_by_all(
 ) -> None:
     """Four replicas under load: between ejection and restoration one request at a time reaches the worker.
 
-    Turns to probe are as far apart as this machine may stall, and a probe may take as long: both exclude others
-    by time.
+    Turns to probe are further apart than this machine stalls, and a probe may take longer: both exclude
+    others by time.
     """
     monkeypatch.setattr("policies.state.breaker.PROBE_STAGGER_US", 30_000_000)
     sick, well = await fleet.engine(), await fleet.engine()

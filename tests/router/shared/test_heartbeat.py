@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from policies import Left
+from policies import KIND_NAMES, Left
 from router.shared import EmbeddedValkey
+from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
-from router.shared.heartbeat import Heartbeat
+from router.shared.heartbeat import VALUE_BYTES_MAX, Heartbeat
 from router.shared.keys import Keys
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 
@@ -30,6 +31,7 @@ class Watch:
             self.lefts.append,
             ttl_s=TTL_S,
             value=lambda: b"{}",
+            digests=lambda: b"shown",
             monotonic_s=lambda: self.ns / 1e9,
         )
 
@@ -216,6 +218,8 @@ async def test_shortened_placements_are_for_replicas_that_all_read_them(
     assert not a.heartbeat.onward, "nobody else reads"
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward, "it is known, and what it reads with the next beat"
+    await a.heartbeat.beat(link)
     assert a.heartbeat.onward
     await link.call("ZADD", keys.replicas, EPOCH_US + 1, "b")
     await a.heartbeat.beat(link)
@@ -242,3 +246,46 @@ async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, na
             await b.heartbeat.beat(link)
             await a.heartbeat.beat(link)
         assert a.heartbeat.joined == times
+
+
+async def sent_bytes(link: RedisLink) -> int:
+    """Bytes that the server has sent to all its clients."""
+    info: bytes = await link.call("INFO", "stats")
+    return int(info.split(b"total_net_output_bytes:")[1].split()[0])
+
+
+async def test_fields_that_no_sibling_wrote_are_not_sent(link: RedisLink, namespace: str) -> None:
+    """100,000 fields are some 4 MB, which each beat of each replica would bring back."""
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    for key in (keys.onward, keys.digests):
+        fields = [part for number in range(100_000) for part in (f"foreign-{number}", "some value")]
+        await link.call("HSET", key, *fields)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    before = await sent_bytes(link)
+    await a.heartbeat.beat(link)
+    assert await sent_bytes(link) - before < 20_000
+    assert a.heartbeat.onward
+    assert a.heartbeat.shown == {"b": b"shown"}
+
+
+async def test_a_value_that_no_replica_would_write_is_not_looked_at_and_the_next_one_is(
+    link: RedisLink, namespace: str
+) -> None:
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    huge = b"%d %s" % (EPOCH_US, bytes(10_000_000))
+    await link.call("HSET", keys.onward, "b", huge)
+    await link.call("HSET", keys.digests, "b", huge)
+    await a.heartbeat.beat(link)
+    assert (a.heartbeat.onward, a.heartbeat.shown) == (False, {})
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert (a.heartbeat.onward, a.heartbeat.shown) == (True, {"b": b"shown"})
+
+
+async def test_the_digests_of_all_kinds_of_register_are_far_below_the_longest_value() -> None:
+    digests = dict.fromkeys(KIND_NAMES, 2**64 - 1)
+    agreement = Agreement("a", lambda: {tag: [value] for tag, value in digests.items()})
+    assert len(agreement.shown(ready=True)) < VALUE_BYTES_MAX / 4
