@@ -23,7 +23,8 @@ The time in `Left` follows from the last beat, so all survivors say the same and
 changes nothing. What a paused replica does after it wakes has later times and stands.
 
 A replica whose own beats did not get through for the last time to live judges nobody: after an
-outage of Redis every key has expired, and each must first have had the time to come back.
+outage of Redis every key has expired, and each must first have had the time to come back. The same after a
+pause of its own process for that long: where a host stands still, all its replicas do.
 """
 
 import logging
@@ -31,6 +32,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from policies import Left
 from radix import WHOLE_MAX, is_name, parsed_whole
@@ -117,7 +119,7 @@ class Heartbeat:
         self._onward: dict[str, bytes] = {}
         self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
-        self._beating_since_s: float | None = None
+        self._beaten_s = self._beating_since_s = -inf
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
 
     @property
@@ -162,7 +164,7 @@ class Heartbeat:
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
-        self._beating_since_s = None
+        self._beaten_s = -inf
 
     def left(self, op: Left) -> None:
         """Note what the log says: a replica has left, unless it was seen later."""
@@ -189,8 +191,9 @@ class Heartbeat:
                 ("HMGET", self._keys.digests, *known),
             )
             now_s = self._monotonic_s()
-            if self._beating_since_s is None:
+            if now_s - self._beaten_s >= self._ttl_s:
                 self._beating_since_s = now_s
+            self._beaten_s = now_s
             members, onward, shown = replies[3], _told(known, replies[5]), _told(known, replies[7])
             beats = [
                 beat

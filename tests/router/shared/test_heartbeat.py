@@ -38,6 +38,12 @@ class Watch:
     def pass_s(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
 
+    async def beats_for_s(self, seconds: float, link: RedisLink) -> None:
+        """Beat four times in this time, at its end the last time."""
+        for _ in range(4):
+            self.pass_s(seconds / 4)
+            await self.heartbeat.beat(link)
+
 
 @pytest.fixture
 async def link(redis_url: str) -> AsyncIterator[RedisLink]:
@@ -64,8 +70,7 @@ async def test_a_sibling_whose_key_expired_has_left_at_its_last_beat_plus_ttl(
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
     await link.call("DEL", Keys(namespace).replica("b"))
-    a.pass_s(TTL_S + 0.1)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(TTL_S + 0.1, link)
     assert a.lefts == [Left("b", EPOCH_US + 3_000_000)]
     assert a.heartbeat.replicas == ("a",)
     await a.heartbeat.beat(link)
@@ -78,8 +83,7 @@ async def test_a_sibling_whose_key_lives_is_alive_whatever_its_last_beat(
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
-    a.pass_s(60)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(2 * TTL_S, link)
     assert not a.lefts
 
 
@@ -88,7 +92,8 @@ async def test_a_log_clock_that_jumps_makes_nobody_leave(link: RedisLink, namesp
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
-    a.pass_s(TTL_S)
+    await a.beats_for_s(TTL_S - 0.1, link)
+    a.pass_s(0.1)
     a.log_ns = 60_000_000_000
     b.pass_s(0.5)
     await b.heartbeat.beat(link)
@@ -110,8 +115,7 @@ async def test_a_sibling_whose_clock_is_far_ahead_leaves_all_the_same(
     await b.heartbeat.beat(link)
     await link.call("DEL", Keys(namespace).replica("b"))
     await a.heartbeat.beat(link)
-    a.pass_s(TTL_S)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(TTL_S, link)
     assert a.lefts == [Left("b", EPOCH_US + 3_600_000_000 + 3_000_000)]
 
 
@@ -163,6 +167,19 @@ async def test_who_was_cut_off_judges_nobody_before_a_whole_ttl(link: RedisLink,
     assert [op.replica for op in a.lefts] == ["b"]
 
 
+async def test_who_paused_judges_nobody_before_a_whole_ttl(link: RedisLink, namespace: str) -> None:
+    """Its siblings on the same host paused as well, and whoever wakes first finds their keys expired."""
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.beats_for_s(2 * TTL_S, link)
+    await link.call("DEL", Keys(namespace).replica("b"))
+    a.pass_s(TTL_S + 0.1)
+    await a.heartbeat.beat(link)
+    assert not a.lefts
+    await a.beats_for_s(TTL_S, link)
+    assert [op.replica for op in a.lefts] == ["b"]
+
+
 async def test_what_the_log_says_is_not_said_again(link: RedisLink, namespace: str) -> None:
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
@@ -204,8 +221,7 @@ async def test_what_no_replica_says_of_itself_makes_no_replica(
     await b.heartbeat.beat(link)
     await link.call("ZADD", Keys(namespace).replicas, score, member)
     await a.heartbeat.beat(link)
-    a.pass_s(TTL_S + 0.1)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(TTL_S + 0.1, link)
     assert (a.heartbeat.replicas, a.lefts) == (("a", "b"), [])
 
 
