@@ -1,13 +1,17 @@
 """Who is alive: this replica says so four times per time to live or oftener, and watches the others.
 
 Each beat is one round trip: ``SET cw:{ns}:replica:{id} .. PX ttl``, the time of the beat into the
-sorted set ``cw:{ns}:replicas``, and that set back; and the same with the digests of registers, in the hash
-``cw:{ns}:digests`` (`router.shared.agreement`). It also asks Redis, without writing anything, whether
-it would append to the log, so that a refusal shows while nothing is published.
+sorted set ``cw:{ns}:replicas``, and that set back; and the digests of registers into the hash
+``cw:{ns}:digests`` (`router.shared.agreement`), and those of the siblings back. It also asks Redis, without
+writing anything, whether it would append to the log, so that a refusal shows while nothing is published.
 
 In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened placements
 (`router.shared.placed_forms`). An older version does not. It may go on under the id of a newer one: then its
 beat in the set is newer than the one in the hash.
+
+Of both hashes a beat asks only for the fields of siblings that earlier beats found, so a new sibling's are
+known one beat after its id. Other fields, whoever wrote them, cost nothing here, and values longer than
+`VALUE_BYTES_MAX` are not looked at.
 
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
 for by its key; if that has expired too, the sibling has left. No clock is compared with another, so
@@ -19,7 +23,8 @@ The time in `Left` follows from the last beat, so all survivors say the same and
 changes nothing. What a paused replica does after it wakes has later times and stands.
 
 A replica whose own beats did not get through for the last time to live judges nobody: after an
-outage of Redis every key has expired, and each must first have had the time to come back.
+outage of Redis every key has expired, and each must first have had the time to come back. The same after a
+pause of its own process for that long: where a host stands still, all its replicas do.
 """
 
 import logging
@@ -27,6 +32,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from policies import Left
 from radix import WHOLE_MAX, is_name, parsed_whole
@@ -38,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 # More replicas than this in one namespace would be a mistake; the rest is not watched.
 REPLICAS_MAX = 1024
+VALUE_BYTES_MAX = 4096
+"""Longest value of a sibling in a hash, bytes: the digests of 27 kinds of register are 273."""
 # A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
 INTERVAL_S_MAX = 0.4
 FRESH_BEATS = 3
@@ -51,6 +59,15 @@ def _beat_of(member: bytes, score: bytes) -> tuple[str, int] | None:
     except (ValueError, OverflowError):
         return None
     return (replica, beat_us) if is_name(replica) and 0 <= beat_us <= WHOLE_MAX // 2 else None
+
+
+def _told(replicas: tuple[str, ...], values: list[bytes | None]) -> dict[str, bytes]:
+    """Values of a hash by replica, without those that are missing or that no replica would have written."""
+    return {
+        replica: value
+        for replica, value in zip(replicas, values, strict=True)
+        if value is not None and len(value) <= VALUE_BYTES_MAX
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +119,7 @@ class Heartbeat:
         self._onward: dict[str, bytes] = {}
         self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
-        self._beating_since_s: float | None = None
+        self._beaten_s = self._beating_since_s = -inf
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
 
     @property
@@ -147,7 +164,7 @@ class Heartbeat:
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
-        self._beating_since_s = None
+        self._beaten_s = -inf
 
     def left(self, op: Left) -> None:
         """Note what the log says: a replica has left, unless it was seen later."""
@@ -162,21 +179,22 @@ class Heartbeat:
             StateError: The beat did not get through.
         """
         try:
-            now_us = self._clock.now_us()
+            now_us, known = self._clock.now_us(), self.replicas
             replies = await link.calls(
                 ("SET", self._keys.replica(self._replica), self._value(), "PX", int(self._ttl_s * 1000)),
                 ("HSET", self._keys.onward, self._replica, b"%d %s" % (now_us, self._process)),
                 ("ZADD", self._keys.replicas, now_us, self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
-                ("HGETALL", self._keys.onward),
+                ("HMGET", self._keys.onward, *known),
                 ("HSET", self._keys.digests, self._replica, self._digests()),
-                ("HGETALL", self._keys.digests),
+                ("HMGET", self._keys.digests, *known),
             )
             now_s = self._monotonic_s()
-            if self._beating_since_s is None:
+            if now_s - self._beaten_s >= self._ttl_s:
                 self._beating_since_s = now_s
-            members, onward, shown = replies[3], replies[5], replies[7]
+            self._beaten_s = now_s
+            members, onward, shown = replies[3], _told(known, replies[5]), _told(known, replies[7])
             beats = [
                 beat
                 for member, score in zip(members[::2], members[1::2], strict=True)
@@ -185,10 +203,7 @@ class Heartbeat:
             for beat in beats:
                 self._note(*beat, now_s)
             self._note_onward(beats, onward)
-            self._shown = {
-                name.decode(errors="replace"): value
-                for name, value in zip(shown[::2], shown[1::2], strict=True)
-            }
+            self._shown = shown
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
         except BaseException:
@@ -244,12 +259,11 @@ class Heartbeat:
         if known is not None or len(self._siblings) < REPLICAS_MAX:
             self._siblings[replica] = _Sibling(beat_us, now_s)
 
-    def _note_onward(self, beats: list[tuple[str, int]], fields: list[bytes]) -> None:
+    def _note_onward(self, beats: list[tuple[str, int]], told: dict[str, bytes]) -> None:
         """Note which siblings read shortened placements, and whether one of them is a new process."""
-        said = dict(zip(fields[::2], fields[1::2], strict=True))
         onward: dict[str, bytes] = {}
         for replica, beat_us in beats:
-            said_us, _, process = said.get(replica.encode(), b"").partition(b" ")
+            said_us, _, process = told.get(replica, b"").partition(b" ")
             if replica != self._replica and (parsed_whole(said_us.decode(errors="replace")) or 0) >= beat_us:
                 onward[replica] = process
         joined = onward.items() - self._onward.items()

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fakes.running import Fleet, command, serving, until, until_async, warmed
+from fakes.running import Fleet, RunningGateway, command, serving, until, until_async, warmed
 
 from loadtest.engine import EngineSettings
 from loadtest.processes import free_port
 from router.tenants.keys import digest_of
 
 SLOW = EngineSettings(prefill_base_ms=1, tpot_ms=40, emit_interval_ms=1)
-STUCK = EngineSettings(prefill_base_ms=600_000)
-"""Never says its first token."""
+ROUNDS = 4
+"""Of three labels each."""
+
+STUCK = EngineSettings(prefill_base_ms=600_000, max_running=1)
+"""Never says its first token, and runs one request: what an engine says of itself wins over
+`admission.worker_running_max`, which counts until it has said it."""
 
 
 def chat(name: str = "some", **more: Any) -> dict[str, Any]:
@@ -76,7 +80,7 @@ async def test_a_drained_worker_is_removed_although_the_replica_that_was_asked_d
 
 async def test_a_wait_is_ended_at_any_replica(fleet: Fleet) -> None:
     engine = await fleet.engine(STUCK)
-    # However slow this machine is, the worker has no room again.
+    # With one request in flight the worker has no room again, however slow this machine is.
     gateways = [await fleet.gateway(engine.url, admission={"worker_running_max": 1}) for _ in range(2)]
     for gateway in gateways:
         await warmed(gateway.client)
@@ -90,14 +94,7 @@ async def test_a_wait_is_ended_at_any_replica(fleet: Fleet) -> None:
         loads, tickets = sibling.process.fleet.loads, sibling.process.fleet.tickets
         await until(lambda: len(loads.requests) + tickets.count >= known)  # noqa: B023
     waiting = tasks.pop()
-
-    async def listed() -> list[dict[str, Any]]:
-        """Empty for as long as a sibling that was late to hear takes the holder for dead."""
-        tickets: list[dict[str, Any]] = (await sibling.client.get("/queue/tickets")).json()["tickets"]
-        return tickets
-
-    await until_async(listed)
-    (ticket,) = await listed()
+    (ticket,) = (await sibling.client.get("/queue/tickets")).json()["tickets"]
     assert ticket["replica"] == holder.process.replica
     assert (await sibling.client.delete(f"/queue/{ticket['ticket']}")).status_code == 202
     answer = await waiting
@@ -178,3 +175,45 @@ async def test_what_the_fleet_does_is_the_difference_of_two_looks(fleet: Fleet) 
     told = (await look())[gateways[1].process.replica]
     assert told["prompt_tokens"] > 2000
     assert told["ttft_counts"][-1] == 0, "of streams only is the first byte the first token"
+
+
+async def test_labels_set_through_three_replicas_at_once_are_all_there_and_a_removal_stays(
+    fleet: Fleet,
+) -> None:
+    """Each round sets three labels at once; all answers are 202."""
+    engine = await fleet.engine()
+    gateways = [await fleet.gateway(engine.url) for _ in range(3)]
+    for gateway in gateways:
+        await warmed(gateway.client)
+    path = f"/workers/{engine.url.removeprefix('http://')}"
+    wanted: dict[str, str] = {}
+    for round_ in range(ROUNDS):
+        labels = [{f"label-{round_}-{number}": str(round_)} for number in range(3)]
+        changes = [
+            gateway.client.patch(path, json={"labels": each})
+            for gateway, each in zip(gateways, labels, strict=True)
+        ]
+        assert [answer.status_code for answer in await asyncio.gather(*changes)] == [202] * 3
+        for each in labels:
+            wanted |= each
+
+    def known() -> list[dict[str, str]]:
+        return [gateway.process.registry.all()[0].worker.labels for gateway in gateways]
+
+    await until(lambda: all(wanted.items() <= labels.items() for labels in known()))
+
+    # Two change it while the third one removes it: whichever came first, it is gone, and stays so.
+    late = [gateway.client.patch(path, json={"labels": {"late": "yes"}}) for gateway in gateways[:2]]
+    removed, *others = await asyncio.gather(gateways[2].client.delete(path), *late)
+    assert removed.status_code == 202
+    assert {answer.status_code for answer in others} <= {202, 404}
+    added = [f"127.0.0.1:{free_port()}" for _ in gateways]
+    for gateway, worker in zip(gateways, added, strict=True):
+        assert (await gateway.client.post("/workers", json={"url": f"http://{worker}"})).status_code == 202
+    # Each replica has then heard all that the others said before.
+    await until(lambda: all(ids(gateway) >= {*added} for gateway in gateways))
+    assert [ids(gateway) for gateway in gateways] == [{*added}] * 3
+
+
+def ids(gateway: RunningGateway) -> set[str]:
+    return {local.worker.worker_id for local in gateway.process.registry.all()}

@@ -101,9 +101,9 @@ async def test_every_replica_explains_what_the_others_placed(fleet: Fleet) -> No
 
 
 async def test_a_drained_worker_and_a_busy_one_say_why_it_is_not_them(fleet: Fleet) -> None:
-    slow = EngineSettings(prefill_base_ms=600_000)
+    slow = EngineSettings(prefill_base_ms=600_000, max_running=1)
     engines = [await fleet.engine(slow) for _ in range(2)]
-    gateway = await fleet.gateway(*[engine.url for engine in engines])
+    gateway = await fleet.gateway(*[engine.url for engine in engines], admission={"worker_running_max": 1})
     await warmed(gateway.client)
     first, second = [local.worker.worker_id for local in gateway.process.registry.all()]
     await gateway.client.put(f"/workers/{first}", json={"draining": True})

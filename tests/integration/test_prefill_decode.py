@@ -49,19 +49,20 @@ class Pairs:
         *,
         site: str = "",
         link: str = "",
-        waiting_s: float = 3.0,
+        waiting_s: float = 600.0,
         **settings: Any,
     ) -> EmulatedEngine:
         """Start an engine and make it a worker; in another site, its KV leaves over a link."""
         handover = None
         if role != "plain":
             part = cast(Any, role)
-            # KV whose decode leg died is kept this long; nothing here takes a tenth of it.
+            # KV whose decode leg died is kept this long. By default longer than a test waits for anything: a
+            # machine that stalls for some seconds ends no leg.
             handover = HandoverSettings(
                 protocol=cast(Any, protocol),
                 part=part,
                 heartbeat_s=0.5,
-                lease_s=3.0,
+                lease_s=waiting_s,
                 waiting_s=waiting_s,
                 kv_link=link,
             )
@@ -196,7 +197,8 @@ async def test_an_engine_that_dies_costs_no_request_that_has_no_answer_yet(
     """One of two engines of each role crashes while all are busy, and comes back."""
     pairs = await Pairs(fleet).open(reliability={"retry_max_retries": 5})
     slow = {"prefill_base_ms": 50.0, "tpot_ms": 5.0}
-    engines = [await pairs.add(each, protocol, **slow) for each in ("prefill", "prefill", "decode", "decode")]
+    roles = ("prefill", "prefill", "decode", "decode")
+    engines = [await pairs.add(each, protocol, waiting_s=3.0, **slow) for each in roles]
     dying = engines[0] if role == "prefill" else engines[2]
     tasks = [asyncio.create_task(pairs.ask(number)) for number in range(16)]
     await until(lambda: dying.scheduler.running)
@@ -208,10 +210,10 @@ async def test_an_engine_that_dies_costs_no_request_that_has_no_answer_yet(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_client_that_leaves_ends_both_legs(fleet: Fleet, protocol: str) -> None:
-    """Prefill takes ten seconds; nobody waits for it."""
+    """Prefill takes ten minutes; nobody waits for it."""
     pairs = await Pairs(fleet).open()
     for role in ("prefill", "decode"):
-        await pairs.add(role, protocol, prefill_base_ms=10_000.0)
+        await pairs.add(role, protocol, prefill_base_ms=600_000.0)
     if protocol != "sglang":
         # The decode worker could do it alone, if it had nothing else to do.
         busy = await busy_decode(pairs)
@@ -222,8 +224,7 @@ async def test_a_client_that_leaves_ends_both_legs(fleet: Fleet, protocol: str) 
     await asyncio.gather(*tasks, return_exceptions=True)
     if protocol != "sglang":
         busy.cancel()
-    async with asyncio.timeout(5):
-        await pairs.at_rest()
+    await pairs.at_rest()
 
 
 async def busy_decode(pairs: Pairs) -> "asyncio.Task[httpx.Response]":
@@ -237,7 +238,7 @@ async def busy_decode(pairs: Pairs) -> "asyncio.Task[httpx.Response]":
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) -> None:
-    """Engines would wait for half a minute; what hangs there is prefilled on this side within seconds."""
+    """Engines would wait for ten minutes; what hangs there is prefilled on this side."""
     link = LinkServer(gbps=100.0)
     await link.open()
     fleet.stack.push_async_callback(closed, link)
@@ -246,15 +247,14 @@ async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) 
         placement={"models": {"*": {"kv_bytes_per_token": PROFILES["dense-70b"].shape.token_bytes}}},
         offload={"threshold_tokens": 500},
     )
-    await pairs.add("prefill", protocol, site="far", link=link.url, waiting_s=30.0)
-    await pairs.add("decode", protocol, waiting_s=30.0)
+    await pairs.add("prefill", protocol, site="far", link=link.url)
+    await pairs.add("decode", protocol)
     await pairs.add("prefill", protocol)
     far, _, home = pairs.engines
     first = [await pairs.ask(number) for number in range(10, 20)]
     assert far in [answer.headers.get("x-cacheway-prefill-worker") for answer in first]
     link.link.slow(0.0)
-    async with asyncio.timeout(25):
-        answers = await asyncio.gather(*(pairs.ask(number, stream=number > 1) for number in range(4)))
+    answers = await asyncio.gather(*(pairs.ask(number, stream=number > 1) for number in range(4)))
     complete([*first, *answers])
     # vLLM's decode worker may do it alone.
     assert {answer.headers.get("x-cacheway-prefill-worker") for answer in answers} <= {home, None}

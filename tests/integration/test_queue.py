@@ -18,14 +18,15 @@ from policies import Op, Placed
 TEXT = "word " * 2400
 
 ENGINE = EngineSettings(prefill_tokens_per_s=15_000, prefill_base_ms=20, tpot_ms=0.1)
-STUCK = EngineSettings(prefill_base_ms=600_000)
+STUCK = EngineSettings(prefill_base_ms=600_000, max_running=1)
 """Never says its first token."""
 
-BUSY = replace(ENGINE, prefill_tokens_per_s=5_000)
+BUSY = replace(ENGINE, prefill_tokens_per_s=5_000, max_running=1)
 """0.6 s for each request: a machine that is slow as well lets no queue run empty before it is looked at."""
 
 FULL = {"worker_running_max": 1}
-"""With one request in flight a worker has no room again, however slow this machine is."""
+"""With one request in flight a worker has no room again, however slow this machine is. It counts until the
+engine says its own bound, which wins."""
 
 
 def chat(name: str, **more: Any) -> dict[str, Any]:

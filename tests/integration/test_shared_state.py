@@ -870,10 +870,15 @@ def turn(replica: Replica, blocks: int) -> Placed:
     return op
 
 
+def reads_on(replica: Replica) -> bool:
+    """Whether a replica has siblings, and knows that all of them read shortened placements."""
+    return replica.state._heartbeat.onward
+
+
 async def test_turns_are_told_by_their_new_part_and_read_as_they_were(start: StartReplica) -> None:
     a, b = start("a"), start("b")
     await both_ready(a, b)
-    await until(lambda: a.state.status.replicas == b.state.status.replicas == ("a", "b"))
+    await until(lambda: reads_on(a) and reads_on(b))
     ops = []
     for blocks in (20, 22, 25, 26):
         ops.append(turn(a if blocks % 2 else b, blocks))
@@ -887,8 +892,7 @@ async def test_a_replica_that_reads_an_unknown_anchor_asks_for_it(
 ) -> None:
     a, c = start("a"), start("c")
     await both_ready(a, c)
-    await until(lambda: a.state.status.replicas == ("a", "c"))
-    await asyncio.sleep(0.1)
+    await until(lambda: reads_on(a))
     first = turn(a, 20)
     await until(lambda: a.state.status.buffered_ops == 0)
     await asyncio.sleep(0.1)
@@ -918,6 +922,7 @@ async def test_beside_an_older_version_prompts_are_told_whole(
         await redis.set(keys.replica("old"), "{}", px=3000)
         await redis.zadd(keys.replicas, {"old": a.clock.now_us()})
 
+    await until(lambda: reads_on(a))
     await beat()
     await until(lambda: a.state.status.replicas == ("a", "c", "old"))
     for blocks in (20, 22, 25):
@@ -929,7 +934,7 @@ async def test_beside_an_older_version_prompts_are_told_whole(
     assert [decode_ops(fields[b"o"]).unknown for _, fields in entries] == [0] * len(entries)
     await redis.delete(keys.replica("old"))
     await redis.zrem(keys.replicas, "old")
-    await until(lambda: a.state.status.replicas == ("a", "c"))
+    await until(lambda: reads_on(a))
     turn(a, 26)
     await until(lambda: a.state.status.onward_ops == 1)
 
@@ -939,8 +944,7 @@ async def test_after_the_log_was_lost_prompts_are_told_whole_again(
 ) -> None:
     a, c = start("a"), start("c")
     await both_ready(a, c)
-    await until(lambda: a.state.status.replicas == ("a", "c"))
-    await asyncio.sleep(0.1)
+    await until(lambda: reads_on(a))
     turn(a, 20)
     turn(a, 22)
     await until(lambda: a.state.status.onward_ops == 1)

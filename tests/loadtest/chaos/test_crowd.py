@@ -100,9 +100,10 @@ async def test_sessions_grow_and_whoever_is_not_answered_has_failed() -> None:
     async with EmulatedEngine(FAST) as engine:
         async with sessions([engine.url], rate_per_s=200) as load:
             await load.completed(60)
+            # `prompts` are the newest: which those are is the order in which the engine ended.
+            await until(lambda: max(map(len, load.prompts)) > 600 * 4)
         assert load.failed == []
         assert {one.kind for one in load.served} == {"short", "follow-up"}
-        assert {len(text) for text in load.prompts} > {600 * 4}
         engine.inject(Fault("error"))
         urls = [engine.url, f"http://127.0.0.1:{free_port()}"]
         async with sessions(urls, rate_per_s=200) as load:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from policies import Left
+from policies import KIND_NAMES, Left
 from router.shared import EmbeddedValkey
+from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
-from router.shared.heartbeat import Heartbeat
+from router.shared.heartbeat import VALUE_BYTES_MAX, Heartbeat
 from router.shared.keys import Keys
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 
@@ -30,11 +31,18 @@ class Watch:
             self.lefts.append,
             ttl_s=TTL_S,
             value=lambda: b"{}",
+            digests=lambda: b"shown",
             monotonic_s=lambda: self.ns / 1e9,
         )
 
     def pass_s(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
+
+    async def beats_for_s(self, seconds: float, link: RedisLink) -> None:
+        """Beat four times in this time, at its end the last time."""
+        for _ in range(4):
+            self.pass_s(seconds / 4)
+            await self.heartbeat.beat(link)
 
 
 @pytest.fixture
@@ -62,8 +70,7 @@ async def test_a_sibling_whose_key_expired_has_left_at_its_last_beat_plus_ttl(
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
     await link.call("DEL", Keys(namespace).replica("b"))
-    a.pass_s(TTL_S + 0.1)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(TTL_S + 0.1, link)
     assert a.lefts == [Left("b", EPOCH_US + 3_000_000)]
     assert a.heartbeat.replicas == ("a",)
     await a.heartbeat.beat(link)
@@ -76,8 +83,7 @@ async def test_a_sibling_whose_key_lives_is_alive_whatever_its_last_beat(
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
-    a.pass_s(60)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(2 * TTL_S, link)
     assert not a.lefts
 
 
@@ -86,7 +92,8 @@ async def test_a_log_clock_that_jumps_makes_nobody_leave(link: RedisLink, namesp
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
-    a.pass_s(TTL_S)
+    await a.beats_for_s(TTL_S - 0.1, link)
+    a.pass_s(0.1)
     a.log_ns = 60_000_000_000
     b.pass_s(0.5)
     await b.heartbeat.beat(link)
@@ -108,8 +115,7 @@ async def test_a_sibling_whose_clock_is_far_ahead_leaves_all_the_same(
     await b.heartbeat.beat(link)
     await link.call("DEL", Keys(namespace).replica("b"))
     await a.heartbeat.beat(link)
-    a.pass_s(TTL_S)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(TTL_S, link)
     assert a.lefts == [Left("b", EPOCH_US + 3_600_000_000 + 3_000_000)]
 
 
@@ -161,6 +167,19 @@ async def test_who_was_cut_off_judges_nobody_before_a_whole_ttl(link: RedisLink,
     assert [op.replica for op in a.lefts] == ["b"]
 
 
+async def test_who_paused_judges_nobody_before_a_whole_ttl(link: RedisLink, namespace: str) -> None:
+    """Its siblings on the same host paused as well, and whoever wakes first finds their keys expired."""
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.beats_for_s(2 * TTL_S, link)
+    await link.call("DEL", Keys(namespace).replica("b"))
+    a.pass_s(TTL_S + 0.1)
+    await a.heartbeat.beat(link)
+    assert not a.lefts
+    await a.beats_for_s(TTL_S, link)
+    assert [op.replica for op in a.lefts] == ["b"]
+
+
 async def test_what_the_log_says_is_not_said_again(link: RedisLink, namespace: str) -> None:
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
@@ -202,8 +221,7 @@ async def test_what_no_replica_says_of_itself_makes_no_replica(
     await b.heartbeat.beat(link)
     await link.call("ZADD", Keys(namespace).replicas, score, member)
     await a.heartbeat.beat(link)
-    a.pass_s(TTL_S + 0.1)
-    await a.heartbeat.beat(link)
+    await a.beats_for_s(TTL_S + 0.1, link)
     assert (a.heartbeat.replicas, a.lefts) == (("a", "b"), [])
 
 
@@ -215,6 +233,8 @@ async def test_shortened_placements_are_for_replicas_that_all_read_them(
     await a.heartbeat.beat(link)
     assert not a.heartbeat.onward, "nobody else reads"
     await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.onward, "it is known, and what it reads with the next beat"
     await a.heartbeat.beat(link)
     assert a.heartbeat.onward
     await link.call("ZADD", keys.replicas, EPOCH_US + 1, "b")
@@ -242,3 +262,46 @@ async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, na
             await b.heartbeat.beat(link)
             await a.heartbeat.beat(link)
         assert a.heartbeat.joined == times
+
+
+async def sent_bytes(link: RedisLink) -> int:
+    """Bytes that the server has sent to all its clients."""
+    info: bytes = await link.call("INFO", "stats")
+    return int(info.split(b"total_net_output_bytes:")[1].split()[0])
+
+
+async def test_fields_that_no_sibling_wrote_are_not_sent(link: RedisLink, namespace: str) -> None:
+    """100,000 fields are some 4 MB, which each beat of each replica would bring back."""
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    for key in (keys.onward, keys.digests):
+        fields = [part for number in range(100_000) for part in (f"foreign-{number}", "some value")]
+        await link.call("HSET", key, *fields)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    before = await sent_bytes(link)
+    await a.heartbeat.beat(link)
+    assert await sent_bytes(link) - before < 20_000
+    assert a.heartbeat.onward
+    assert a.heartbeat.shown == {"b": b"shown"}
+
+
+async def test_a_value_that_no_replica_would_write_is_not_looked_at_and_the_next_one_is(
+    link: RedisLink, namespace: str
+) -> None:
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    huge = b"%d %s" % (EPOCH_US, bytes(10_000_000))
+    await link.call("HSET", keys.onward, "b", huge)
+    await link.call("HSET", keys.digests, "b", huge)
+    await a.heartbeat.beat(link)
+    assert (a.heartbeat.onward, a.heartbeat.shown) == (False, {})
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert (a.heartbeat.onward, a.heartbeat.shown) == (True, {"b": b"shown"})
+
+
+async def test_the_digests_of_all_kinds_of_register_are_far_below_the_longest_value() -> None:
+    digests = dict.fromkeys(KIND_NAMES, 2**64 - 1)
+    agreement = Agreement("a", lambda: {tag: [value] for tag, value in digests.items()})
+    assert len(agreement.shown(ready=True)) < VALUE_BYTES_MAX / 4
