@@ -173,6 +173,8 @@ class Loads:
         self._memory_us = memory_us
         self.own = own
         self.changed: set[int] = set()
+        self._own_us = 0
+        """Log time of the newest operation on an own request."""
         self._rows = LoadRows(8)
         self._generation = 0
         self._traces: dict[str, Reservation] = {}
@@ -260,6 +262,7 @@ class Loads:
             if at_us > request.at_us:
                 request.at_us = at_us
                 if request.replica == self.own:
+                    self._own_us = max(self._own_us, at_us)
                     self.changed.add(request.slot)
                 if not request.prefilled_us:
                     self._queue(request_id, request)
@@ -303,6 +306,7 @@ class Loads:
         self._inflight_requests_at[slot] += 1
         self._inflight_tokens_at[slot] += op.context_tokens
         if op.replica == self.own:
+            self._own_us = max(self._own_us, at_us)
             self._count_own(request, 1)
         if not request.prefilled_us:
             self._prefill_us_at[slot] += op.service_us
@@ -322,6 +326,8 @@ class Loads:
             self._prefilled(request_id, op.prefilled_us)
         request = self.requests.get(request_id)
         if request is not None:
+            if request.replica == self.own:
+                self._own_us = max(self._own_us, op.at_us)
             self._end(request_id, request)
         else:
             request = self._trace(request_id) or self._unseen(request_id)
@@ -377,7 +383,7 @@ class Loads:
         return fell
 
     def own_vector(self, now_us: int, *, full: bool) -> LoadVector:
-        """Return what this replica has in flight, with slots in place of worker ids.
+        """Return what this replica has in flight, with slots in place of worker ids, and empty `changed`.
 
         Args:
             now_us: Log time, later than all that it placed.
@@ -385,16 +391,19 @@ class Loads:
         """
         told = self.changed.union(np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist() if full else ())
         self.changed.clear()
-        slots = np.array(sorted(told), dtype=np.intp)
+        return self._own_rows(sorted(told), now_us, full=full)
+
+    def _own_rows(self, told: list[int], now_us: int, *, full: bool) -> LoadVector:
+        slots = np.array(told, dtype=np.intp)
         columns = np.zeros((len(COLUMNS), len(slots)))
         columns[:SUMS] = self._own_sums[:, slots]
-        for index, slot in enumerate(slots.tolist()):
+        for index, slot in enumerate(told):
             head = self._own_head(slot)
             if head is not None:
                 columns[HEAD_US:DONE_US, index] = now_us - head.at_us, head.service_us, head.context_tokens
         done_us = self._done_us[slots]
         columns[DONE_US] = np.where(done_us > 0, now_us - done_us, float(NONE))
-        return LoadVector(self.own, now_us, tuple(map(str, slots.tolist())), packed(columns), full)
+        return LoadVector(self.own, now_us, tuple(map(str, told)), packed(columns), full)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget old traces, release requests in flight for too long, and return how many.
@@ -575,6 +584,8 @@ class Loads:
     def dump_steps(self) -> Generator[Placed | FirstToken | Left | LoadVector | None, None, None]:
         """Yield everything in flight as operations, with slots in place of worker ids (the fleet names them).
 
+        Own requests come twice: one by one, by which a reader knows what arrived, and as the vector that its
+        reader needs before the partial ones in the log.
         In steps (None), between which requests may come and go: new ones are left out, since they are in the
         log behind the snapshot, and so is the end of those that go.
         """
@@ -606,6 +617,9 @@ class Loads:
                 yield FirstToken(request_id, prefilled_us)
         for replica in sorted(self._rows.newest_us):
             yield self._rows.dumped(replica)
+        if self.own:
+            inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+            yield self._own_rows(inflight, self._own_us, full=True)
 
     def dump_history(self) -> History:
         """Copy the history of all slots."""
@@ -649,6 +663,8 @@ class Loads:
         elif not request.prefilled_us:
             self._release_prefill(request)
         request.path = b""
+        if request.replica == self.own:
+            self._own_us = max(self._own_us, at_us)
         if at_us > request.prefilled_us:
             request.prefilled_us = at_us
         if request.slot >= 0:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.loads import FakeLoads
 from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
@@ -29,6 +30,7 @@ class OpSet:
     def __init__(self) -> None:
         self.ops: set[Op] = set()
         self.applied = 0
+        self.load_reports = FakeLoads()
 
     def apply(self, op: Op) -> None:
         if isinstance(op, Finished) and op.request_id == "bad":
