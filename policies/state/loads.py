@@ -447,7 +447,7 @@ class Loads:
         snapshot has no vector (``told``).
         """
         for replica, newest_us in list(self._rows.newest_us.items()):
-            if replica not in told:
+            if replica != own and replica not in told:
                 self._drop_rows(replica, newest_us)
         for request_id, request in list(self.requests.items()):
             if request.replica != own and request_id not in listed:

@@ -215,6 +215,8 @@ def merged(
             elif isinstance(op, Shipping):
                 (passed_over if op.replica == own else shipped).add(op.request_id)
             elif isinstance(op, LoadVector):
+                if op.replica == own:
+                    continue
                 told.add(op.replica)
             if (
                 not isinstance(op, Placed | FirstToken | Waiting | Shipping)

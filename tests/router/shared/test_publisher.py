@@ -253,7 +253,7 @@ async def test_a_vector_is_flushed_by_itself_when_it_is_due(
     assert await entries(redis_url, namespace) == []
     loads.due, loads.inflight = True, ("a:1",)
     publisher.loads_changed()
-    while not (found := await entries(redis_url, namespace)):
+    while not (found := await entries(redis_url, namespace)):  # noqa: ASYNC110 - another task writes it
         await asyncio.sleep(0.001)
     flusher.cancel()
     await asyncio.gather(flusher, return_exceptions=True)
