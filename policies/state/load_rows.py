@@ -198,13 +198,17 @@ class LoadRows:
 
     def _find_heads(self, slots: Slots) -> None:
         """Find the oldest prefill in the rows of some slots; of two of one moment the longer one."""
-        heads = self._cells[:, HEAD_US : HEAD_TOKENS + 1, slots]
-        placed_us = np.where(heads[:, 0] > 0, heads[:, 0], np.inf)
-        oldest_us = placed_us.min(axis=0)
-        first = np.where(placed_us == oldest_us, heads[:, 1], -1.0).argmax(axis=0)
+        placed_us = self._cells[:, HEAD_US].take(slots, axis=1)
+        placed_us[placed_us == 0] = np.inf
+        first = placed_us.argmin(axis=0)
+        oldest_us = placed_us[first, np.arange(len(slots))]
+        alike = (placed_us == oldest_us) & (oldest_us < np.inf)
+        if np.count_nonzero(alike) > np.count_nonzero(oldest_us < np.inf):
+            service_us = self._cells[:, HEAD_SERVICE_US].take(slots, axis=1)
+            first = np.where(alike, service_us, -1.0).argmax(axis=0)
         self.head_us[slots] = np.where(oldest_us < np.inf, oldest_us, 0.0)
-        self.head_service_us[slots] = heads[first, 1, np.arange(len(slots))]
-        self.head_tokens[slots] = heads[first, 2, np.arange(len(slots))]
+        self.head_service_us[slots] = self._cells[first, HEAD_SERVICE_US, slots]
+        self.head_tokens[slots] = self._cells[first, HEAD_TOKENS, slots]
 
 
 def _changed(slots: Slots, grown: Numbers, columns: Numbers) -> tuple[Slots, Numbers]:

@@ -189,7 +189,7 @@ class Loads:
         """Log time that no request in flight is older than."""
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
         self._head_ids: list[str | None] = []
-        """Per slot, the request that is its oldest prefill: empty if it is in a vector; None if none is."""
+        """Per slot, the request that is its oldest prefill; None if a vector has that, or there is none."""
         self._leaders: dict[int, dict[str, Reservation]] = {}
         """Per slot, absorbed requests whose prompts are being prefilled, as far as is known."""
         self._sums: Whole
@@ -378,8 +378,7 @@ class Loads:
             moved.update(changed.tolist())
             self._follow_leaders(op.replica, moved)
         self._done_us[slots] = np.maximum(self._done_us[slots], columns[DONE_US])
-        for slot in moved:
-            self._find_head(slot)
+        self._find_heads(np.fromiter(moved, np.intp, len(moved)))
         return fell
 
     def own_vector(self, now_us: int, *, full: bool) -> LoadVector:
@@ -529,16 +528,16 @@ class Loads:
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
-        request_id = self._head_ids[slot]
-        if request_id is None:
-            return None
-        if request_id:
+        request_id, placed_us = self._head_ids[slot], self._row_head_us_at[slot]
+        if request_id is not None:
             request = self.requests[request_id]
             placed_us, tokens = float(request.at_us), request.context_tokens
+        elif placed_us:
+            tokens = int(self._rows.head_tokens[slot])
         else:
-            placed_us, tokens = self._row_head_us_at[slot], int(self._rows.head_tokens[slot])
+            return None
         elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
-        return Head(request_id, placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
+        return Head(request_id or "", placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
 
     def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
         """Prefilling requests of a slot: those counted one by one, and those in vectors that may go on.
@@ -617,8 +616,8 @@ class Loads:
                 yield FirstToken(request_id, prefilled_us)
         for replica in sorted(self._rows.newest_us):
             yield self._rows.dumped(replica)
-        if self.own:
-            inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+        inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+        if inflight:
             yield self._own_rows(inflight, self._own_us, full=True)
 
     def dump_history(self) -> History:
@@ -740,9 +739,8 @@ class Loads:
             return []
         slots, grown = dropped
         self._sums[:, slots] += grown
+        self._find_heads(slots)
         moved: list[int] = slots.tolist()
-        for slot in moved:
-            self._find_head(slot)
         return moved
 
     def _count_own(self, request: Reservation, sign: int) -> None:
@@ -835,23 +833,33 @@ class Loads:
         heap, requests = self._prefilling[slot], self.requests
         placed_us, service_us, head_id = self._row_head_us_at[slot], 0.0, None
         if placed_us:
-            service_us, head_id = self._rows.head_service_us.item(slot), ""
+            service_us = self._rows.head_service_us.item(slot)
         while heap:
             at_us, request_id = heap[0]
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us and request.at_us == at_us:
                 # Of a row and a reservation of one moment the longer one counts, as of two rows.
-                if head_id is None or (at_us, -request.service_us) < (placed_us, -service_us):
+                if not placed_us or (at_us, -request.service_us) < (placed_us, -service_us):
                     placed_us, service_us, head_id = at_us, request.service_us, request_id
                 break
             heapq.heappop(heap)
         self._head_ids[slot] = head_id
-        if head_id is None:
+        if not placed_us and head_id is None:
             self._head_us_at[slot] = self._head_service_us_at[slot] = 0
             return
         done_us = self._done_us_at[slot]
         self._head_us_at[slot] = placed_us if placed_us > done_us else done_us
         self._head_service_us_at[slot] = service_us
+
+    def _find_heads(self, slots: NDArray[np.intp]) -> None:
+        """Find the oldest unfinished prefills of many workers, most of which have them in rows."""
+        placed_us = self._rows.head_us[slots]
+        began_us = np.where(placed_us > 0, np.maximum(placed_us, self._done_us[slots]), 0.0)
+        self._head_us[slots], self._head_service_us[slots] = began_us, self._rows.head_service_us[slots]
+        heaps = self._prefilling
+        for slot in slots.tolist():
+            if heaps[slot]:
+                self._find_head(slot)
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
         second = op.at_us // 1_000_000
