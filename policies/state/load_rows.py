@@ -63,11 +63,14 @@ def unpacked(op: LoadVector) -> Numbers:
     if len(op.numbers) != 4 * len(COLUMNS) * workers or len(set(op.workers)) != workers:
         raise ValueError("a load vector has one row of numbers for each of its workers")
     columns = np.frombuffer(op.numbers, "<u4").reshape(len(COLUMNS), workers).astype(np.float64)
-    if (columns[PREFILL_REQUESTS] > columns[INFLIGHT_REQUESTS]).any():
+    prefills, done = columns[PREFILL_REQUESTS], columns[DONE_US]
+    if (prefills > columns[INFLIGHT_REQUESTS]).any():
         raise ValueError("a load vector has more prefills than requests in flight")
-    columns[DONE_US, columns[DONE_US] == NONE] = op.at_us
-    columns[[HEAD_US, DONE_US]] = np.maximum(op.at_us - columns[[HEAD_US, DONE_US]], 0.0)
-    columns[HEAD_US : HEAD_TOKENS + 1, columns[PREFILL_REQUESTS] == 0] = 0.0
+    columns[DONE_US] = (op.at_us - done) * (done < NONE)
+    columns[HEAD_US] = op.at_us - columns[HEAD_US]
+    columns[HEAD_US:DONE_US] *= prefills > 0
+    if op.at_us < NONE:
+        np.maximum(columns, 0.0, out=columns)
     return columns
 
 
@@ -119,14 +122,15 @@ class LoadRows:
             whole = np.zeros((DONE_US, self._cells.shape[2]))
             whole[:, slots] = columns[:DONE_US]
             columns, slots = whole, np.arange(self._cells.shape[2])
-        fresh = op.at_us > np.maximum(self._times[row, slots], self._full_us.get(op.replica, -1))
-        if not fresh.all():
+        newest_us = self.newest_us.get(op.replica, -1)
+        if op.at_us <= newest_us:
+            fresh = op.at_us > np.maximum(self._times[row, slots], self._full_us.get(op.replica, -1))
             slots, columns = slots[fresh], columns[:, fresh]
         cells = self._cells[row]
         grown = columns[:SUMS] - cells[:SUMS, slots]
         cells[:, slots] = columns[:DONE_US]
         self._times[row, slots] = op.at_us
-        self.newest_us[op.replica] = max(op.at_us, self.newest_us.get(op.replica, -1))
+        self.newest_us[op.replica] = max(op.at_us, newest_us)
         if op.full:
             self._full_us[op.replica] = max(op.at_us, self._full_us.get(op.replica, -1))
             slots, grown = _changed(slots, grown, columns)
@@ -154,14 +158,13 @@ class LoadRows:
         self._cells[:, :, slot] = self._times[:, slot] = 0.0
         self.head_us[slot] = self.head_service_us[slot] = self.head_tokens[slot] = 0.0
 
-    def prefills_since_us(self, replica: str, slot: int) -> float:
-        """Log time before which all that a replica placed at a worker is prefilled, by its newest word."""
-        row = self._index.get(replica)
-        if row is None:
-            return 0.0
-        if self._cells[row, PREFILL_REQUESTS, slot]:
-            return float(self._cells[row, HEAD_US, slot])
-        return float(max(self._times[row, slot], self._full_us.get(replica, 0))) + 1.0
+    def prefills_since_us(self, replica: str, slots: list[int]) -> list[float]:
+        """Log time before which all that a replica placed at each worker is prefilled, by its newest word."""
+        row = self._index[replica]
+        cells = self._cells[row][:, slots]
+        told_us = np.maximum(self._times[row, slots], self._full_us.get(replica, 0))
+        since_us: list[float] = np.where(cells[PREFILL_REQUESTS] > 0, cells[HEAD_US], told_us + 1).tolist()
+        return since_us
 
     def dumped(self, replica: str) -> LoadVector | None:
         """Return the rows of a replica as a full vector, with slots in place of worker ids."""

@@ -296,8 +296,9 @@ class Loads:
         if len(op.paths) == 1 and not request.prefilled_us and (absorbed or not gone):
             request.path, request.safe_blocks = op.paths[0], op.safe_blocks
         if gone:
-            if absorbed:
+            if absorbed and request.path:
                 self._leads(request_id, request)
+                self._follow_leaders(op.replica, [slot], self._rows.prefills_since_us(op.replica, [slot]))
             return arrives
         self.requests[request_id] = request
         self._of_replica[op.replica][request_id] = request
@@ -350,12 +351,13 @@ class Loads:
                     del leaders[request_id]
         return list(slots)
 
-    def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
+    def told(self, op: LoadVector, slot_of: Callable[[str], int], *, compare: bool = True) -> list[int]:
         """Take what another replica has in flight, and return the slots at which there is less now.
 
         Args:
             op: Its vector.
             slot_of: The slot of a worker by its id.
+            compare: False if nobody needs to know where there is less.
 
         Raises:
             ValueError: It contradicts itself, or too many replicas send vectors. Nothing was counted.
@@ -367,16 +369,18 @@ class Loads:
         fell: list[int] = []
         moved = set(slots.tolist())
         if op.at_us > self._left_us.get(op.replica, -1):
-            before = self._sums.copy() if op.full else self._sums[:, slots]
-            named = slots
+            compared = np.arange(self._sums.shape[1]) if op.full else slots
+            before = self._sums[:, compared] if compare else None
             changed, grown = self._rows.put(op, columns, slots)
             moved |= self._let_go(op.replica, op.at_us, absorbed=True)
             self._sums[:, changed] += grown
-            after = self._sums if op.full else self._sums[:, named]
-            less = np.flatnonzero((after < before).any(axis=0))
-            fell = (less if op.full else named[less]).tolist()
-            moved.update(changed.tolist())
-            self._follow_leaders(op.replica, moved)
+            if before is not None:
+                fell = compared[(self._sums[:, compared] < before).any(axis=0)].tolist()
+            if op.full:
+                moved.update(changed.tolist())
+            if self._leaders:
+                leading = list(self._leaders) if op.full else slots.tolist()
+                self._follow_leaders(op.replica, leading, self._rows.prefills_since_us(op.replica, leading))
         self._done_us[slots] = np.maximum(self._done_us[slots], columns[DONE_US])
         self._find_heads(np.fromiter(moved, np.intp, len(moved)))
         return fell
@@ -687,8 +691,7 @@ class Loads:
     def _release(self, request_id: str, request: Reservation) -> None:
         """Release a reservation, and remember it without the fields that a later placement repeats."""
         self._let_go_one(request_id, request)
-        request.path, request.replica = b"", ""
-        request.service_us = request.uncached_tokens = request.context_tokens = 0
+        _forget(request)
 
     def _let_go_one(self, request_id: str, request: Reservation) -> None:
         """Count a request no longer, and remember it."""
@@ -720,12 +723,11 @@ class Loads:
             if request.at_us <= until_us
         ]
         for request_id, request in gone:
-            if absorbed:
-                self._let_go_one(request_id, request)
-                if request.path:
-                    self._leads(request_id, request)
-            else:
-                self._release(request_id, request)
+            self._let_go_one(request_id, request)
+            if not absorbed:
+                _forget(request)
+            elif request.path:
+                self._leads(request_id, request)
         slots = {request.slot for _, request in gone}
         if not absorbed:
             for slot in slots:
@@ -779,23 +781,26 @@ class Loads:
 
     def _leads(self, request_id: str, request: Reservation) -> None:
         """Remember an absorbed request while it prefills, for followers (`policies.dispatch.followers`)."""
-        leaders = self._leaders.setdefault(request.slot, {})
-        begins_us = self._rows.prefills_since_us(request.replica, request.slot)
-        if request.path and request.at_us >= begins_us and len(leaders) < LEADERS_MAX:
+        leaders = self._leaders.get(request.slot)
+        if leaders is None:
+            leaders = self._leaders[request.slot] = {}
+        if len(leaders) < LEADERS_MAX:
             leaders[request_id] = request
         else:
             request.path = b""
 
-    def _follow_leaders(self, replica: str, slots: set[int]) -> None:
-        """Forget the leaders of a replica that its newest rows show prefilled."""
-        for slot in slots & self._leaders.keys():
-            begins_us, leaders = self._rows.prefills_since_us(replica, slot), self._leaders[slot]
-            for request_id, request in list(leaders.items()):
-                if request.prefilled_us or (request.replica == replica and request.at_us < begins_us):
-                    request.path = b""
-                    del leaders[request_id]
-            if not leaders:
-                del self._leaders[slot]
+    def _follow_leaders(self, replica: str, slots: list[int], since_us: list[float]) -> None:
+        """Forget the leaders of a replica that were placed before the oldest prefill in its newest rows."""
+        for slot, begins_us in zip(slots, since_us, strict=True):
+            leaders = self._leaders.get(slot)
+            if leaders:
+                done = [
+                    request_id
+                    for request_id, request in leaders.items()
+                    if request.at_us < begins_us and request.replica == replica
+                ]
+                for request_id in done:
+                    leaders.pop(request_id).path = b""
 
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
@@ -892,6 +897,11 @@ class Loads:
             for window in self._windows:
                 window[:, begun % RATE_WINDOW_S] = 0
         self._second = second
+
+
+def _forget(request: Reservation) -> None:
+    request.path, request.replica = b"", ""
+    request.service_us = request.uncached_tokens = request.context_tokens = 0
 
 
 def _sum_of(window: Whole, slots: NDArray[np.intp]) -> float:
