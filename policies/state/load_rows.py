@@ -158,13 +158,14 @@ class LoadRows:
         self._cells[:, :, slot] = self._times[:, slot] = 0.0
         self.head_us[slot] = self.head_service_us[slot] = self.head_tokens[slot] = 0.0
 
-    def prefills_since_us(self, replica: str, slots: list[int]) -> list[float]:
-        """Log time before which all that a replica placed at each worker is prefilled, by its newest word."""
-        row = self._index[replica]
-        cells = self._cells[row][:, slots]
-        told_us = np.maximum(self._times[row, slots], self._full_us.get(replica, 0))
-        since_us: list[float] = np.where(cells[PREFILL_REQUESTS] > 0, cells[HEAD_US], told_us + 1).tolist()
-        return since_us
+    def prefills_since_us(self, replica: str, slot: int) -> float:
+        """Log time before which all that a replica placed at a worker is prefilled, by its newest word."""
+        row = self._index.get(replica)
+        if row is None:
+            return np.inf
+        if self._cells[row, PREFILL_REQUESTS, slot]:
+            return float(self._cells[row, HEAD_US, slot])
+        return float(max(self._times[row, slot], self._full_us.get(replica, 0))) + 1.0
 
     def dumped(self, replica: str) -> LoadVector | None:
         """Return the rows of a replica as a full vector, with slots in place of worker ids."""
@@ -201,17 +202,16 @@ class LoadRows:
 
     def _find_heads(self, slots: Slots) -> None:
         """Find the oldest prefill in the rows of some slots; of two of one moment the longer one."""
-        placed_us = self._cells[:, HEAD_US].take(slots, axis=1)
+        placed_us = self._cells[:, HEAD_US, slots]
         placed_us[placed_us == 0] = np.inf
         first = placed_us.argmin(axis=0)
-        oldest_us = placed_us[first, np.arange(len(slots))]
-        alike = (placed_us == oldest_us) & (oldest_us < np.inf)
-        if np.count_nonzero(alike) > np.count_nonzero(oldest_us < np.inf):
-            service_us = self._cells[:, HEAD_SERVICE_US].take(slots, axis=1)
+        alike = placed_us == self._cells[first, HEAD_US, slots]
+        if np.count_nonzero(alike) > len(slots):
+            service_us = self._cells[:, HEAD_SERVICE_US, slots]
             first = np.where(alike, service_us, -1.0).argmax(axis=0)
-        self.head_us[slots] = np.where(oldest_us < np.inf, oldest_us, 0.0)
-        self.head_service_us[slots] = self._cells[first, HEAD_SERVICE_US, slots]
-        self.head_tokens[slots] = self._cells[first, HEAD_TOKENS, slots]
+        self.head_us[slots], self.head_service_us[slots], self.head_tokens[slots] = self._cells[
+            first, HEAD_US:DONE_US, slots
+        ].T
 
 
 def _changed(slots: Slots, grown: Numbers, columns: Numbers) -> tuple[Slots, Numbers]:

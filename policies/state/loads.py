@@ -73,7 +73,7 @@ NEVER_US = 2**62
 STALE_MAX = 16
 """A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
 
-LEADERS_MAX = 256
+LEADERS_MAX = 32
 """Prefills of other replicas at one worker whose prompts are remembered for followers."""
 
 SORTED_MAX = 512
@@ -298,7 +298,6 @@ class Loads:
         if gone:
             if absorbed and request.path:
                 self._leads(request_id, request)
-                self._follow_leaders(op.replica, [slot], self._rows.prefills_since_us(op.replica, [slot]))
             return arrives
         self.requests[request_id] = request
         self._of_replica[op.replica][request_id] = request
@@ -345,10 +344,6 @@ class Loads:
         self._left_us[op.replica] = op.at_us
         slots = self._let_go(op.replica, op.at_us)
         slots.update(self._drop_rows(op.replica, op.at_us))
-        for leaders in self._leaders.values():
-            for request_id, request in list(leaders.items()):
-                if request.replica == op.replica and request.at_us <= op.at_us:
-                    del leaders[request_id]
         return list(slots)
 
     def told(self, op: LoadVector, slot_of: Callable[[str], int], *, compare: bool = True) -> list[int]:
@@ -378,9 +373,6 @@ class Loads:
                 fell = compared[(self._sums[:, compared] < before).any(axis=0)].tolist()
             if op.full:
                 moved.update(changed.tolist())
-            if self._leaders:
-                leading = list(self._leaders) if op.full else slots.tolist()
-                self._follow_leaders(op.replica, leading, self._rows.prefills_since_us(op.replica, leading))
         self._done_us[slots] = np.maximum(self._done_us[slots], columns[DONE_US])
         self._find_heads(np.fromiter(moved, np.intp, len(moved)))
         return fell
@@ -425,6 +417,8 @@ class Loads:
             self._generation = generation
             horizon_us = now_us - 2 * self._memory_us
             self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        for slot in self._leaders:
+            self._forget_leaders(slot)
         for replica, newest_us in list(self._rows.newest_us.items()):
             if not now_us - self._memory_us <= newest_us <= now_us + FUTURE_US:
                 # It fell silent without a word, or its time is no time that any replica may have.
@@ -554,7 +548,7 @@ class Loads:
             if request is not None and not request.prefilled_us:
                 yield request_id, request
         for request_id, request in self._leaders.get(slot, {}).items():
-            if not request.prefilled_us and not request.finished and request_id not in requests:
+            if request_id not in requests and self._goes_on(request):
                 yield request_id, request
 
     def oldest_prefill_us(self, slot: int) -> int:
@@ -781,26 +775,30 @@ class Loads:
 
     def _leads(self, request_id: str, request: Reservation) -> None:
         """Remember an absorbed request while it prefills, for followers (`policies.dispatch.followers`)."""
-        leaders = self._leaders.get(request.slot)
+        slot = request.slot
+        leaders = self._leaders.get(slot)
         if leaders is None:
-            leaders = self._leaders[request.slot] = {}
+            leaders = self._leaders[slot] = {}
+        elif len(leaders) >= LEADERS_MAX:
+            self._forget_leaders(slot)
         if len(leaders) < LEADERS_MAX:
             leaders[request_id] = request
         else:
             request.path = b""
 
-    def _follow_leaders(self, replica: str, slots: list[int], since_us: list[float]) -> None:
-        """Forget the leaders of a replica that were placed before the oldest prefill in its newest rows."""
-        for slot, begins_us in zip(slots, since_us, strict=True):
-            leaders = self._leaders.get(slot)
-            if leaders:
-                done = [
-                    request_id
-                    for request_id, request in leaders.items()
-                    if request.at_us < begins_us and request.replica == replica
-                ]
-                for request_id in done:
-                    leaders.pop(request_id).path = b""
+    def _goes_on(self, request: Reservation) -> bool:
+        """True if the vectors tell that the prefill of an absorbed request may go on."""
+        if request.prefilled_us or request.finished or request.at_us <= self.left_us(request.replica):
+            return False
+        return request.at_us >= self._rows.prefills_since_us(request.replica, request.slot)
+
+    def _forget_leaders(self, slot: int) -> None:
+        leaders = self._leaders[slot]
+        for request_id, request in list(leaders.items()):
+            if request_id in self.requests or not self._goes_on(request):
+                leaders.pop(request_id)
+                if request_id not in self.requests:
+                    request.path = b""
 
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
