@@ -166,9 +166,7 @@ class StallDetector:
         head = self._fleet.loads.head(pair.prefill.worker.slot, now_us)
         if head is None:
             return
-        head_s = self._scratch_s(
-            pair.prefill.worker, self._fleet.loads.requests[head.request_id].context_tokens
-        )
+        head_s = self._scratch_s(pair.prefill.worker, head.context_tokens)
         if head.elapsed_s >= self._limit_s(head_s + _transfer_s(pair)):
             self._give_up(pair, Leg.PREFILL, limit_s)
         elif head.request_id == pair.attempt.request_id and HAND_OVERS[pair.prefill.protocol].concurrent:

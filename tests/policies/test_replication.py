@@ -5,7 +5,7 @@ After every step whoever has read again what it once knew must agree with its ow
 a decision can see. At the end all read everything: then all agree, and when all requests have ended nothing
 is reserved.
 
-To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=long
+To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=deep
 --timeout=0``.
 """
 
@@ -386,6 +386,7 @@ class Replication(RuleBasedStateMachine):
         dumps = []
         for replica in replicas:
             check(replica.fleet.tree)
+            everything.own = replica.name
             assert differences(replica.fleet, everything, self.now_us) == {}
             slots = [worker.slot for worker in replica.fleet.workers()]
             dump = replica.fleet.tree.dump(slots)

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fakes.loads import FakeLoads
 
 from policies import Finished, encode_op
 from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import HURRY_ENTRIES, SnapshotKeeper
 from router.shared.keys import Keys
+from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import Publisher, PublisherRules
@@ -74,8 +76,9 @@ def replica(
         keys,
         NoListener(),
         DegradedReasons(NoListener()),
-        PeerPresence(lambda: 0),
+        presence := PeerPresence(lambda: 0),
         PlacedForms("me"),
+        LoadVectors(FakeLoads(), LogClock(), presence),
         PublisherRules(0.0, 2, 1000),
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
