@@ -270,9 +270,11 @@ async def test_load_vectors_are_for_replicas_that_all_read_them(link: RedisLink,
     await a.heartbeat.beat(link)
     assert a.heartbeat.reads_vectors
     await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)  # finds the sibling; the next one asks for its fields
     await a.heartbeat.beat(link)
     assert a.heartbeat.reads_vectors
     await link.call("ZADD", keys.replicas, EPOCH_US + 1, "old")
+    await a.heartbeat.beat(link)
     await a.heartbeat.beat(link)
     assert not a.heartbeat.reads_vectors
     await link.call("HSET", keys.onward, "old", b"%d abcdef12" % (EPOCH_US + 1))
