@@ -324,7 +324,7 @@ class RequestQueue:
         self._round: deque[str] = deque()
         self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
-        self._left_to: dict[int | str, dict[str, tuple[str, int]]] = {}
+        self._left_to: dict[int | str, dict[str, tuple[str, int, int]]] = {}
         """By slot with room, or gated lane: of each replica that it was left to, its best ticket, and from
         when on it is expected to take it."""
         self._waiting_for_decode: set[str] = set()
@@ -637,11 +637,12 @@ class RequestQueue:
         the room to us first.
         """
         left_to, grace_us = self._left_to.setdefault(room, {}), round(self._grace_s() * 1e6)
+        done_us = self._fleet.loads.prefilled_us(room) if isinstance(room, int) else 0
         known = left_to.get(best.replica)
-        if known is None or known[0] != best.request_id:
-            left_to[best.replica] = (best.request_id, now_us + grace_us * late)
+        if known is None or known[:2] != (best.request_id, done_us):
+            left_to[best.replica] = (best.request_id, done_us, now_us + grace_us * late)
             return False
-        return now_us - known[1] > grace_us
+        return now_us - known[2] > grace_us
 
     def _ask_followers(self, now_us: int) -> None:
         """Let requests decide afresh that share more with a placed prompt than they had cached."""
