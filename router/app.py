@@ -103,7 +103,7 @@ class GatewayProcess:
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
         self._multiprocess = multiprocess_dir is not None
         keyring = Keyring()
-        self.fleet = FleetState(fleet_rules(settings, keyring.weight_of))
+        self.fleet = FleetState(fleet_rules(settings, keyring.weight_of), self.replica)
         self.clock = LogClock()
         self._ops = report.LogListener(self._heard)
         self.shared = self._shared_state(settings, redis_url)

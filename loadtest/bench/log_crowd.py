@@ -5,9 +5,9 @@ Both functions run in child processes of `loadtest.bench.log_requests`:
     speak     publishes the requests of all replicas, each through a real `Publisher` and connection
     listen    reads the log as many times as there are other replicas, and discards what it reads
 
-A request is ``Placed``, then ``FirstToken`` after `PREFILL_S` and ``Finished`` after `ANSWER_S`, told by one
-replica. Conversations repeat their prompt and add `TURN_BLOCKS`; they begin anew when they have grown by
-`GROWTH_BLOCKS`. All share the first `SHARED_BLOCKS` with a sixteenth of the others.
+A request is ``Placed``, has its first token after `PREFILL_S` and ends after `ANSWER_S`, at one replica,
+whose load vectors tell the rest. Conversations repeat their prompt and add `TURN_BLOCKS`; they begin anew
+when they have grown by `GROWTH_BLOCKS`. All share the first `SHARED_BLOCKS` with a sixteenth of the others.
 """
 
 import asyncio
@@ -20,10 +20,12 @@ import hiredis
 import msgspec
 
 from loadtest.bench.child import input_ended, say
-from policies import Finished, FirstToken, Placed, PlacedForms, WorkerPut, encode_op
+from policies import Finished, FirstToken, LoadVector, Op, Placed, PlacedForms, WorkerPut, encode_op
+from policies.state.loads import Loads
 from radix import BLOCK_TOKENS, HASH_BYTES
-from router.shared import Keys, NoListener
+from router.shared import Keys, LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
+from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.publisher import Publisher, PublisherRules
 from router.shared.reader import READ_ENTRIES_MAX, READ_INTERVAL_S
@@ -118,12 +120,41 @@ class _Written(NoListener):
         self.size_bytes += size_bytes
 
 
+class _OwnLoads:
+    """What one replica has in flight (`router.shared.ports.LoadPort`)."""
+
+    urgent = False
+
+    def __init__(self, replica: str, workers: list[str]) -> None:
+        self.loads = Loads(own=replica)
+        self._workers = workers
+        self.slots = {worker: slot for slot, worker in enumerate(workers)}
+        self.loads.ensure(len(workers) - 1)
+
+    @property
+    def due(self) -> bool:
+        return bool(self.loads.changed)
+
+    def tells(self, op: Op) -> bool:
+        return isinstance(op, Placed)
+
+    def vector(self, now_us: int, *, full: bool) -> LoadVector:
+        vector = self.loads.own_vector(now_us, full=full)
+        return msgspec.structs.replace(
+            vector, workers=tuple(self._workers[int(slot)] for slot in vector.workers)
+        )
+
+
 class _Speaker:
     def __init__(self, plan: CrowdPlan) -> None:
         self._plan = plan
         self._written = _Written()
+        self._clock = LogClock()
         self._names = [f"gateway-7f9c4d-x{number:02d}" for number in range(plan.replicas)]
-        self._publishers = [self._publisher(name) for name in self._names]
+        self._loads = [_OwnLoads(name, Conversations(plan.blocks).workers) for name in self._names]
+        self._publishers = [
+            self._publisher(name, loads) for name, loads in zip(self._names, self._loads, strict=True)
+        ]
         self._conversations = Conversations(plan.blocks)
         self._requests = 0
 
@@ -133,15 +164,16 @@ class _Speaker:
         loops = [publisher.run(link) for publisher, link in zip(self._publishers, links, strict=True)]
         await _until_input_ends(*loops, self._drive(), self._report())
 
-    def _publisher(self, name: str) -> Publisher:
-        reasons = DegradedReasons(NoListener())
+    def _publisher(self, name: str, loads: _OwnLoads) -> Publisher:
+        reasons, presence = DegradedReasons(NoListener()), PeerPresence(lambda: False)
         return Publisher(
             f"{name}/abcdef12".encode(),
             Keys(self._plan.namespace),
             self._written,
             reasons,
-            PeerPresence(lambda: False),
+            presence,
             PlacedForms(name),
+            LoadVectors(loads, self._clock, presence),
             PublisherRules(FLUSH_S, BUFFER_OPS_MAX, BUFFER_BYTES_MAX),
         )
 
@@ -154,20 +186,25 @@ class _Speaker:
         answering: deque[tuple[float, int, str]] = deque()
         began_s = time.monotonic()
         while True:
-            now_s, now_us = time.monotonic(), time.time_ns() // 1000
+            now_s = time.monotonic()
             while self._requests < (now_s - began_s) * self._plan.requests_per_s:
                 at = self._requests % len(self._names)
+                now_us = self._clock.now_us()
                 placed = self._conversations.placed(self._requests, self._names[at], now_us)
+                loads = self._loads[at]
+                loads.loads.placed(placed, loads.slots[placed.worker])
                 self._publishers[at].put(encode_op(placed))
                 prefilling.append((now_s + PREFILL_S, at, placed.request_id))
                 self._requests += 1
             while prefilling and prefilling[0][0] <= now_s:
                 due_s, at, request_id = prefilling.popleft()
-                self._publishers[at].put(encode_op(FirstToken(request_id, now_us)))
+                self._loads[at].loads.first_token(FirstToken(request_id, self._clock.now_us()))
                 answering.append((due_s + ANSWER_S - PREFILL_S, at, request_id))
             while answering and answering[0][0] <= now_s:
                 _, at, request_id = answering.popleft()
-                self._publishers[at].put(encode_op(Finished(request_id, now_us)))
+                self._loads[at].loads.finished(Finished(request_id, self._clock.now_us()))
+            for publisher in self._publishers:
+                publisher.loads_changed()
             await asyncio.sleep(STEP_S)
 
     async def _report(self) -> None:

@@ -18,6 +18,9 @@ ENDING = ("Left", "WorkerGone", "Finished", "Shipped", "Forget", "Trim", "EndGon
 _TEXTS = {"detail": "{}", "url": "http://worker:8000"}
 """Fields whose text has a form."""
 
+_BYTES = {"numbers": bytes(36)}
+"""Fields whose bytes are no path: the row of one worker (`policies.state.load_rows`)."""
+
 
 def facts() -> Facts:
     """Hashes of the bytes of each operation, and of a snapshot of a fleet that applied them."""
@@ -49,7 +52,7 @@ def _value(kind: inspect.Type, name: str, place: int) -> object:
         case inspect.StrType():
             return _TEXTS.get(name, name)
         case inspect.BytesType():
-            return chain_bytes(bytes(2_048), place)
+            return _BYTES.get(name) or chain_bytes(bytes(2_048), place)
         case inspect.EnumType():
             return list(kind.cls)[-1]
         case inspect.VarTupleType() | inspect.ListType():

@@ -64,7 +64,8 @@ def repeated_blocks(
         first = leader.safe_blocks
         if first < safe_blocks and leader.path and _block(leader.path, first) == _block(path, first):
             common = min(_common_blocks(leader.path, path, first), safe_blocks)
-            begins = _last_step(leader, step_blocks, begun=request_id == head.request_id)
+            begun = request_id == head.request_id if head.request_id else leader.at_us == head.placed_us
+            begins = _last_step(leader, step_blocks, begun=begun)
             repeated = max(repeated, common - begins)
     return repeated
 

@@ -76,6 +76,10 @@ UNWRITTEN_MAX = 100
 """Placements with their paths in one piece of a snapshot: 450 KB of prompts of 128K tokens."""
 
 
+WAIT_US_MAX = 600_000_000
+"""Ten minutes: the prompt of a prefill that takes longer is not expected in the pool."""
+
+
 class PoolWrites:
     """Prompts that go into a pool when their prefill is over.
 
@@ -96,7 +100,7 @@ class PoolWrites:
         prefilled = self._loads.prefilled(op.request_id)
         if prefilled:
             self._write(op, pool_slot)
-        elif prefilled is not None:
+        elif not self._loads.has_finished(op.request_id) and op.at_us > self._loads.left_us(op.replica):
             self._waiting[op.request_id] = op, pool_slot
 
     def ended(self, request_id: str) -> None:
@@ -109,7 +113,11 @@ class PoolWrites:
         """Return the newest placements whose prompts go into a pool later, for who starts meanwhile."""
         return [op for op, _ in list(self._waiting.values())[-UNWRITTEN_MAX:]]
 
-    def collect(self) -> None:
-        """Forget the requests that are no longer in flight."""
-        requests = self._loads.requests
-        self._waiting = {key: value for key, value in self._waiting.items() if key in requests}
+    def collect(self, now_us: int) -> None:
+        """Forget the requests of replicas that left, and those that were placed too long ago."""
+        left_us, oldest_us = self._loads.left_us, now_us - WAIT_US_MAX
+        self._waiting = {
+            request_id: (op, slot)
+            for request_id, (op, slot) in self._waiting.items()
+            if op.at_us > max(left_us(op.replica), oldest_us)
+        }

@@ -8,6 +8,7 @@ saw the same ones decide the same.
     Placed                  reserves load, and inserts the prompt: a burst of requests with one
                             prefix must meet on one worker, not after the first has been prefilled
     FirstToken, Finished, Left   release
+    LoadVector              newest of each replica counts for each worker (`policies.state.load_rows`)
     Waiting                 newest counts, unless the request was placed or ended (`policies.state.waiting`)
     Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.state.links`)
     Insert, Trim, Forget, EndGone   correct the worker's cache contents
@@ -42,6 +43,7 @@ from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.state.digests import Digest, Word, digest_of
 from policies.state.fairness import Fairness, equal_weights
 from policies.state.links import LinkRules, Links
+from policies.state.load_reports import LoadReports
 from policies.state.loads import Loads
 from policies.state.newest import Newest
 from policies.state.ops import (
@@ -57,6 +59,7 @@ from policies.state.ops import (
     FirstToken,
     Fitted,
     Left,
+    LoadVector,
     OffloadPlan,
     Op,
     Placed,
@@ -198,14 +201,19 @@ class FleetRules:
 
 
 class FleetState:
-    """This replica's state of the fleet."""
+    """This replica's state of the fleet.
+
+    Args:
+        rules: Settings of the fold.
+        own: Id of this replica; empty for a state that only follows others.
+    """
 
     snapshot_version = SNAPSHOT_VERSION
 
-    def __init__(self, rules: FleetRules = FleetRules()) -> None:
+    def __init__(self, rules: FleetRules = FleetRules(), own: str = "") -> None:
         self.rules = rules
         self.tree = PrefixTree(rules.blocks_max, rules.block_tokens)
-        self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
+        self.loads = Loads(memory_us=round(rules.memory_s * 1e6), own=own)
         self.fairness = Fairness(rules.weight_of, rules.quantum_s, rules.fairness_window_s)
         self.tickets = Tickets(self.fairness)
         self.links = Links(rules.links, memory_us=round(rules.memory_s * 1e6))
@@ -260,6 +268,9 @@ class FleetState:
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
         self._pool_writes = PoolWrites(self.loads, self._hold)
+        self.load_reports = LoadReports(
+            self.loads, self.tickets, self.links, self._pools.slots, lambda slot: self.at_slot(slot).worker_id
+        )
         self._apply = self._handlers()
 
     def use(self, rules: FleetRules) -> None:
@@ -298,6 +309,7 @@ class FleetState:
             FirstToken: self._first_token,
             Finished: self._finished,
             Left: self._left,
+            LoadVector: self._load_vector,
             Waiting: self._waiting,
             Shipping: self._shipping,
             Shipped: self._shipped,
@@ -330,7 +342,7 @@ class FleetState:
             self._relieve_all()
         expired += self.links.collect(now_us, lifetime_us_max)
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
-        self._pool_writes.collect()
+        self._pool_writes.collect(now_us)
         removals = []
         for worker in [self._workers[worker_id] for worker_id in self._absent]:
             if worker.worker_id.startswith(HOLDER):
@@ -774,6 +786,10 @@ class FleetState:
         for slot in self.loads.left(op):
             self._relieve(slot)
         self.links.left(op.replica, op.at_us)
+
+    def _load_vector(self, op: LoadVector) -> None:
+        for slot in self.loads.told(op, self._slot):
+            self._relieve(slot)
 
     def _shipping(self, op: Shipping) -> None:
         loads = self.loads

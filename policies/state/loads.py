@@ -11,6 +11,13 @@ paths, for its requests in flight. A request is in flight if it has not finished
 later than its replica's newest `Left`. It counts as one arrival, by the first placement with paths that is
 seen.
 
+So a replica counts its own requests. Of the others it hears the sums (`LoadVector`), some 40 times a second:
+
+    sum at a worker = own reservations + rows of the others + what they placed since their newest vector
+
+A vector *absorbs* what its replica placed at or before its time: those reservations are released, since its
+rows count them. Of a replica that sends no vectors (an older version) all reservations stay until they end.
+
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
 *head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
 token.
@@ -25,7 +32,7 @@ array with a memoryview of the same memory: ``view[slot] += x`` costs 0.05 us, `
 
 import heapq
 from collections import defaultdict
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -34,7 +41,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.state.clock import FUTURE_US
-from policies.state.ops import Finished, FirstToken, Left, Placed
+from policies.state.load_rows import (
+    COLUMNS,
+    DONE_US,
+    HEAD_US,
+    INFLIGHT_REQUESTS,
+    NONE,
+    SUMS,
+    LoadRows,
+    packed,
+    unpacked,
+)
+from policies.state.ops import Finished, FirstToken, Left, LoadVector, Placed
 from radix import HASH_BYTES
 
 Whole = NDArray[np.float64]
@@ -55,12 +73,15 @@ NEVER_US = 2**62
 STALE_MAX = 16
 """A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
 
+LEADERS_MAX = 256
+"""Prefills of other replicas at one worker whose prompts are remembered for followers."""
+
 SORTED_MAX = 512
 """Request ids sorted at once (0.1 ms)."""
 
 
 class Reservation(msgspec.Struct, gc=False, eq=False):
-    """A request: in flight, or remembered because it ended, was given up, or was not yet seen placed.
+    """A request: in flight, or remembered because it ended, was absorbed, given up, or not yet seen placed.
 
     Attributes:
         slot: Its worker; -1 until it is seen placed.
@@ -120,18 +141,41 @@ class History:
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """The oldest prefill of a worker: seconds since it began, and its predicted duration."""
+    """The oldest prefill of a worker.
+
+    Attributes:
+        request_id: Empty if it is in the vector of another replica.
+        placed_us: Log time of its placement.
+        elapsed_s: Seconds since it began.
+        service_s: Its predicted duration.
+        context_tokens: Its prompt plus expected output.
+    """
 
     request_id: str
+    placed_us: float
     elapsed_s: float
     service_s: float
+    context_tokens: int
 
 
 class Loads:
-    """In-flight requests and their sums per worker slot."""
+    """In-flight requests and their sums per worker slot.
 
-    def __init__(self, *, memory_us: int = 30_000_000) -> None:
+    Args:
+        memory_us: Ended requests are remembered for one to two times as long.
+        own: Id of this replica; its vectors are passed over, since it knows its own requests.
+
+    Attributes:
+        changed: Slots at which own requests changed since it was last emptied (`own_vector`).
+    """
+
+    def __init__(self, *, memory_us: int = 30_000_000, own: str = "") -> None:
         self._memory_us = memory_us
+        self.own = own
+        self.changed: set[int] = set()
+        self._own_us = 0
+        """Log time of the newest operation on an own request."""
+        self._rows = LoadRows(8)
         self._generation = 0
         self._traces: dict[str, Reservation] = {}
         self._old_traces: dict[str, Reservation] = {}
@@ -144,6 +188,13 @@ class Loads:
         self._oldest_us = NEVER_US
         """Log time that no request in flight is older than."""
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
+        self._head_ids: list[str | None] = []
+        """Per slot, the request that is its oldest prefill: empty if it is in a vector; None if none is."""
+        self._leaders: dict[int, dict[str, Reservation]] = {}
+        """Per slot, absorbed requests whose prompts are being prefilled, as far as is known."""
+        self._sums: Whole
+        self._own_sums: Whole
+        self._sums, self._own_sums = np.zeros((2, SUMS, 0))
         self._second = 0
         self._allocate(8)
 
@@ -155,17 +206,23 @@ class Loads:
                 array[: len(old)] = old
             return array
 
-        self.prefill_us = grown("prefill_us", (rows,))
-        self.prefill_requests = grown("prefill_requests", (rows,))
-        self.prefill_tokens = grown("prefill_tokens", (rows,))
-        self.inflight_requests = grown("inflight_requests", (rows,))
-        self.inflight_tokens = grown("inflight_tokens", (rows,))
+        known, own = self._sums, self._own_sums
+        self._sums, self._own_sums = np.zeros((2, SUMS, rows))
+        self._sums[:, : known.shape[1]], self._own_sums[:, : own.shape[1]] = known, own
+        self.prefill_us: Whole = self._sums[0]
+        self.prefill_requests: Whole = self._sums[1]
+        self.prefill_tokens: Whole = self._sums[2]
+        self.inflight_requests: Whole = self._sums[3]
+        self.inflight_tokens: Whole = self._sums[4]
         self._head_us = grown("_head_us", (rows,))
         self._head_service_us = grown("_head_service_us", (rows,))
         self._done_us = grown("_done_us", (rows,))
         self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
         self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
         self._returns = grown("_returns", (rows, RATE_WINDOW_S))
+        self._rows.resize(rows)
+        self._row_head_us_at = _numbers(self._rows.head_us)
+        self._own_sums_at = _numbers(self._own_sums)
         self._prefill_us_at = _numbers(self.prefill_us)
         self._prefill_requests_at = _numbers(self.prefill_requests)
         self._prefill_tokens_at = _numbers(self.prefill_tokens)
@@ -182,6 +239,7 @@ class Loads:
         """Make room for a slot."""
         while len(self._prefilling) <= slot:
             self._prefilling.append([])
+            self._head_ids.append(None)
         if slot >= len(self.prefill_us):
             self._allocate(max(slot + 1, 2 * len(self.prefill_us)))
 
@@ -203,11 +261,16 @@ class Loads:
                 request.path, request.safe_blocks = op.paths[0], op.safe_blocks
             if at_us > request.at_us:
                 request.at_us = at_us
+                if request.replica == self.own:
+                    self._own_us = max(self._own_us, at_us)
+                    self.changed.add(request.slot)
                 if not request.prefilled_us:
                     self._queue(request_id, request)
                     self._find_head(request.slot)
             return arrives
         gone = at_us <= self._left_us.get(op.replica, -1)
+        absorbed = not gone and at_us <= self._rows.newest_us.get(op.replica, -1)
+        gone = gone or absorbed
         request = self._trace(request_id)
         if request is None:
             request = Reservation(
@@ -218,6 +281,7 @@ class Loads:
                 self._ended_at[slot].append(request_id)
         else:
             gone = gone or request.finished or at_us <= request.at_us
+            absorbed = absorbed and not request.finished
             if request.slot != slot:
                 self._ended_at[slot].append(request_id)
             request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
@@ -229,7 +293,11 @@ class Loads:
             self._count_arrival(op, slot)
         if request.prefilled_us:
             self._prefill_done(slot, request.prefilled_us)
+        if len(op.paths) == 1 and not request.prefilled_us and (absorbed or not gone):
+            request.path, request.safe_blocks = op.paths[0], op.safe_blocks
         if gone:
+            if absorbed:
+                self._leads(request_id, request)
             return arrives
         self.requests[request_id] = request
         self._of_replica[op.replica][request_id] = request
@@ -237,11 +305,12 @@ class Loads:
             self._oldest_us = request.at_us
         self._inflight_requests_at[slot] += 1
         self._inflight_tokens_at[slot] += op.context_tokens
+        if op.replica == self.own:
+            self._own_us = max(self._own_us, at_us)
+            self._count_own(request, 1)
         if not request.prefilled_us:
             self._prefill_us_at[slot] += op.service_us
             self._prefill_requests_at[slot] += 1
-            if len(op.paths) == 1:
-                request.path, request.safe_blocks = op.paths[0], op.safe_blocks
             self._prefill_tokens_at[slot] += op.uncached_tokens
             self._queue(request_id, request)
         return arrives
@@ -257,6 +326,8 @@ class Loads:
             self._prefilled(request_id, op.prefilled_us)
         request = self.requests.get(request_id)
         if request is not None:
+            if request.replica == self.own:
+                self._own_us = max(self._own_us, op.at_us)
             self._end(request_id, request)
         else:
             request = self._trace(request_id) or self._unseen(request_id)
@@ -265,22 +336,74 @@ class Loads:
     def left(self, op: Left) -> list[int]:
         """Release a replica's requests placed at or before ``op.at_us``, and return their slots.
 
-        Costs one step for each request that this replica has in flight, whatever the others have.
+        Costs one step for each of its requests that this replica counts one by one, and of the others one for
+        each worker.
         """
         if op.at_us <= self._left_us.get(op.replica, -1):
             return []
         self._left_us[op.replica] = op.at_us
-        gone = [
-            (request_id, request)
-            for request_id, request in self._of_replica.get(op.replica, {}).items()
-            if request.at_us <= op.at_us
-        ]
-        slots = {request.slot for _, request in gone}
-        for request_id, request in gone:
-            self._release(request_id, request)
-        for slot in slots:
-            self._find_head(slot)
+        slots = self._let_go(op.replica, op.at_us)
+        slots.update(self._drop_rows(op.replica, op.at_us))
+        for leaders in self._leaders.values():
+            for request_id, request in list(leaders.items()):
+                if request.replica == op.replica and request.at_us <= op.at_us:
+                    del leaders[request_id]
         return list(slots)
+
+    def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
+        """Take what another replica has in flight, and return the slots at which there is less now.
+
+        Args:
+            op: Its vector.
+            slot_of: The slot of a worker by its id.
+
+        Raises:
+            ValueError: It contradicts itself, or too many replicas send vectors. Nothing was counted.
+        """
+        if op.replica == self.own:
+            return []
+        columns = unpacked(op)
+        slots = np.array([slot_of(worker) for worker in op.workers], dtype=np.intp)
+        fell: list[int] = []
+        moved = set(slots.tolist())
+        if op.at_us > self._left_us.get(op.replica, -1):
+            before = self._sums.copy() if op.full else self._sums[:, slots]
+            named = slots
+            changed, grown = self._rows.put(op, columns, slots)
+            moved |= self._let_go(op.replica, op.at_us, absorbed=True)
+            self._sums[:, changed] += grown
+            after = self._sums if op.full else self._sums[:, named]
+            less = np.flatnonzero((after < before).any(axis=0))
+            fell = (less if op.full else named[less]).tolist()
+            moved.update(changed.tolist())
+            self._follow_leaders(op.replica, moved)
+        self._done_us[slots] = np.maximum(self._done_us[slots], columns[DONE_US])
+        for slot in moved:
+            self._find_head(slot)
+        return fell
+
+    def own_vector(self, now_us: int, *, full: bool) -> LoadVector:
+        """Return what this replica has in flight, with slots in place of worker ids, and empty `changed`.
+
+        Args:
+            now_us: Log time, later than all that it placed.
+            full: With all that is in flight, not only where something changed since the vector before.
+        """
+        told = self.changed.union(np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist() if full else ())
+        self.changed.clear()
+        return self._own_rows(sorted(told), now_us, full=full)
+
+    def _own_rows(self, told: list[int], now_us: int, *, full: bool) -> LoadVector:
+        slots = np.array(told, dtype=np.intp)
+        columns = np.zeros((len(COLUMNS), len(slots)))
+        columns[:SUMS] = self._own_sums[:, slots]
+        for index, slot in enumerate(told):
+            head = self._own_head(slot)
+            if head is not None:
+                columns[HEAD_US:DONE_US, index] = now_us - head.at_us, head.service_us, head.context_tokens
+        done_us = self._done_us[slots]
+        columns[DONE_US] = np.where(done_us > 0, now_us - done_us, float(NONE))
+        return LoadVector(self.own, now_us, tuple(map(str, told)), packed(columns), full)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget old traces, release requests in flight for too long, and return how many.
@@ -299,6 +422,10 @@ class Loads:
             self._generation = generation
             horizon_us = now_us - 2 * self._memory_us
             self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        for replica, newest_us in list(self._rows.newest_us.items()):
+            if not now_us - self._memory_us <= newest_us <= now_us + FUTURE_US:
+                # It fell silent without a word, or its time is no time that any replica may have.
+                self._drop_rows(replica, newest_us)
         if now_us - self._oldest_us <= lifetime_us_max:
             return 0
         expired = [
@@ -312,12 +439,16 @@ class Loads:
         self._oldest_us = min([request.at_us for request in self.requests.values()], default=NEVER_US)
         return len(expired)
 
-    def retain(self, listed: Container[str], own: str) -> None:
+    def retain(self, listed: Container[str], own: str, told: Container[str] = ()) -> None:
         """Release other replicas' requests that a snapshot does not list: they ended unheard of.
 
         Placements behind the snapshot's position in the log are reserved again when the log is read from
-        there. A replica (``own``) knows its own requests best.
+        there. A replica (``own``) knows its own requests best. Rows go with the replicas of which the
+        snapshot has no vector (``told``).
         """
+        for replica, newest_us in list(self._rows.newest_us.items()):
+            if replica != own and replica not in told:
+                self._drop_rows(replica, newest_us)
         for request_id, request in list(self.requests.items()):
             if request.replica != own and request_id not in listed:
                 self._end(request_id, request)
@@ -332,6 +463,10 @@ class Loads:
         for array in (self._done_us, self._head_us, self._head_service_us, *self._windows):
             array[slot] = 0
         self._prefilling[slot].clear()
+        self._head_ids[slot] = None
+        self._rows.clear(slot)
+        self._leaders.pop(slot, None)
+        self.changed.discard(slot)
         for ended_at in (self._ended_at, self._old_ended_at):
             for request_id in ended_at.pop(slot, ()):
                 for traces in (self._traces, self._old_traces):
@@ -369,8 +504,8 @@ class Loads:
         return True if request is not None and request.prefilled else None
 
     def replicas(self) -> set[str]:
-        """Replicas with a request in flight."""
-        return set(self._of_replica)
+        """Replicas with a request in flight, and those that send vectors."""
+        return self._of_replica.keys() | self._rows.newest_us.keys()
 
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
@@ -394,24 +529,36 @@ class Loads:
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
-        heap = self._prefilling[slot]
-        if not heap:
+        request_id = self._head_ids[slot]
+        if request_id is None:
             return None
+        if request_id:
+            request = self.requests[request_id]
+            placed_us, tokens = float(request.at_us), request.context_tokens
+        else:
+            placed_us, tokens = self._row_head_us_at[slot], int(self._rows.head_tokens[slot])
         elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
-        return Head(heap[0][1], elapsed_s, self._head_service_us_at[slot] / 1e6)
+        return Head(request_id, placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
 
     def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
-        """Prefilling requests of a slot, the oldest first, the others in any order."""
+        """Prefilling requests of a slot: those counted one by one, and those in vectors that may go on.
+
+        Of the former the oldest comes first, all others in any order.
+        """
         requests = self.requests
         for _, request_id in self._prefilling[slot]:
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us:
                 yield request_id, request
+        for request_id, request in self._leaders.get(slot, {}).items():
+            if not request.prefilled_us and not request.finished and request_id not in requests:
+                yield request_id, request
 
     def oldest_prefill_us(self, slot: int) -> int:
         """Log time at which the oldest unfinished prefill was placed; `NEVER_US` if there is none."""
-        heap = self._prefilling[slot]
-        return heap[0][0] if heap else NEVER_US
+        heap, row_us = self._prefilling[slot], int(self._row_head_us_at[slot])
+        oldest_us = heap[0][0] if heap else NEVER_US
+        return min(oldest_us, row_us) if row_us else oldest_us
 
     def prefilled_us(self, slot: int) -> int:
         """Log time at which the newest prefill of a slot was done; 0 if none was."""
@@ -434,9 +581,11 @@ class Loads:
 
     # Snapshot.
 
-    def dump_steps(self) -> Generator[Placed | FirstToken | Left | None, None, None]:
+    def dump_steps(self) -> Generator[Placed | FirstToken | Left | LoadVector | None, None, None]:
         """Yield everything in flight as operations, with slots in place of worker ids (the fleet names them).
 
+        Own requests come twice: one by one, by which a reader knows what arrived, and as the vector that its
+        reader needs before the partial ones in the log.
         In steps (None), between which requests may come and go: new ones are left out, since they are in the
         log behind the snapshot, and so is the end of those that go.
         """
@@ -466,6 +615,11 @@ class Loads:
             yield placed
             if prefilled_us:
                 yield FirstToken(request_id, prefilled_us)
+        for replica in sorted(self._rows.newest_us):
+            yield self._rows.dumped(replica)
+        if self.own:
+            inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+            yield self._own_rows(inflight, self._own_us, full=True)
 
     def dump_history(self) -> History:
         """Copy the history of all slots."""
@@ -508,6 +662,9 @@ class Loads:
             request = self._trace(request_id) or self._unseen(request_id)
         elif not request.prefilled_us:
             self._release_prefill(request)
+        request.path = b""
+        if request.replica == self.own:
+            self._own_us = max(self._own_us, at_us)
         if at_us > request.prefilled_us:
             request.prefilled_us = at_us
         if request.slot >= 0:
@@ -530,26 +687,125 @@ class Loads:
 
     def _release(self, request_id: str, request: Reservation) -> None:
         """Release a reservation, and remember it without the fields that a later placement repeats."""
+        self._let_go_one(request_id, request)
+        request.path, request.replica = b"", ""
+        request.service_us = request.uncached_tokens = request.context_tokens = 0
+
+    def _let_go_one(self, request_id: str, request: Reservation) -> None:
+        """Count a request no longer, and remember it."""
+        replica, slot = request.replica, request.slot
         del self.requests[request_id]
-        of_replica = self._of_replica[request.replica]
+        of_replica = self._of_replica[replica]
         del of_replica[request_id]
         if not of_replica:
-            del self._of_replica[request.replica]
+            del self._of_replica[replica]
         self._traces[request_id] = request
-        slot = request.slot
         self._ended_at[slot].append(request_id)
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
+        if replica == self.own:
+            self._count_own(request, -1)
         if not request.prefilled_us:
-            self._release_prefill(request)
-        request.replica = ""
-        request.service_us = request.uncached_tokens = request.context_tokens = 0
+            self._prefill_us_at[slot] -= request.service_us
+            self._prefill_requests_at[slot] -= 1
+            self._prefill_tokens_at[slot] -= request.uncached_tokens
+
+    def _let_go(self, replica: str, until_us: int, *, absorbed: bool = False) -> set[int]:
+        """Count what a replica placed until a log time no longer one by one; return the slots.
+
+        ``absorbed`` if its vector counts them.
+        """
+        gone = [
+            (request_id, request)
+            for request_id, request in self._of_replica.get(replica, {}).items()
+            if request.at_us <= until_us
+        ]
+        for request_id, request in gone:
+            if absorbed:
+                self._let_go_one(request_id, request)
+                if request.path:
+                    self._leads(request_id, request)
+            else:
+                self._release(request_id, request)
+        slots = {request.slot for _, request in gone}
+        if not absorbed:
+            for slot in slots:
+                self._find_head(slot)
+        return slots
+
+    def _drop_rows(self, replica: str, until_us: int) -> list[int]:
+        """Void the vectors of a replica until a log time; return the slots."""
+        dropped = self._rows.drop(replica, until_us)
+        if dropped is None:
+            return []
+        slots, grown = dropped
+        self._sums[:, slots] += grown
+        moved: list[int] = slots.tolist()
+        for slot in moved:
+            self._find_head(slot)
+        return moved
+
+    def _count_own(self, request: Reservation, sign: int) -> None:
+        """Count a request of this replica in, or out."""
+        sums, slot = self._own_sums_at, request.slot
+        self.changed.add(slot)
+        sums[3, slot] += sign
+        sums[4, slot] += sign * request.context_tokens
+        if not request.prefilled_us:
+            self._count_own_prefill(request, sign)
+
+    def _count_own_prefill(self, request: Reservation, sign: int) -> None:
+        sums, slot = self._own_sums_at, request.slot
+        sums[0, slot] += sign * request.service_us
+        sums[1, slot] += sign
+        sums[2, slot] += sign * request.uncached_tokens
+
+    def _own_head(self, slot: int) -> Reservation | None:
+        """The oldest unfinished prefill of this replica at a worker."""
+        if not self._own_sums_at[1, slot]:
+            return None
+        heap, requests = self._prefilling[slot], self.requests
+        if heap:
+            first = requests.get(heap[0][1])
+            if first is not None and first.replica == self.own:
+                return first
+        own = [
+            (at_us, request_id)
+            for at_us, request_id in heap
+            if (request := requests.get(request_id)) is not None
+            and request.replica == self.own
+            and not request.prefilled_us
+            and request.at_us == at_us
+        ]
+        return requests[min(own)[1]] if own else None
+
+    def _leads(self, request_id: str, request: Reservation) -> None:
+        """Remember an absorbed request while it prefills, for followers (`policies.dispatch.followers`)."""
+        leaders = self._leaders.setdefault(request.slot, {})
+        begins_us = self._rows.prefills_since_us(request.replica, request.slot)
+        if request.path and request.at_us >= begins_us and len(leaders) < LEADERS_MAX:
+            leaders[request_id] = request
+        else:
+            request.path = b""
+
+    def _follow_leaders(self, replica: str, slots: set[int]) -> None:
+        """Forget the leaders of a replica that its newest rows show prefilled."""
+        for slot in slots & self._leaders.keys():
+            begins_us, leaders = self._rows.prefills_since_us(replica, slot), self._leaders[slot]
+            for request_id, request in list(leaders.items()):
+                if request.prefilled_us or (request.replica == replica and request.at_us < begins_us):
+                    request.path = b""
+                    del leaders[request_id]
+            if not leaders:
+                del self._leaders[slot]
 
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
         self._prefill_requests_at[request.slot] -= 1
-        request.path = b""
         self._prefill_tokens_at[request.slot] -= request.uncached_tokens
+        if request.replica == self.own:
+            self.changed.add(request.slot)
+            self._count_own_prefill(request, -1)
 
     def _prefill_done(self, slot: int, at_us: int) -> None:
         """Note the end of a prefill: the next one began then, at the earliest."""
@@ -577,16 +833,25 @@ class Loads:
     def _find_head(self, slot: int) -> None:
         """Find the oldest unfinished prefill; it began when it was placed or its predecessor was done."""
         heap, requests = self._prefilling[slot], self.requests
+        placed_us, service_us, head_id = self._row_head_us_at[slot], 0.0, None
+        if placed_us:
+            service_us, head_id = self._rows.head_service_us.item(slot), ""
         while heap:
             at_us, request_id = heap[0]
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us and request.at_us == at_us:
-                done_us = self._done_us_at[slot]
-                self._head_us_at[slot] = at_us if at_us > done_us else done_us
-                self._head_service_us_at[slot] = request.service_us
-                return
+                # Of a row and a reservation of one moment the longer one counts, as of two rows.
+                if head_id is None or (at_us, -request.service_us) < (placed_us, -service_us):
+                    placed_us, service_us, head_id = at_us, request.service_us, request_id
+                break
             heapq.heappop(heap)
-        self._head_us_at[slot] = self._head_service_us_at[slot] = 0
+        self._head_ids[slot] = head_id
+        if head_id is None:
+            self._head_us_at[slot] = self._head_service_us_at[slot] = 0
+            return
+        done_us = self._done_us_at[slot]
+        self._head_us_at[slot] = placed_us if placed_us > done_us else done_us
+        self._head_service_us_at[slot] = service_us
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
         second = op.at_us // 1_000_000

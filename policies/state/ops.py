@@ -8,6 +8,7 @@ skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
+    loads:    LoadVector                              (absorbs what its replica placed before it)
     cache:    Insert, Trim, Forget, EndGone           (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
@@ -77,6 +78,9 @@ NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)
 Sums = Annotated[tuple[Real, ...], msgspec.Meta(max_length=SUMS)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
+LOAD_BYTES_MAX = 36 * WORKERS_MAX
+"""Nine 32-bit numbers for each worker."""
+
 RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
 TimesOfWorkers = Annotated[dict[WorkerId, LogTime], _OfWorkers]
 
@@ -183,6 +187,26 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
 
     replica: Name
     at_us: LogTime
+
+
+class LoadVector(msgspec.Struct, frozen=True, array_like=True, tag=35, gc=False):
+    """What a replica has in flight at a log time, all that it placed at or before it included.
+
+    Of each worker the newest row of a replica counts. `Left` voids the vectors at or before its time.
+
+    Attributes:
+        workers: Workers with a row, each once.
+        numbers: Columns of `policies.state.load_rows.COLUMNS` one behind the other, a little-endian 32-bit
+            number for each worker; greater ones are told as the greatest.
+        full: Workers without a row have nothing of this replica in flight; else nothing changed there since
+            its vector before.
+    """
+
+    replica: Name
+    at_us: LogTime
+    workers: Annotated[tuple[WorkerId, ...], _OfWorkers] = ()
+    numbers: Annotated[bytes, msgspec.Meta(max_length=LOAD_BYTES_MAX)] = b""
+    full: bool = False
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
@@ -572,6 +596,7 @@ Op = (
     | FirstToken
     | Finished
     | Left
+    | LoadVector
     | Waiting
     | Shipping
     | Shipped

@@ -1,6 +1,7 @@
 """A snapshot of the fleet as pieces of bytes, each well under a megabyte: writing one, and merging it.
 
-    [requests] ...            encoded operations: in flight, waiting or shipped, `PIECE_OPS` in each
+    [requests] ...            encoded operations: in flight, waiting or shipped, `PIECE_OPS` in each, and
+                              what other replicas have in flight, as vectors
     [page of the tree] ...    `radix.TreePage`
     [summary]                 the number of each, and the small state; last, as it is known then
 
@@ -23,7 +24,16 @@ from policies.estimates.length_histogram import ROWS, WINDOW_MINUTES, LengthHist
 from policies.state.fairness import Fairness
 from policies.state.links import Links
 from policies.state.loads import NO_RETURNS, RATE_WINDOW_S, Loads
-from policies.state.ops import FirstToken, Op, Placed, Shipping, Waiting, decode_ops, encode_sound_ops
+from policies.state.ops import (
+    FirstToken,
+    LoadVector,
+    Op,
+    Placed,
+    Shipping,
+    Waiting,
+    decode_ops,
+    encode_sound_ops,
+)
 from policies.state.waiting import Tickets
 from radix import (
     WORKERS_MAX,
@@ -154,6 +164,8 @@ def _requests(parts: Parts, name_at: Callable[[int], str]) -> Generator[bytes | 
     for op in chain(parts.loads.dump_steps(), parts.tickets.dump_steps(), parts.links.dump_steps()):
         if isinstance(op, Placed | Waiting) and op.worker:
             op = msgspec.structs.replace(op, worker=name_at(int(op.worker)))
+        elif isinstance(op, LoadVector):
+            op = msgspec.structs.replace(op, workers=tuple(name_at(int(slot)) for slot in op.workers))
         if op is not None:
             ops.append(op)
         if len(ops) >= PIECE_OPS:
@@ -194,6 +206,7 @@ def merged(
     rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
     listed: set[str] = set()
     shipped: set[str] = set()
+    told: set[str] = set()
     passed_over: set[str] = set()
     for ops in requests:
         for op in ops:
@@ -201,6 +214,10 @@ def merged(
                 (passed_over if op.replica == own else listed).add(op.request_id)
             elif isinstance(op, Shipping):
                 (passed_over if op.replica == own else shipped).add(op.request_id)
+            elif isinstance(op, LoadVector):
+                if op.replica == own:
+                    continue
+                told.add(op.replica)
             if (
                 not isinstance(op, Placed | FirstToken | Waiting | Shipping)
                 or op.request_id not in passed_over
@@ -211,7 +228,7 @@ def merged(
                     skipped += 1
             yield 0.0
     if missed:
-        parts.loads.retain(listed, own)
+        parts.loads.retain(listed, own, told)
         parts.tickets.retain(listed, own)
         parts.links.retain(shipped, own)
     parts.fairness.merge(summary.charges)

@@ -167,7 +167,7 @@ class StallDetector:
         if head is None:
             return
         worker_class = pair.prefill.worker.worker_class
-        head_s = self._scratch_s(worker_class, self._fleet.loads.requests[head.request_id].context_tokens)
+        head_s = self._scratch_s(worker_class, head.context_tokens)
         if head.elapsed_s >= self._limit_s(head_s + _transfer_s(pair)):
             self._give_up(pair, Leg.PREFILL, limit_s)
         elif head.request_id == pair.attempt.request_id and HAND_OVERS[pair.prefill.protocol].concurrent:

@@ -6,8 +6,8 @@ sorted set ``cw:{ns}:replicas``, and that set back; and the same with the digest
 it would append to the log, so that a refusal shows while nothing is published.
 
 In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened placements
-(`policies.state.placed_forms`). An older version does not. It may go on under the id of a newer one: then its
-beat in the set is newer than the one in the hash.
+(`policies.state.placed_forms`), and load vectors (`READS`). An older version says less, or nothing. It may go
+on under the id of a newer one: then its beat in the set is newer than the one in the hash.
 
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
 for by its key; if that has expired too, the sibling has left. No clock is compared with another, so
@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 REPLICAS_MAX = 1024
 # A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
 INTERVAL_S_MAX = 0.4
+READS = b"vectors"
+"""Of this version, in the hash behind the process. Older ones take it for a part of the process's name."""
+
 FRESH_BEATS = 3
 """A sibling whose last so many beats were missed may have changed its registers without showing it."""
 
@@ -76,6 +79,7 @@ class Heartbeat:
 
     Attributes:
         joined: How many processes of siblings were seen for the first time that read shortened placements.
+        reads_vectors: Whether all siblings read load vectors, as of the last beat.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Heartbeat:
         self._value, self._digests = value, digests
         self._process = secrets.token_hex(4).encode()
         self.joined = 0
+        self.reads_vectors = True
         self._onward: dict[str, bytes] = {}
         self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
@@ -165,7 +170,7 @@ class Heartbeat:
             now_us = self._clock.now_us()
             replies = await link.calls(
                 ("SET", self._keys.replica(self._replica), self._value(), "PX", int(self._ttl_s * 1000)),
-                ("HSET", self._keys.onward, self._replica, b"%d %s" % (now_us, self._process)),
+                ("HSET", self._keys.onward, self._replica, b"%d %s %s" % (now_us, self._process, READS)),
                 ("ZADD", self._keys.replicas, now_us, self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
@@ -255,6 +260,9 @@ class Heartbeat:
         joined = onward.items() - self._onward.items()
         self._onward = onward
         self.joined += len(joined)
+        self.reads_vectors = all(
+            onward.get(replica, b"").endswith(b" " + READS) for replica in self._siblings
+        )
 
     async def _judge(self, link: RedisLink, now_s: float) -> None:
         silent = [

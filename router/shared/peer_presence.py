@@ -41,11 +41,15 @@ class PeerPresence:
         """Note that an entry of another replica was read."""
         self._heard_s = self._monotonic_s()
 
+    @property
+    def alone(self) -> bool:
+        """True if nobody else is there."""
+        return self._alone() and self._monotonic_s() - self._heard_s >= HEARD_S
+
     def pause_s(self, usual_s: float) -> float:
         """Choose the pause after a flush or a read.
 
         Args:
             usual_s: The pause in company, seconds.
         """
-        alone = self._alone() and self._monotonic_s() - self._heard_s >= HEARD_S
-        return max(usual_s, LEISURE_S) if alone else usual_s
+        return max(usual_s, LEISURE_S) if self.alone else usual_s

@@ -7,7 +7,7 @@ metrics. All calls are synchronous, on the event loop, and must be quick.
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from policies import Op
+from policies import LoadVector, Op
 
 SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "future", "unencodable"]
 """Why an operation is skipped: a newer version wrote it, its bytes or values are wrong, the fold refused
@@ -18,11 +18,33 @@ RefusalReason = Literal["version", "incomplete", "damaged", "unreadable", "futur
 written, the fold cannot read them, or its time has not come."""
 
 
+class LoadPort(Protocol):
+    """What a replica has in flight, and what of it the others are told (`policies.state.load_reports`)."""
+
+    @property
+    def due(self) -> bool:
+        """True if something changed since the last vector."""
+
+    @property
+    def urgent(self) -> bool:
+        """True if others may wait for what changed."""
+
+    def tells(self, op: Op, /) -> bool:
+        """True if an own operation, not yet applied, must be told; else the next vector tells it."""
+
+    def vector(self, now_us: int, /, *, full: bool) -> LoadVector:
+        """Return what is in flight at a log time: all, or what changed since the last vector."""
+
+
 class Fold(Protocol):
     """The state that is folded from the log."""
 
     def apply(self, op: Op, /) -> None:
         """Apply one operation. Order and repetition do not matter."""
+
+    @property
+    def load_reports(self) -> LoadPort:
+        """What is in flight here."""
 
     @property
     def snapshot_version(self) -> int:

@@ -12,6 +12,8 @@ While no sibling waits for them the pause is long (`router.shared.peer_presence`
 Placements go out with the new part of their prompt where all replicas know the rest
 (`policies.state.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
 
+The last operation of a flush is this replica's load vector, if one is due (`router.shared.load_vectors`).
+
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
 Redis loses it (`router.shared.resend_buffer`). The buffer is bounded in operations and
@@ -29,6 +31,7 @@ from dataclasses import dataclass
 from policies import PlacedForms
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
+from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import SharedListener
 from router.shared.resend_buffer import ResendBuffer
@@ -70,6 +73,7 @@ class Publisher:
         degraded_reasons: Where a refusal shows.
         presence: Knows whether anybody waits for what is published.
         forms: Shortens placements on their way out.
+        vectors: Tell what is in flight.
         rules: How often it writes, and how much it holds.
     """
 
@@ -81,6 +85,7 @@ class Publisher:
         degraded_reasons: DegradedReasons,
         presence: PeerPresence,
         forms: PlacedForms,
+        vectors: LoadVectors,
         rules: PublisherRules,
     ) -> None:
         self._writer = writer
@@ -88,12 +93,13 @@ class Publisher:
         self._listener = listener
         self._degraded_reasons = degraded_reasons
         self._presence = presence
-        self._forms = forms
+        self._forms, self._vectors = forms, vectors
         self._interval_s, self._ops_max, self._bytes_max = rules.interval_s, rules.ops_max, rules.bytes_max
         self._bodies: deque[bytes] = deque()
         self._bytes = 0
         self._resend_buffer = ResendBuffer()
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
         self._dropping = False
         self.dropped_ops = 0
@@ -111,6 +117,17 @@ class Publisher:
         if not self._wake.is_set():
             self._wake.set()
 
+    def loads_changed(self) -> None:
+        """See to it that they are told, with what is put until then or by themselves."""
+        if self._timer is None:
+            wait_s = self._vectors.wait_s()
+            if wait_s is not None:
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._tell_loads)
+
+    def _tell_loads(self) -> None:
+        self._timer = None
+        self._wake.set()
+
     async def run(self, link: RedisLink) -> None:
         """Append what was put, at once but not too often. Runs as long as the session.
 
@@ -122,6 +139,7 @@ class Publisher:
             self._wake.clear()
             try:
                 await self.flush(link)
+                self.loads_changed()
                 self._degraded_reasons.clear("flush")
                 await asyncio.sleep(self._presence.pause_s(self._interval_s))
             except RedisRefused as error:
@@ -132,6 +150,7 @@ class Publisher:
     def resend(self) -> None:
         """Append once more what Redis has acknowledged last, as far as there is room: it may be lost."""
         self._forms.reset()
+        self._vectors.lost()
         bodies = self._resend_buffer.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)
         self._bodies.extendleft(reversed(bodies))
         self._bytes += sum(map(len, bodies))
@@ -145,14 +164,21 @@ class Publisher:
             StateError: What was not acknowledged stays buffered.
         """
         async with self._turn:  # also for what another flush has under way
-            left = self._bytes
+            left = self._bytes - await self._append(link)
             while left > 0:
                 left -= await self._append(link)
 
     async def _append(self, link: RedisLink) -> int:
         started_s = time.monotonic()
         batch, size = self._take()
-        entry = array_header(len(batch)) + b"".join(map(self._forms.outgoing, batch))
+        bodies = [*map(self._forms.outgoing, batch)]
+        # Only behind all that was put: it includes every placement before it.
+        vector = b"" if self._bodies else self._vectors.take()
+        if vector:
+            bodies.append(vector)
+        if not bodies:
+            return 0
+        entry = array_header(len(bodies)) + b"".join(bodies)
         try:
             await link.call(
                 *("XADD", self._key, "MAXLEN", "~", ENTRIES_MAX, "*"),
@@ -160,6 +186,7 @@ class Publisher:
             )
         except BaseException:
             self._forms.reset()
+            self._vectors.lost()
             self._bodies.extendleft(reversed(batch))
             self._bytes += size
             self._drop()
@@ -167,14 +194,19 @@ class Publisher:
             raise
         ended_s = time.monotonic()
         self._dropping = False
-        self._resend_buffer.keep(batch, size, ended_s)
-        self._listener.flushed(len(batch), len(entry), ended_s - started_s)
+        if batch:
+            self._resend_buffer.keep(batch, size, ended_s)
+        self._listener.flushed(len(bodies), len(entry), ended_s - started_s)
         return size
 
     def _take(self) -> tuple[list[bytes], int]:
-        batch = [self._bodies.popleft()]
-        size = len(batch[0])
-        while self._bodies and size + len(self._bodies[0]) <= ENTRY_BYTES_MAX and len(batch) < ENTRY_OPS_MAX:
+        batch: list[bytes] = []
+        size = 0
+        while (
+            self._bodies
+            and (not batch or size + len(self._bodies[0]) <= ENTRY_BYTES_MAX)
+            and len(batch) < ENTRY_OPS_MAX
+        ):
             batch.append(self._bodies.popleft())
             size += len(batch[-1])
         self._bytes -= size

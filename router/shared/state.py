@@ -44,6 +44,7 @@ from router.shared.hash_seed import HashSeed
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
+from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import Fold, NoListener, SharedListener
 from router.shared.publisher import Publisher, PublisherRules
@@ -148,6 +149,8 @@ class SharedState:
         )
         self._agreement = Agreement(replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.alone)
+        self._loads = fold.load_reports
+        self._vectors = LoadVectors(self._loads, clock, presence)
         self._publisher = self._make_publisher(presence)
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version
@@ -189,6 +192,7 @@ class SharedState:
             self._degraded_reasons,
             presence,
             self._forms,
+            self._vectors,
             PublisherRules(rules.flush_interval_ms / 1000, rules.buffer_ops_max, BUFFER_BYTES_MAX),
         )
 
@@ -260,10 +264,15 @@ class SharedState:
         """
         body = encode_op(op)
         bodies = [encode_op(another) for another in more] if more else ()
-        self._fold.apply(op)
-        self._publisher.put(body)
+        self._share(op, body)
         for another, body in zip(more, bodies, strict=True):
-            self._fold.apply(another)
+            self._share(another, body)
+        self._publisher.loads_changed()
+
+    def _share(self, op: Op, body: bytes) -> None:
+        told = self._loads.tells(op) or not self._heartbeat.reads_vectors
+        self._fold.apply(op)
+        if told:
             self._publisher.put(body)
 
     async def wait_ready(self) -> None:
@@ -359,6 +368,7 @@ class SharedState:
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
         self._forms.reset()
+        self._vectors.lost()
         server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.
@@ -414,6 +424,7 @@ class SharedState:
         link = self._commands
         try:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
+                self._vectors.close()
                 self.publish(Left(self._replica, self._clock.now_us()))
                 await self._publisher.flush(link)
                 await self._heartbeat.goodbye(link)
@@ -448,12 +459,15 @@ class SharedState:
         while True:
             await asyncio.sleep(self._heartbeat.interval_s)
             await self._beat(link)
+            self._publisher.loads_changed()
             await self._agree()
 
     async def _beat(self, link: RedisLink) -> None:
-        joined = self._heartbeat.joined
+        joined, vectors = self._heartbeat.joined, self._heartbeat.reads_vectors
         try:
             await self._heartbeat.beat(link)
+            # An older version has read placements whose ends it was not told.
+            self._must_disown = self._must_disown or (vectors and not self._heartbeat.reads_vectors)
             if self._heartbeat.joined > joined:
                 self._forms.reset()
             self._degraded_reasons.clear("heartbeat")
@@ -492,6 +506,7 @@ class SharedState:
                 "siblings gave this replica up while it was alive",
                 extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
             )
+            self._vectors.lost()
             if self._hooks.on_given_up is not None:
                 self._hooks.on_given_up(op.at_us)
 
@@ -550,6 +565,7 @@ class SharedState:
         if self._hooks.on_given_up is not None:
             left = Left(self._replica, self._clock.now_us())
             self.publish(left)
+            self._vectors.lost()
             self._hooks.on_given_up(left.at_us)
 
 

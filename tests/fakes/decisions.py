@@ -117,6 +117,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
     rows["requests"] = {
         request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
         for request_id, request in fleet.loads.requests.items()
+        if fleet.loads.own in ("", request.replica)
     }
     rows["waiting"] = {
         ticket.request_id: (
@@ -153,6 +154,7 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
     rows["requests"] = {
         request_id: (request.worker, request.replica, request.at_us, request.prefilled)
         for request_id, request in naive.requests().items()
+        if naive.own in ("", request.replica)
     }
     rows["waiting"] = {
         request_id: (

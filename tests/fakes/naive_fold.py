@@ -22,6 +22,7 @@ from policies import (
     Forget,
     Insert,
     Left,
+    LoadVector,
     Op,
     Placed,
     Started,
@@ -31,6 +32,7 @@ from policies import (
     WorkerPut,
     encode_ops,
 )
+from policies.state.load_rows import COLUMNS, unpacked
 from policies.state.ops import Register
 
 HASH_BYTES = 8
@@ -63,15 +65,17 @@ class NaiveFold:
 
     Attributes:
         said: The operations, by their bytes.
+        own: The replica whose requests are known one by one, whatever vectors it sent.
     """
 
     said: dict[bytes, Op] = field(default_factory=dict)
+    own: str = ""
 
     def apply(self, op: Op) -> None:
         self.said[encode_ops((op,))] = op
 
     def copy(self) -> "NaiveFold":
-        return NaiveFold(dict(self.said))
+        return NaiveFold(dict(self.said), self.own)
 
     def merge(self, other: "NaiveFold") -> None:
         self.said |= other.said
@@ -94,6 +98,39 @@ class NaiveFold:
             if isinstance(op, Left):
                 left_us[op.replica] = max(op.at_us, left_us.get(op.replica, -1))
         return left_us
+
+    def _vectors(self) -> list[LoadVector]:
+        """Vectors of other replicas that count."""
+        left_us = self._left_us()
+        return [
+            op
+            for op in self.said.values()
+            if isinstance(op, LoadVector)
+            and op.replica != self.own
+            and op.at_us > left_us.get(op.replica, -1)
+        ]
+
+    def _rows(self, worker: str) -> list[dict[str, float]]:
+        """The newest row of each replica at a worker, by column."""
+        newest: dict[str, LoadVector] = {}
+        for op in self._vectors():
+            if op.full or worker in op.workers:
+                newest[op.replica] = max(op, newest.get(op.replica, op), key=lambda op: op.at_us)
+        return [
+            dict(zip(COLUMNS, unpacked(op)[:, op.workers.index(worker)].tolist(), strict=True))
+            for op in newest.values()
+            if worker in op.workers
+        ]
+
+    def _done_us(self, worker: str) -> list[float]:
+        """When prefills of a worker were done, as far as is known."""
+        here = {op.request_id for op in self._placed() if op.worker == worker}
+        told = [
+            float(unpacked(op)[-1, op.workers.index(worker)])
+            for op in self.said.values()
+            if isinstance(op, LoadVector) and op.replica != self.own and worker in op.workers
+        ]
+        return [at_us for request_id, at_us in self._first_tokens() if request_id in here] + told
 
     # Registers: the newest word wins.
 
@@ -208,11 +245,13 @@ class NaiveFold:
     # What a worker has been given.
 
     def requests(self) -> dict[str, NaiveRequest]:
-        """Placed, not finished, and its replica has not left since it was placed (again)."""
+        """Placed, not finished, and its replica has neither left nor told its loads since then."""
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
         prefilled = {request_id for request_id, _ in self._first_tokens()}
-        left_us = self._left_us()
+        until_us = self._left_us()
+        for vector in self._vectors():
+            until_us[vector.replica] = max(vector.at_us, until_us.get(vector.replica, -1))
         newest: dict[str, Placed] = {}
         for op in self._placed():
             newest[op.request_id] = max(op, newest.get(op.request_id, op), key=lambda placed: placed.at_us)
@@ -227,7 +266,7 @@ class NaiveFold:
                 request_id in prefilled,
             )
             for request_id, op in newest.items()
-            if request_id not in finished and op.at_us > left_us.get(op.replica, -1)
+            if request_id not in finished and op.at_us > until_us.get(op.replica, -1)
         }
 
     def waiting(self) -> dict[str, Waiting]:
@@ -261,19 +300,25 @@ class NaiveFold:
         """Backlog in seconds, prefill tokens, requests in flight and their tokens, requests in prefill."""
         mine = {key: request for key, request in self.requests().items() if request.worker == worker}
         waiting = {key: request for key, request in mine.items() if not request.prefilled}
+        rows = self._rows(worker)
         backlog_us = sum(request.service_us for request in waiting.values())
+        backlog_us += sum(row["prefill_us"] for row in rows)
+        heads = [(row["head_us"], -row["head_service_us"]) for row in rows if row["prefill_requests"]]
         if waiting:
-            head = min(waiting, key=lambda key: (waiting[key].at_us, key))
-            here = {op.request_id for op in self._placed() if op.worker == worker}
-            done_us = [at_us for request_id, at_us in self._first_tokens() if request_id in here]
-            began_us = max([waiting[head].at_us, *done_us])
-            backlog_us -= min(max(now_us - began_us, 0), waiting[head].service_us)
+            first = waiting[min(waiting, key=lambda key: (waiting[key].at_us, key))]
+            heads.append((first.at_us, -first.service_us))
+        if heads:
+            placed_us, service_us = min(heads)
+            began_us = max([placed_us, *self._done_us(worker)])
+            backlog_us -= min(max(now_us - began_us, 0), -service_us)
         return (
             backlog_us / 1e6,
-            sum(request.uncached_tokens for request in waiting.values()),
-            len(mine),
-            sum(request.context_tokens for request in mine.values()),
-            len(waiting),
+            sum(request.uncached_tokens for request in waiting.values())
+            + sum(row["prefill_tokens"] for row in rows),
+            len(mine) + sum(row["inflight_requests"] for row in rows),
+            sum(request.context_tokens for request in mine.values())
+            + sum(row["inflight_tokens"] for row in rows),
+            len(waiting) + sum(row["prefill_requests"] for row in rows),
         )
 
     def congestion_per_s(self, worker: str, now_us: int) -> float:

@@ -19,6 +19,9 @@ The protocol is the one that `router.shared` follows, and these are its rules:
 * Whoever dropped operations says `Left` and what it has in flight or waiting anew, and then writes a
   snapshot and a mark, on which everybody merges it.
 * A replica that starts says first that its former life has `Left`.
+* First tokens, ends and renewals are not told: each flush ends with a load vector, if anything changed. It is
+  a full one at first, and whenever an earlier one may be lost, or void since somebody said `Left` of its
+  replica.
 * Placements go through the log with the new part of their prompt. A replica that does not know an anchor asks
   all others at once, and begins no snapshot while it waits.
 """
@@ -47,6 +50,8 @@ from policies import (
 )
 
 EVERY_STEP = 1_000_000
+MOMENTS = 16
+"""Each replica has moments of its own: two clocks never show the same one."""
 
 RULES = FleetRules(memory_s=30.0)
 
@@ -103,8 +108,10 @@ class SimulatedReplica:
         self.name = name
         self.writer = f"{name}/{life}"
         self.log = log
-        self.fleet = FleetState(RULES)
-        self.naive = NaiveFold()
+        self.fleet = FleetState(RULES, own=name)
+        self.naive = NaiveFold(own=name)
+        self.full = True
+        self.number = sum(name.encode()) % MOMENTS
         self.forms = PlacedForms(name, KnownPaths(1 << 20, blocks_min=1))
         self.reads = 0
         self.buffer: list[Op] = []
@@ -128,22 +135,31 @@ class SimulatedReplica:
         return self.merging is None and self.position >= self.settled
 
     def moment(self, now_us: int) -> int:
-        """A log time at which this replica has said nothing yet."""
-        self.said_us = max(now_us, self.said_us + 1)
+        """A log time at which no replica has said anything yet."""
+        passed_us = max(now_us, self.said_us + 1)
+        self.said_us = passed_us + (self.number - passed_us) % MOMENTS
         return self.said_us
 
     def publish(self, op: Op) -> None:
+        told = self.fleet.load_reports.tells(op)
         self.fleet.apply(op)
         self.naive.apply(op)
-        self.buffer.append(op)
+        if told:
+            self.buffer.append(op)
 
     def flush(self, *, acknowledged: bool = True) -> None:
-        if self.buffer:
-            self._append([self.forms.outgoing(encode_op(op)) for op in self.buffer])
+        bodies = [self.forms.outgoing(encode_op(op)) for op in self.buffer]
+        if self.fleet.load_reports.due or self.full:
+            vector = self.fleet.load_reports.vector(self.moment(self.said_us), full=self.full)
+            bodies.append(encode_op(vector))
+            self.full = False
+        if bodies:
+            self._append(bodies)
         if acknowledged:
             self.buffer.clear()
         else:
             self.forms.reset()
+            self.full = True
 
     def _append(self, bodies: list[bytes]) -> None:
         entry = b"\xdd" + len(bodies).to_bytes(4, "big") + b"".join(bodies)
@@ -179,6 +195,7 @@ class SimulatedReplica:
             for whole in self.forms.incoming(op, self.reads * 1_000_000):
                 self.fleet.apply(whole)
                 self.naive.apply(whole)
+                self.full = self.full or (isinstance(whole, Left) and whole.replica == self.name)
         if self.forms.outbox:
             self._append([_to_all(body) for body in self.forms.outbox])
             self.forms.outbox.clear()
@@ -196,6 +213,7 @@ class SimulatedReplica:
     def disown(self) -> None:
         """Release everything in flight here and reserve it again: an end that was dropped never comes."""
         self.publish(Left(self.name, self.moment(self.said_us)))
+        self.full = True
         self.renew()
 
     def renew(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.loads import FakeLoads
 from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
@@ -29,6 +30,7 @@ class OpSet:
     def __init__(self) -> None:
         self.ops: set[Op] = set()
         self.applied = 0
+        self.load_reports = FakeLoads()
 
     def apply(self, op: Op) -> None:
         if isinstance(op, Finished) and op.request_id == "bad":
@@ -312,6 +314,7 @@ async def test_when_a_heartbeat_expires_all_say_the_same_left(
 ) -> None:
     seen_us = time.time_ns() // 1000
     await redis.zadd(f"cw:{{{namespace}}}:replicas", {"dead": seen_us})
+    await redis.hset(Keys(namespace).onward, "dead", f"{seen_us} abcdef12 vectors")  # type: ignore[misc]
     a, b = start("a", heartbeat_ttl_s=0.6), start("b", heartbeat_ttl_s=0.6)
     await both_ready(a, b)
     await until(lambda: a.state.status.replicas == b.state.status.replicas == ("a", "b"))

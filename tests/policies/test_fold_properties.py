@@ -6,6 +6,7 @@ that die and snapshots that take time, is `test_replication`.
 
 from random import Random
 
+import numpy as np
 from fakes.decisions import (
     CLASSES,
     LANE,
@@ -32,6 +33,7 @@ from policies import (
     Forget,
     Insert,
     Left,
+    LoadVector,
     Op,
     Placed,
     Trim,
@@ -39,6 +41,7 @@ from policies import (
     WorkerGone,
     WorkerPut,
 )
+from policies.state.load_rows import packed
 from policies.state.ops import REGISTERS
 from radix.invariants import check
 
@@ -49,7 +52,7 @@ STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKE
 WORDS = {kind.__name__: kind for kind in REGISTERS}
 KINDS = (
     *(*["waiting"] * 5, *["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2),
-    *("left", "left", "put", "gone"),
+    *("left", "left", "put", "gone", "vector", "vector", "vector"),
     *("insert", "trim", "trim", "forget", "end gone", "audited", "expire"),
     *WORDS,
 )
@@ -98,6 +101,7 @@ def made(kind: str, number: int, tick: int) -> Op:
         "finished": Finished(request_id, at_us),
         "answered": Finished(request_id, at_us + TICK_US, at_us),
         "left": Left(replica, at_us),
+        "vector": vector(replica, tick),
         "put": WorkerPut(
             worker, at_us, replica, f"http://{worker}", labels={"worker_class": CLASSES[value % 2]}
         ),
@@ -110,6 +114,15 @@ def made(kind: str, number: int, tick: int) -> Op:
         "expire": Expire(at_us, replica, request_id),
     }
     return word(WORDS[kind], subject, at_us, replica, value) if kind in WORDS else made_of[kind]
+
+
+def vector(replica: str, tick: int) -> LoadVector:
+    """What a replica has in flight at a moment, some of it at one of the workers."""
+    numbers = (1 + tick) * 200_000, 1 + tick % 2, 300, 2 + tick, 900, tick * 70_000, 300_000, 500, 90_000
+    columns = np.array(numbers, dtype=float)[:, None] * (tick != 3)
+    return LoadVector(
+        replica, START_US + tick * TICK_US + 1, (WORKERS[tick % 2],), packed(columns), full=tick % 3 == 1
+    )
 
 
 drawn_ops = st.lists(
@@ -163,6 +176,7 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
     prefilled: set[int] = set()
     ended: set[int] = set()
     left_us = dict.fromkeys(REPLICAS, 0)
+    vector_us = dict.fromkeys(REPLICAS, 0)
     ops: list[Op] = []
     for kind, number, tick in drawn:
         op = made(kind, number, tick)
@@ -187,6 +201,10 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
                 op = FirstToken(op.request_id, op.at_us)
         elif isinstance(op, Left):
             left_us[op.replica] = max(op.at_us, left_us[op.replica])
+        elif isinstance(op, LoadVector):
+            if op.at_us < vector_us[op.replica]:
+                continue
+            vector_us[op.replica] = op.at_us
         ops.append(op)
     return ops
 

@@ -386,6 +386,7 @@ class Replication(RuleBasedStateMachine):
         dumps = []
         for replica in replicas:
             check(replica.fleet.tree)
+            everything.own = replica.name
             assert differences(replica.fleet, everything, self.now_us) == {}
             slots = [worker.slot for worker in replica.fleet.workers()]
             dump = replica.fleet.tree.dump(slots)

@@ -242,3 +242,23 @@ async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, na
             await b.heartbeat.beat(link)
             await a.heartbeat.beat(link)
         assert a.heartbeat.joined == times
+
+
+async def test_load_vectors_are_for_replicas_that_all_read_them(link: RedisLink, namespace: str) -> None:
+    """An older version says nothing behind its process, or is not in the hash at all; then it leaves."""
+    a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.reads_vectors
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.reads_vectors
+    await link.call("ZADD", keys.replicas, EPOCH_US + 1, "old")
+    await a.heartbeat.beat(link)
+    assert not a.heartbeat.reads_vectors
+    await link.call("HSET", keys.onward, "old", b"%d abcdef12" % (EPOCH_US + 1))
+    await a.heartbeat.beat(link)
+    assert (a.heartbeat.reads_vectors, a.heartbeat.onward) == (False, True)
+    a.heartbeat.left(Left("old", EPOCH_US + 1))
+    await link.call("ZREM", keys.replicas, "old")
+    await a.heartbeat.beat(link)
+    assert a.heartbeat.reads_vectors

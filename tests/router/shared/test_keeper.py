@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fakes.loads import FakeLoads
 
 from policies import Finished, PlacedForms, encode_op
 from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
+from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.publisher import Publisher, PublisherRules
 from router.shared.server import RedisLink
@@ -73,8 +75,9 @@ def replica(
         keys,
         NoListener(),
         DegradedReasons(NoListener()),
-        PeerPresence(lambda: True),
+        presence := PeerPresence(lambda: True),
         PlacedForms("me"),
+        LoadVectors(FakeLoads(), LogClock(), presence),
         PublisherRules(0.0, 2, 1000),
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)

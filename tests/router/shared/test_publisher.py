@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from fakes.loads import FakeLoads
 from redis.asyncio import Redis
 
 from policies import Finished, Onward, Placed, PlacedForms, decode_entry, decode_ops, encode_op, encode_ops
+from router.shared.clock import LogClock
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
+from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.ports import NoListener
 from router.shared.publisher import ENTRY_BYTES_MAX, ENTRY_OPS_MAX, Publisher, PublisherRules, array_header
@@ -23,15 +26,17 @@ def make(
     ops_max: int = 1000,
     bytes_max: int = 1 << 30,
     onward: bool = True,
+    loads: FakeLoads | None = None,
 ) -> Publisher:
-    listener = NoListener()
+    listener, presence = NoListener(), PeerPresence(lambda: False)
     return Publisher(
         b"me/1",
         Keys(namespace),
         listener,
         DegradedReasons(listener),
-        PeerPresence(lambda: False),
+        presence,
         PlacedForms("me", onward=lambda: onward),
+        LoadVectors(FakeLoads() if loads is None else loads, LogClock(), presence),
         PublisherRules(0.001, ops_max, bytes_max),
     )
 
@@ -214,3 +219,55 @@ async def test_an_entry_has_a_thousand_operations_at_most(
         ENTRY_OPS_MAX,
         1,
     ]
+
+
+async def test_a_vector_comes_last_in_its_flush_and_is_not_kept(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    """Lost with its entry, all is told anew; what is sent once more is sent without it."""
+    loads = FakeLoads()
+    publisher = make(namespace, loads=loads)
+    loads.due, loads.inflight = True, ("a:1",)
+    publisher.put(encode_op(Finished("r", 1)))
+    nowhere = RedisLink("unix:///nonexistent/valkey.sock", 0.5)
+    with pytest.raises(RedisLost):
+        await publisher.flush(nowhere)
+    await nowhere.aclose()
+    await publisher.flush(link)
+    publisher.resend()
+    await publisher.flush(link)
+    found = [decode_ops(entry[b"o"]).ops for entry in await entries(redis_url, namespace)]
+    assert found == [[Finished("r", 1), loads.made[1]], [Finished("r", 1), loads.made[2]]]
+    assert [vector.full for vector in loads.made] == [True, True, True]
+    assert not len(publisher)
+
+
+async def test_a_vector_is_flushed_by_itself_when_it_is_due(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    loads = FakeLoads()
+    publisher = make(namespace, loads=loads)
+    flusher = asyncio.create_task(publisher.run(link))
+    publisher.loads_changed()
+    await asyncio.sleep(0.01)
+    assert await entries(redis_url, namespace) == []
+    loads.due, loads.inflight = True, ("a:1",)
+    publisher.loads_changed()
+    while not (found := await entries(redis_url, namespace)):  # noqa: ASYNC110 - another task writes it
+        await asyncio.sleep(0.001)
+    flusher.cancel()
+    await asyncio.gather(flusher, return_exceptions=True)
+    assert [decode_ops(entry[b"o"]).ops for entry in found] == [loads.made]
+
+
+async def test_a_vector_waits_for_the_last_entry_of_a_flush(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    loads = FakeLoads()
+    publisher = make(namespace, loads=loads, ops_max=2 * ENTRY_OPS_MAX)
+    loads.due = True
+    for number in range(ENTRY_OPS_MAX + 1):
+        publisher.put(encode_op(Finished("r", number)))
+    await publisher.flush(link)
+    first, last = [decode_ops(entry[b"o"]).ops for entry in await entries(redis_url, namespace)]
+    assert (len(first), last) == (ENTRY_OPS_MAX, [Finished("r", ENTRY_OPS_MAX), loads.made[0]])

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Collection, Generator, Iterator, Sequence
 
 import pytest
+from fakes.loads import FakeLoads
 
 from policies import Finished, Op, OpRefused, Placed
 from router.errors import StateError
@@ -16,6 +17,7 @@ NOWHERE = "unix:///nonexistent/valkey.sock"
 class Counted:
     def __init__(self) -> None:
         self.ops: list[Op] = []
+        self.load_reports = FakeLoads()
 
     def apply(self, op: Op) -> None:
         self.ops.append(op)

@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from fakes.loads import FakeLoads
 
 from router.shared import Hooks, Keys, LogClock, NoListener, SharedState, SharingRules, Vitals
 from router.shared.server import RedisLink
@@ -14,6 +15,7 @@ class NoFold:
     """Keeps nothing."""
 
     snapshot_version = 1
+    load_reports = FakeLoads()
 
     def apply(self, op: object) -> None:
         """Ignore."""

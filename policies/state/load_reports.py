@@ -1,0 +1,76 @@
+"""What of its requests a replica tells the others one by one, and the vectors that tell them the rest.
+
+Placed, new                     told: a prompt, an arrival, and load until the next vector
+Placed again (a renewal)        not told: the next vector, a full one, has it
+FirstToken, Finished            not told: the next vector has them
+  of a request that waits       told: it ends a ticket
+  of a transfer under way       told: it frees the link
+  of a prompt for a pool        told until its prefill is over: then it is in the pool
+all else                        told
+"""
+
+from collections.abc import Callable, Container
+
+import msgspec
+
+from policies.state.links import Links
+from policies.state.loads import Loads
+from policies.state.ops import Finished, FirstToken, LoadVector, Op, Placed
+from policies.state.waiting import Tickets
+
+
+class LoadReports:
+    """Decides what is told. It is asked before an operation is applied here.
+
+    Args:
+        loads: What this replica has in flight.
+        tickets: What waits.
+        links: Transfers under way.
+        pooled: Slots of workers whose prompts go into a pool.
+        name_at: Id of the worker in a slot.
+    """
+
+    def __init__(
+        self,
+        loads: Loads,
+        tickets: Tickets,
+        links: Links,
+        pooled: Container[int],
+        name_at: Callable[[int], str],
+    ) -> None:
+        self._loads, self._tickets, self._links = loads, tickets, links
+        self._pooled, self._name_at = pooled, name_at
+
+    @property
+    def due(self) -> bool:
+        """True if own requests changed since the last vector."""
+        return bool(self._loads.changed)
+
+    @property
+    def urgent(self) -> bool:
+        """True if requests wait: room that only this replica knows of delays those of others."""
+        return self._tickets.count > 0
+
+    def tells(self, op: Op) -> bool:
+        """True if the other replicas must be told of an operation of this one."""
+        if isinstance(op, Placed):
+            return bool(op.paths) or not self._loads.knows(op.request_id)
+        if not isinstance(op, FirstToken | Finished):
+            return True
+        request = self._loads.requests.get(op.request_id)
+        if request is None:
+            return not self._loads.knows(op.request_id)
+        if request.slot in self._pooled and not request.prefilled:
+            return True
+        return isinstance(op, Finished) and op.request_id in self._links.transfers
+
+    def vector(self, now_us: int, *, full: bool) -> LoadVector:
+        """Return what is in flight now.
+
+        Args:
+            now_us: Log time, later than that of all own placements.
+            full: With all that is in flight; else what changed since the vector before.
+        """
+        vector = self._loads.own_vector(now_us, full=full)
+        names = tuple(self._name_at(int(slot)) for slot in vector.workers)
+        return msgspec.structs.replace(vector, workers=names)

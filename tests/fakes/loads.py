@@ -1,0 +1,21 @@
+"""Folds without loads, and loads that a test sets."""
+
+from policies import LoadVector, Op
+
+
+class FakeLoads:
+    """Loads of which nothing changes, and every operation is told, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.due = self.urgent = False
+        self.untold: set[type] = set()
+        self.inflight: tuple[str, ...] = ()
+        self.made: list[LoadVector] = []
+
+    def tells(self, op: Op) -> bool:
+        return type(op) not in self.untold
+
+    def vector(self, now_us: int, *, full: bool) -> LoadVector:
+        self.due = False
+        self.made.append(LoadVector("me", now_us, self.inflight, bytes(36 * len(self.inflight)), full))
+        return self.made[-1]
