@@ -57,6 +57,7 @@ from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
 from policies.state.known_paths import KnownPaths
 from policies.state.links import LinkRules, Links, Quote, link_name
+from policies.state.load_vectors import LoadPort, LoadVectors
 from policies.state.newest import Newest
 from policies.state.ops import (
     KIND_NAMES,
@@ -197,7 +198,9 @@ __all__ = [
     "LinkMeasured",
     "LinkRules",
     "Links",
+    "LoadPort",
     "LoadVector",
+    "LoadVectors",
     "LogClock",
     "LogOp",
     "Newest",

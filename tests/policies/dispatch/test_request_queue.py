@@ -509,7 +509,8 @@ def test_a_room_that_nobody_used_in_time_goes_to_the_next_in_order_and_not_to_on
 def behind_a_follower(*, lives: bool) -> tuple[Stage, Request, Request]:
     """Three wait for a room: one declines it, at a replica; the next, at another one; the last, at the first.
 
-    The room stays, while two prompts are prefilled for 0.45 s, and the other replica does not know of the first one's mind.
+    The room stays, while two prompts are prefilled for 0.45 s; that the first declined, the other replica
+    does not know.
     """
     stage = Stage(workers=1, replicas=2, step_tokens=8192)
     for replica in stage.replicas:
