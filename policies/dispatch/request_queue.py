@@ -18,8 +18,8 @@ backlog also drains with time. While a worker has room:
 * There is none, and the worker is idle: the best ticket of its lanes. It goes if starting there is predicted
   cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
 * It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
-  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one. Behind a
-  request of ours that declined it is twice that time, since the others leave the room to us first.
+  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one. The
+  time begins anew when a prefill there ends: then those may go that declined.
 
 A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 
@@ -324,9 +324,9 @@ class RequestQueue:
         self._round: deque[str] = deque()
         self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
-        self._left_to: dict[int | str, dict[str, tuple[str, int, int]]] = {}
-        """By slot with room, or gated lane: of each replica that it was left to, its best ticket, and from
-        when on it is expected to take it."""
+        self._left_to: dict[int | str, dict[str, tuple[tuple[str, int], int]]] = {}
+        """By slot with room, or gated lane: of each replica that it was left to, its best ticket and the last
+        prefill that was over there, and since when."""
         self._waiting_for_decode: set[str] = set()
         """Lanes in which a request here lacks only the room to be decoded."""
         self._waiting_for_link: dict[str, int] = {}
@@ -617,7 +617,7 @@ class RequestQueue:
         tickets = self._fleet.tickets
         passed = set[str]()
         while best is not None and best.replica != self._replica:
-            if not self._unused(room, best, now_us, late=bool(declined) and not passed):
+            if not self._unused(room, best, now_us):
                 return "", False
             passed.add(best.replica)
             others = tickets.replicas() - passed
@@ -630,19 +630,19 @@ class RequestQueue:
             return self._ours(room, best_of(now_us, skip=declined), best_of, now_us, declined)
         return best.request_id, bool(passed)
 
-    def _unused(self, room: int | str, best: Ticket, now_us: int, *, late: bool) -> bool:
+    def _unused(self, room: int | str, best: Ticket, now_us: int) -> bool:
         """True if another replica, whose ticket is the best for a room, has left it unused for too long.
 
-        It begins a grace time ``late`` if a request here has declined: that replica cannot know, and leaves
-        the room to us first.
+        A room beside a prefill is another one when that is over: requests here that declined it may want it
+        now, so the other replica could not know before that it was left to its own.
         """
-        left_to, grace_us = self._left_to.setdefault(room, {}), round(self._grace_s() * 1e6)
-        done_us = self._fleet.loads.prefilled_us(room) if isinstance(room, int) else 0
+        left_to, loads = self._left_to.setdefault(room, {}), self._fleet.loads
+        claim = best.request_id, loads.prefilled_us(room) if isinstance(room, int) else 0
         known = left_to.get(best.replica)
-        if known is None or known[:2] != (best.request_id, done_us):
-            left_to[best.replica] = (best.request_id, done_us, now_us + grace_us * late)
+        if known is None or known[0] != claim:
+            left_to[best.replica] = (claim, now_us)
             return False
-        return now_us - known[2] > grace_us
+        return now_us - known[1] > self._grace_s() * 1e6
 
     def _ask_followers(self, now_us: int) -> None:
         """Let requests decide afresh that share more with a placed prompt than they had cached."""
