@@ -19,8 +19,8 @@ from router.shared.peer_presence import PeerPresence
 from router.shared.ports import LoadPort
 
 INTERVAL_S = 0.04
-"""25 a second. A vector costs each reader some 100 us, whatever is in it (`loadtest.bench.budgets`), and what it
-tells is as late as this."""
+"""25 a second. A vector costs each reader some 100 us, whatever is in it (`loadtest.bench.budgets`), and what
+it tells is as late as this."""
 
 ALONE_S = 1.0
 EARLY_S = 0.001
