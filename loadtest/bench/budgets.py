@@ -16,6 +16,8 @@ greatest of `CALLS` calls, in microseconds of CPU. A step that ends something pr
 * *displaced*: the request that a new one displaces in a full queue;
 * *worker removed*: a worker with 45 ended requests is forgotten, in a fleet with `ENDED` times as many;
 * *replica gone*: `Left` of one replica with ten requests in flight and ten transfers, of as many replicas;
+* *replica gone, 5,000 in flight*: the same of one that sends load vectors and has requests at all workers;
+* *vector*: a load vector of 30 workers of one of 50 replicas, behind ten placements that it absorbs;
 * *refit*: a class of all workers gets another price, and a request sees the candidates;
 * *relisted*: the same after one worker was put again, with room asked of one.
 
@@ -91,9 +93,9 @@ class _Waiter:
     refused = dispatched
 
 
-def fleet_of(workers: int, links: Mapping[str, LinkRules] | None = None) -> FleetState:
+def fleet_of(workers: int, links: Mapping[str, LinkRules] | None = None, own: str = "") -> FleetState:
     """Return a fleet of idle workers."""
-    fleet = FleetState(FleetRules(links=links or {}))
+    fleet = FleetState(FleetRules(links=links or {}), own)
     for number in range(workers):
         fleet.apply(WorkerPut(worker_of(number), 1, "static", f"http://w{number}:1"))
     return fleet
@@ -259,6 +261,38 @@ def _replica_gone(size: int) -> Step:
     return lambda number: fleet.apply(Left(f"other{number}", NOW_US))
 
 
+def _told(owner: FleetState, replica: int, size: int, requests: int) -> FleetState:
+    """Place requests of a replica at workers in turn."""
+    for number in range(requests):
+        owner.apply(_placed(f"{replica}-{number}", number % size, NOW_US + number, owner.loads.own))
+    return owner
+
+
+def _vector_replica_gone(size: int) -> Step:
+    fleet = fleet_of(size)
+    for replica in range(CALLS):
+        owner = _told(fleet_of(size, own=f"other{replica}"), replica, size, 5000 if replica else size)
+        fleet.apply(owner.load_reports.vector(NOW_US + SECOND_US, full=True))
+    return lambda number: fleet.apply(Left(f"other{number}", NOW_US + SECOND_US))
+
+
+def _vector(size: int) -> Step:
+    fleet = fleet_of(size)
+    for replica in range(50):
+        owner = _told(fleet_of(size, own=f"other{replica}"), replica, size, size)
+        fleet.apply(owner.load_reports.vector(NOW_US + SECOND_US, full=True))
+    vectors = []
+    for call in range(CALLS):
+        later_us = NOW_US + (call + 2) * SECOND_US
+        for number in range(30):
+            placed = _placed(f"{call}-{number}", number * 3, later_us, owner.loads.own)
+            owner.apply(placed)
+            if number < 10:
+                fleet.apply(placed)
+        vectors.append(owner.load_reports.vector(later_us, full=False))
+    return lambda number: fleet.apply(vectors[number])
+
+
 def _refit(size: int) -> Step:
     fleet = fleet_of(size)
     slots = slots_of(fleet)
@@ -297,6 +331,8 @@ STEPS: dict[str, Callable[[int], Step]] = {
     "displaced": _displaced,
     "worker removed": _worker_removed,
     "replica gone": _replica_gone,
+    "replica gone, 5,000 in flight": _vector_replica_gone,
+    "vector": _vector,
     "refit": _refit,
     "relisted": _relisted,
 }

@@ -77,8 +77,8 @@ class _Gaps(NoListener):
 class _WatchedFleet(FleetState):
     """A fleet that looks at the clock for every operation of a sibling."""
 
-    def __init__(self, clock: LogClock) -> None:
-        super().__init__()
+    def __init__(self, clock: LogClock, replica: str) -> None:
+        super().__init__(own=replica)
         self._clock = clock
         self.own = False
         self.applied_ops = 0
@@ -97,7 +97,7 @@ class _Replica:
     def __init__(self, plan: ReplicaPlan) -> None:
         self._plan = plan
         self._clock = LogClock()
-        self._fleet = _WatchedFleet(self._clock)
+        self._fleet = _WatchedFleet(self._clock, plan.replica)
         self._gaps = _Gaps()
         rules = SharingRules(namespace=plan.namespace)
         if plan.traffic is None:

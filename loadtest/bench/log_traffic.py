@@ -4,9 +4,10 @@ Sessions are born at random (Poisson), take some turns and end. Each turn is
 
     Placed (the whole conversation so far) --prefill--> FirstToken --decode--> Finished (--> Trim)
 
-and then a pause. A prompt repeats the one before and adds a few blocks; sessions of one application share
-their first blocks. A session stays with its worker while that exists. Some answers show an eviction, some
-requests are abandoned: both end in a `Trim`. Workers are replaced under the addresses of earlier ones.
+and then a pause. First tokens and ends go into load vectors where the shared state says so. A prompt repeats
+the one before and adds a few blocks; sessions of one application share their first blocks. A session stays
+with its worker while that exists. Some answers show an eviction, some requests are abandoned: both end in a
+`Trim`. Workers are replaced under the addresses of earlier ones.
 Lengths are in blocks, times in seconds and drawn: nothing is served.
 """
 

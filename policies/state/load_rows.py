@@ -63,11 +63,14 @@ def unpacked(op: LoadVector) -> Numbers:
     if len(op.numbers) != 4 * len(COLUMNS) * workers or len(set(op.workers)) != workers:
         raise ValueError("a load vector has one row of numbers for each of its workers")
     columns = np.frombuffer(op.numbers, "<u4").reshape(len(COLUMNS), workers).astype(np.float64)
-    if (columns[PREFILL_REQUESTS] > columns[INFLIGHT_REQUESTS]).any():
+    prefills, done = columns[PREFILL_REQUESTS], columns[DONE_US]
+    if (prefills > columns[INFLIGHT_REQUESTS]).any():
         raise ValueError("a load vector has more prefills than requests in flight")
-    columns[DONE_US, columns[DONE_US] == NONE] = op.at_us
-    columns[[HEAD_US, DONE_US]] = np.maximum(op.at_us - columns[[HEAD_US, DONE_US]], 0.0)
-    columns[HEAD_US : HEAD_TOKENS + 1, columns[PREFILL_REQUESTS] == 0] = 0.0
+    columns[DONE_US] = (op.at_us - done) * (done < NONE)
+    columns[HEAD_US] = op.at_us - columns[HEAD_US]
+    columns[HEAD_US:DONE_US] *= prefills > 0
+    if op.at_us < NONE:
+        np.maximum(columns, 0.0, out=columns)
     return columns
 
 
@@ -119,14 +122,15 @@ class LoadRows:
             whole = np.zeros((DONE_US, self._cells.shape[2]))
             whole[:, slots] = columns[:DONE_US]
             columns, slots = whole, np.arange(self._cells.shape[2])
-        fresh = op.at_us > np.maximum(self._times[row, slots], self._full_us.get(op.replica, -1))
-        if not fresh.all():
+        newest_us = self.newest_us.get(op.replica, -1)
+        if op.at_us <= newest_us:
+            fresh = op.at_us > np.maximum(self._times[row, slots], self._full_us.get(op.replica, -1))
             slots, columns = slots[fresh], columns[:, fresh]
         cells = self._cells[row]
         grown = columns[:SUMS] - cells[:SUMS, slots]
         cells[:, slots] = columns[:DONE_US]
         self._times[row, slots] = op.at_us
-        self.newest_us[op.replica] = max(op.at_us, self.newest_us.get(op.replica, -1))
+        self.newest_us[op.replica] = max(op.at_us, newest_us)
         if op.full:
             self._full_us[op.replica] = max(op.at_us, self._full_us.get(op.replica, -1))
             slots, grown = _changed(slots, grown, columns)
@@ -158,7 +162,7 @@ class LoadRows:
         """Log time before which all that a replica placed at a worker is prefilled, by its newest word."""
         row = self._index.get(replica)
         if row is None:
-            return 0.0
+            return np.inf
         if self._cells[row, PREFILL_REQUESTS, slot]:
             return float(self._cells[row, HEAD_US, slot])
         return float(max(self._times[row, slot], self._full_us.get(replica, 0))) + 1.0
@@ -198,13 +202,16 @@ class LoadRows:
 
     def _find_heads(self, slots: Slots) -> None:
         """Find the oldest prefill in the rows of some slots; of two of one moment the longer one."""
-        heads = self._cells[:, HEAD_US : HEAD_TOKENS + 1, slots]
-        placed_us = np.where(heads[:, 0] > 0, heads[:, 0], np.inf)
-        oldest_us = placed_us.min(axis=0)
-        first = np.where(placed_us == oldest_us, heads[:, 1], -1.0).argmax(axis=0)
-        self.head_us[slots] = np.where(oldest_us < np.inf, oldest_us, 0.0)
-        self.head_service_us[slots] = heads[first, 1, np.arange(len(slots))]
-        self.head_tokens[slots] = heads[first, 2, np.arange(len(slots))]
+        placed_us = self._cells[:, HEAD_US, slots]
+        placed_us[placed_us == 0] = np.inf
+        first = placed_us.argmin(axis=0)
+        alike = placed_us == self._cells[first, HEAD_US, slots]
+        if np.count_nonzero(alike) > len(slots):
+            service_us = self._cells[:, HEAD_SERVICE_US, slots]
+            first = np.where(alike, service_us, -1.0).argmax(axis=0)
+        self.head_us[slots], self.head_service_us[slots], self.head_tokens[slots] = self._cells[
+            first, HEAD_US:DONE_US, slots
+        ].T
 
 
 def _changed(slots: Slots, grown: Numbers, columns: Numbers) -> tuple[Slots, Numbers]:

@@ -15,7 +15,10 @@ from typing import Protocol
 
 from policies.state.ops import LoadVector, Op
 
-INTERVAL_S = 0.025
+INTERVAL_S = 0.04
+"""25 a second. A vector costs each reader some 100 us, whatever is in it (`loadtest.bench.budgets`), and what
+it tells is as late as this."""
+
 ALONE_S = 1.0
 EARLY_S = 0.001
 """A flush so much before a vector is due takes it along; so does a timer that fires early."""

@@ -73,7 +73,7 @@ NEVER_US = 2**62
 STALE_MAX = 16
 """A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
 
-LEADERS_MAX = 256
+LEADERS_MAX = 32
 """Prefills of other replicas at one worker whose prompts are remembered for followers."""
 
 SORTED_MAX = 512
@@ -189,7 +189,7 @@ class Loads:
         """Log time that no request in flight is older than."""
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
         self._head_ids: list[str | None] = []
-        """Per slot, the request that is its oldest prefill: empty if it is in a vector; None if none is."""
+        """Per slot, the request that is its oldest prefill; None if a vector has that, or there is none."""
         self._leaders: dict[int, dict[str, Reservation]] = {}
         """Per slot, absorbed requests whose prompts are being prefilled, as far as is known."""
         self._sums: Whole
@@ -296,7 +296,7 @@ class Loads:
         if len(op.paths) == 1 and not request.prefilled_us and (absorbed or not gone):
             request.path, request.safe_blocks = op.paths[0], op.safe_blocks
         if gone:
-            if absorbed:
+            if absorbed and request.path:
                 self._leads(request_id, request)
             return arrives
         self.requests[request_id] = request
@@ -344,18 +344,15 @@ class Loads:
         self._left_us[op.replica] = op.at_us
         slots = self._let_go(op.replica, op.at_us)
         slots.update(self._drop_rows(op.replica, op.at_us))
-        for leaders in self._leaders.values():
-            for request_id, request in list(leaders.items()):
-                if request.replica == op.replica and request.at_us <= op.at_us:
-                    del leaders[request_id]
         return list(slots)
 
-    def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
+    def told(self, op: LoadVector, slot_of: Callable[[str], int], *, compare: bool = True) -> list[int]:
         """Take what another replica has in flight, and return the slots at which there is less now.
 
         Args:
             op: Its vector.
             slot_of: The slot of a worker by its id.
+            compare: False if nobody needs to know where there is less.
 
         Raises:
             ValueError: It contradicts itself, or too many replicas send vectors. Nothing was counted.
@@ -367,19 +364,17 @@ class Loads:
         fell: list[int] = []
         moved = set(slots.tolist())
         if op.at_us > self._left_us.get(op.replica, -1):
-            before = self._sums.copy() if op.full else self._sums[:, slots]
-            named = slots
+            compared = np.arange(self._sums.shape[1]) if op.full else slots
+            before = self._sums[:, compared] if compare else None
             changed, grown = self._rows.put(op, columns, slots)
             moved |= self._let_go(op.replica, op.at_us, absorbed=True)
             self._sums[:, changed] += grown
-            after = self._sums if op.full else self._sums[:, named]
-            less = np.flatnonzero((after < before).any(axis=0))
-            fell = (less if op.full else named[less]).tolist()
-            moved.update(changed.tolist())
-            self._follow_leaders(op.replica, moved)
+            if before is not None:
+                fell = compared[(self._sums[:, compared] < before).any(axis=0)].tolist()
+            if op.full:
+                moved.update(changed.tolist())
         self._done_us[slots] = np.maximum(self._done_us[slots], columns[DONE_US])
-        for slot in moved:
-            self._find_head(slot)
+        self._find_heads(np.fromiter(moved, np.intp, len(moved)))
         return fell
 
     def own_vector(self, now_us: int, *, full: bool) -> LoadVector:
@@ -422,6 +417,8 @@ class Loads:
             self._generation = generation
             horizon_us = now_us - 2 * self._memory_us
             self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        for slot in self._leaders:
+            self._forget_leaders(slot)
         for replica, newest_us in list(self._rows.newest_us.items()):
             if not now_us - self._memory_us <= newest_us <= now_us + FUTURE_US:
                 # It fell silent without a word, or its time is no time that any replica may have.
@@ -529,16 +526,16 @@ class Loads:
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
-        request_id = self._head_ids[slot]
-        if request_id is None:
-            return None
-        if request_id:
+        request_id, placed_us = self._head_ids[slot], self._row_head_us_at[slot]
+        if request_id is not None:
             request = self.requests[request_id]
             placed_us, tokens = float(request.at_us), request.context_tokens
+        elif placed_us:
+            tokens = int(self._rows.head_tokens[slot])
         else:
-            placed_us, tokens = self._row_head_us_at[slot], int(self._rows.head_tokens[slot])
+            return None
         elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
-        return Head(request_id, placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
+        return Head(request_id or "", placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
 
     def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
         """Prefilling requests of a slot: those counted one by one, and those in vectors that may go on.
@@ -551,7 +548,7 @@ class Loads:
             if request is not None and not request.prefilled_us:
                 yield request_id, request
         for request_id, request in self._leaders.get(slot, {}).items():
-            if not request.prefilled_us and not request.finished and request_id not in requests:
+            if request_id not in requests and self._goes_on(request):
                 yield request_id, request
 
     def oldest_prefill_us(self, slot: int) -> int:
@@ -617,8 +614,8 @@ class Loads:
                 yield FirstToken(request_id, prefilled_us)
         for replica in sorted(self._rows.newest_us):
             yield self._rows.dumped(replica)
-        if self.own:
-            inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+        inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+        if inflight:
             yield self._own_rows(inflight, self._own_us, full=True)
 
     def dump_history(self) -> History:
@@ -688,8 +685,7 @@ class Loads:
     def _release(self, request_id: str, request: Reservation) -> None:
         """Release a reservation, and remember it without the fields that a later placement repeats."""
         self._let_go_one(request_id, request)
-        request.path, request.replica = b"", ""
-        request.service_us = request.uncached_tokens = request.context_tokens = 0
+        _forget(request)
 
     def _let_go_one(self, request_id: str, request: Reservation) -> None:
         """Count a request no longer, and remember it."""
@@ -721,12 +717,11 @@ class Loads:
             if request.at_us <= until_us
         ]
         for request_id, request in gone:
-            if absorbed:
-                self._let_go_one(request_id, request)
-                if request.path:
-                    self._leads(request_id, request)
-            else:
-                self._release(request_id, request)
+            self._let_go_one(request_id, request)
+            if not absorbed:
+                _forget(request)
+            elif request.path:
+                self._leads(request_id, request)
         slots = {request.slot for _, request in gone}
         if not absorbed:
             for slot in slots:
@@ -740,9 +735,8 @@ class Loads:
             return []
         slots, grown = dropped
         self._sums[:, slots] += grown
+        self._find_heads(slots)
         moved: list[int] = slots.tolist()
-        for slot in moved:
-            self._find_head(slot)
         return moved
 
     def _count_own(self, request: Reservation, sign: int) -> None:
@@ -781,23 +775,30 @@ class Loads:
 
     def _leads(self, request_id: str, request: Reservation) -> None:
         """Remember an absorbed request while it prefills, for followers (`policies.dispatch.followers`)."""
-        leaders = self._leaders.setdefault(request.slot, {})
-        begins_us = self._rows.prefills_since_us(request.replica, request.slot)
-        if request.path and request.at_us >= begins_us and len(leaders) < LEADERS_MAX:
+        slot = request.slot
+        leaders = self._leaders.get(slot)
+        if leaders is None:
+            leaders = self._leaders[slot] = {}
+        elif len(leaders) >= LEADERS_MAX:
+            self._forget_leaders(slot)
+        if len(leaders) < LEADERS_MAX:
             leaders[request_id] = request
         else:
             request.path = b""
 
-    def _follow_leaders(self, replica: str, slots: set[int]) -> None:
-        """Forget the leaders of a replica that its newest rows show prefilled."""
-        for slot in slots & self._leaders.keys():
-            begins_us, leaders = self._rows.prefills_since_us(replica, slot), self._leaders[slot]
-            for request_id, request in list(leaders.items()):
-                if request.prefilled_us or (request.replica == replica and request.at_us < begins_us):
+    def _goes_on(self, request: Reservation) -> bool:
+        """True if the vectors tell that the prefill of an absorbed request may go on."""
+        if request.prefilled_us or request.finished or request.at_us <= self.left_us(request.replica):
+            return False
+        return request.at_us >= self._rows.prefills_since_us(request.replica, request.slot)
+
+    def _forget_leaders(self, slot: int) -> None:
+        leaders = self._leaders[slot]
+        for request_id, request in list(leaders.items()):
+            if request_id in self.requests or not self._goes_on(request):
+                leaders.pop(request_id)
+                if request_id not in self.requests:
                     request.path = b""
-                    del leaders[request_id]
-            if not leaders:
-                del self._leaders[slot]
 
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
@@ -835,23 +836,33 @@ class Loads:
         heap, requests = self._prefilling[slot], self.requests
         placed_us, service_us, head_id = self._row_head_us_at[slot], 0.0, None
         if placed_us:
-            service_us, head_id = self._rows.head_service_us.item(slot), ""
+            service_us = self._rows.head_service_us.item(slot)
         while heap:
             at_us, request_id = heap[0]
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us and request.at_us == at_us:
                 # Of a row and a reservation of one moment the longer one counts, as of two rows.
-                if head_id is None or (at_us, -request.service_us) < (placed_us, -service_us):
+                if not placed_us or (at_us, -request.service_us) < (placed_us, -service_us):
                     placed_us, service_us, head_id = at_us, request.service_us, request_id
                 break
             heapq.heappop(heap)
         self._head_ids[slot] = head_id
-        if head_id is None:
+        if not placed_us and head_id is None:
             self._head_us_at[slot] = self._head_service_us_at[slot] = 0
             return
         done_us = self._done_us_at[slot]
         self._head_us_at[slot] = placed_us if placed_us > done_us else done_us
         self._head_service_us_at[slot] = service_us
+
+    def _find_heads(self, slots: NDArray[np.intp]) -> None:
+        """Find the oldest unfinished prefills of many workers, most of which have them in rows."""
+        placed_us = self._rows.head_us[slots]
+        began_us = np.where(placed_us > 0, np.maximum(placed_us, self._done_us[slots]), 0.0)
+        self._head_us[slots], self._head_service_us[slots] = began_us, self._rows.head_service_us[slots]
+        heaps = self._prefilling
+        for slot in slots.tolist():
+            if heaps[slot]:
+                self._find_head(slot)
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
         second = op.at_us // 1_000_000
@@ -884,6 +895,11 @@ class Loads:
             for window in self._windows:
                 window[:, begun % RATE_WINDOW_S] = 0
         self._second = second
+
+
+def _forget(request: Reservation) -> None:
+    request.path, request.replica = b"", ""
+    request.service_us = request.uncached_tokens = request.context_tokens = 0
 
 
 def _sum_of(window: Whole, slots: NDArray[np.intp]) -> float:

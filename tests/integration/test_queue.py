@@ -60,7 +60,8 @@ async def filled(gateways: list[RunningGateway]) -> list[asyncio.Task[httpx.Resp
         tasks.append(ask(gateways[len(tasks) % len(gateways)], f"filling {len(tasks)}"))
         await until(
             lambda: all(
-                len(g.process.fleet.loads.requests) + tickets(g) >= sum(not task.done() for task in tasks)
+                g.process.fleet.loads.inflight_requests.sum() + tickets(g)
+                >= sum(not task.done() for task in tasks)
                 for g in gateways
             )
         )

@@ -17,7 +17,18 @@ from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
-from policies import Finished, Left, Onward, Op, Placed, decode_entry, decode_ops, encode_ops
+from policies import (
+    Finished,
+    FirstToken,
+    Left,
+    LoadVector,
+    Onward,
+    Op,
+    Placed,
+    decode_entry,
+    decode_ops,
+    encode_ops,
+)
 from router.shared import EmbeddedValkey, Hooks, LogClock, NoListener, SharedState, SharingRules, Warming
 from router.shared.address import Endpoint
 from router.shared.connection import Connection
@@ -962,3 +973,37 @@ async def test_after_the_log_was_lost_prompts_are_told_whole_again(
                 if isinstance(op, Onward) or op.paths
             }
     assert found["r20"] is Placed
+
+
+async def test_ends_are_told_one_by_one_only_beside_an_older_version(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    """When it appears it may have read placements whose ends it was not told: it is told all anew."""
+    a, b, keys = start("a"), start("b"), Keys(namespace)
+    await both_ready(a, b)
+    await until(lambda: a.state.status.replicas == b.state.status.replicas == ("a", "b"))
+    a.fold.load_reports.untold = {Finished}
+    quiet, heard = a.finish("quiet"), FirstToken("heard", a.clock.now_us())
+    a.state.publish(heard)
+    await until(lambda: heard in b.fold.ops)
+    assert quiet in a.fold.ops
+    assert quiet not in b.fold.ops
+    assert a.given_up == []
+
+    await redis.set(keys.replica("old"), "{}", px=60_000)
+    await redis.zadd(keys.replicas, {"old": a.clock.now_us()})
+    await redis.hset(keys.onward, "old", f"{a.clock.now_us()} abcdef12")  # type: ignore[misc]
+    await until(lambda: a.given_up)
+    told = a.finish("told")
+    await until(lambda: {told, Left("a", a.given_up[0])} <= b.fold.ops)
+
+
+async def test_what_is_in_flight_is_told_as_a_vector(start: StartReplica) -> None:
+    a, b = start("a"), start("b")
+    await both_ready(a, b)
+    await until(lambda: a.state.status.replicas == b.state.status.replicas == ("a", "b"))
+    a.fold.load_reports.untold = {Finished}
+    a.fold.load_reports.due, a.fold.load_reports.inflight = True, ("w:1",)
+    a.finish("r")
+    await until(lambda: any(isinstance(op, LoadVector) for op in b.fold.ops))
+    assert {op for op in b.fold.ops if isinstance(op, LoadVector)} <= set(a.fold.load_reports.made)

@@ -5,7 +5,7 @@ After every step whoever has read again what it once knew must agree with its ow
 a decision can see. At the end all read everything: then all agree, and when all requests have ended nothing
 is reserved.
 
-To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=long
+To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=deep
 --timeout=0``.
 """
 
