@@ -56,6 +56,7 @@ from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, BUCKET_LABEL, LengthB
 from policies.state.clock import FUTURE_US, LogClock, TimeSample
 from policies.state.fairness import Fairness, class_of
 from policies.state.links import LinkRules, Links, Quote, link_name
+from policies.state.load_vectors import LoadPort, LoadVectors
 from policies.state.newest import Newest
 from policies.state.ops import (
     KIND_NAMES,
@@ -185,7 +186,9 @@ __all__ = [
     "LinkMeasured",
     "LinkRules",
     "Links",
+    "LoadPort",
     "LoadVector",
+    "LoadVectors",
     "LogClock",
     "Newest",
     "OffloadPlan",

@@ -20,12 +20,20 @@ import hiredis
 import msgspec
 
 from loadtest.bench.child import input_ended, say
-from policies import Finished, FirstToken, LoadVector, Op, Placed, WorkerPut, encode_op
+from policies import (
+    Finished,
+    FirstToken,
+    LoadVector,
+    LoadVectors,
+    Op,
+    Placed,
+    WorkerPut,
+    encode_op,
+)
 from policies.state.loads import Loads
 from radix import BLOCK_TOKENS, HASH_BYTES
 from router.shared import Keys, LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
-from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import Publisher, PublisherRules
@@ -122,7 +130,7 @@ class _Written(NoListener):
 
 
 class _OwnLoads:
-    """What one replica has in flight (`router.shared.ports.LoadPort`)."""
+    """What one replica has in flight (`policies.state.load_vectors.LoadPort`)."""
 
     urgent = False
 
@@ -174,7 +182,7 @@ class _Speaker:
             reasons,
             presence,
             PlacedForms(name),
-            LoadVectors(loads, self._clock, presence),
+            LoadVectors(loads, self._clock.now_us, lambda: presence.alone, time.monotonic),
             PublisherRules(FLUSH_S, BUFFER_OPS_MAX, BUFFER_BYTES_MAX),
         )
 

@@ -6,7 +6,8 @@ movement of bytes is left out.
 
     take ──┬── Placed ────> own FleetState at once     (twice, for a prefill and a decode worker, and
            │      └───────> SharedLog ──late──> the others' FleetStates    Shipping if KV crosses a link)
-           └── Waiting ──> Placed, or Finished  (likewise, as everything below)
+           └── Waiting ──> Placed, or Finished  (likewise, as everything below; but first tokens and ends
+                                                 reach the others as sums, `policies.LoadVector`)
     first_token ─ FirstToken; for two workers Finished of the one, FirstToken of the other, Shipped
     completed ─── Finished, then what Feedback learned: Trim, Forget, Fitted
     aborted ───── Finished, and Trim of what was inserted on trust
@@ -157,11 +158,11 @@ class Replica:
 
     def __init__(self, name: str, clock: VirtualClock, rules: ReplicaRules, log: SharedLog) -> None:
         self.name = name
-        self.fleet = FleetState(rules.fleet)
+        self.fleet = FleetState(rules.fleet, own=name)
         self._rules = rules
         self._clock = clock
         self._log_clock = LogClock(lambda: int(clock.time() * 1e9), lambda: START_NS)
-        self._writer = log.writer(self)
+        self._writer = log.writer(self, self.fleet.load_reports, self._log_clock.now_us)
         op_log = OpLog(name, self.publish, self._log_clock.now_us)
         self._feedback = Feedback(self.fleet, op_log, bytes_per_token=BYTES_PER_TOKEN)
         queue = rules.queue or QueueRules()
@@ -371,6 +372,7 @@ class Replica:
 
         Return leaked reservations, each of them a bug.
         """
+        self._writer.loads_changed()
         return self.fleet.collect(self._log_clock.now_us())
 
     def plan(self) -> None:
@@ -388,9 +390,12 @@ class Replica:
             self.publish(plan)
 
     def publish(self, op: Op) -> None:
-        """Apply an operation at once, and tell the others."""
+        """Apply an operation at once, and tell the others, or let the next load vector tell them."""
+        told = self.fleet.load_reports.tells(op)
         self.fleet.apply(op)
-        self._writer.put(op)
+        if told:
+            self._writer.put(op)
+        self._writer.loads_changed()
 
     def heard(self, ops: Sequence[Op]) -> None:
         """See `loadtest.simulator.shared_log.Reader`."""

@@ -18,7 +18,8 @@ backlog also drains with time. While a worker has room:
 * There is none, and the worker is idle: the best ticket of its lanes. It goes if starting there is predicted
   cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
 * It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
-  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one.
+  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one. The
+  time begins anew when a prefill there ends: then those may go that declined.
 
 A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 
@@ -323,9 +324,9 @@ class RequestQueue:
         self._round: deque[str] = deque()
         self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
-        self._left_to: dict[int | str, dict[str, tuple[str, int]]] = {}
-        """By slot with room, or gated lane: of each replica that it was left to, its best ticket, and since
-        when."""
+        self._left_to: dict[int | str, dict[str, tuple[tuple[str, int], int]]] = {}
+        """By slot with room, or gated lane: of each replica that it was left to, its best ticket and the last
+        prefill that was over there, and since when."""
         self._waiting_for_decode: set[str] = set()
         """Lanes in which a request here lacks only the room to be decoded."""
         self._waiting_for_link: dict[str, int] = {}
@@ -630,11 +631,16 @@ class RequestQueue:
         return best.request_id, bool(passed)
 
     def _unused(self, room: int | str, best: Ticket, now_us: int) -> bool:
-        """True if another replica, whose ticket is the best for a room, has left it unused for too long."""
-        left_to = self._left_to.setdefault(room, {})
+        """True if another replica, whose ticket is the best for a room, has left it unused for too long.
+
+        A room beside a prefill is another one when that is over: requests here that declined it may want it
+        now, so the other replica could not know before that it was left to its own.
+        """
+        left_to, loads = self._left_to.setdefault(room, {}), self._fleet.loads
+        claim = best.request_id, loads.prefilled_us(room) if isinstance(room, int) else 0
         known = left_to.get(best.replica)
-        if known is None or known[0] != best.request_id:
-            left_to[best.replica] = (best.request_id, now_us)
+        if known is None or known[0] != claim:
+            left_to[best.replica] = (claim, now_us)
             return False
         return now_us - known[1] > self._grace_s() * 1e6
 

@@ -7,7 +7,7 @@ metrics. All calls are synchronous, on the event loop, and must be quick.
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from policies import LoadVector, Op
+from policies import LoadPort, Op
 
 SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "future", "unencodable"]
 """Why an operation is skipped: a newer version wrote it, its bytes or values are wrong, the fold refused
@@ -16,24 +16,6 @@ it, its time has not come, or a snapshot left it out since it cannot be encoded.
 RefusalReason = Literal["version", "incomplete", "damaged", "unreadable", "future"]
 """Why a snapshot cannot be used: its version is another, a piece is missing, its bytes are not what was
 written, the fold cannot read them, or its time has not come."""
-
-
-class LoadPort(Protocol):
-    """What a replica has in flight, and what of it the others are told (`policies.state.load_reports`)."""
-
-    @property
-    def due(self) -> bool:
-        """True if something changed since the last vector."""
-
-    @property
-    def urgent(self) -> bool:
-        """True if others may wait for what changed."""
-
-    def tells(self, op: Op, /) -> bool:
-        """True if an own operation, not yet applied, must be told; else the next vector tells it."""
-
-    def vector(self, now_us: int, /, *, full: bool) -> LoadVector:
-        """Return what is in flight at a log time: all, or what changed since the last vector."""
 
 
 class Fold(Protocol):

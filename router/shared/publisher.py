@@ -12,7 +12,7 @@ While no sibling waits for them the pause is long (`router.shared.peer_presence`
 Placements go out with the new part of their prompt where all replicas know the rest
 (`router.shared.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
 
-The last operation of a flush is this replica's load vector, if one is due (`router.shared.load_vectors`).
+The last operation of a flush is this replica's load vector, if one is due (`policies.state.load_vectors`).
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
@@ -28,9 +28,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from policies import LoadVectors, encode_op
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
-from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
 from router.shared.ports import SharedListener
@@ -173,9 +173,9 @@ class Publisher:
         batch, size = self._take()
         bodies = [*map(self._forms.outgoing, batch)]
         # Only behind all that was put: it includes every placement before it.
-        vector = b"" if self._bodies else self._vectors.take()
-        if vector:
-            bodies.append(vector)
+        vector = None if self._bodies else self._vectors.take()
+        if vector is not None:
+            bodies.append(encode_op(vector))
         if not bodies:
             return 0
         entry = array_header(len(bodies)) + b"".join(bodies)

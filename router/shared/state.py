@@ -33,7 +33,7 @@ from functools import partial
 
 import msgspec
 
-from policies import Left, Op, OpRefused, TimeSample, encode_op
+from policies import Left, LoadVectors, Op, OpRefused, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
@@ -44,7 +44,6 @@ from router.shared.hash_seed import HashSeed
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
-from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
 from router.shared.ports import Fold, NoListener, SharedListener
@@ -151,7 +150,7 @@ class SharedState:
         self._agreement = Agreement(replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.siblings)
         self._loads = fold.load_reports
-        self._vectors = LoadVectors(self._loads, clock, presence)
+        self._vectors = LoadVectors(self._loads, clock.now_us, lambda: presence.alone, time.monotonic)
         self._publisher = self._make_publisher(presence)
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version

@@ -506,6 +506,30 @@ def test_a_room_that_nobody_used_in_time_goes_to_the_next_in_order_and_not_to_on
     assert order(waiting[1:]) == waiting[1:]
 
 
+def test_who_could_not_take_a_room_before_a_prefill_ended_has_not_left_it_unused() -> None:
+    """The first in order declines until the first prompt is done, 90 ms after the replica's first look.
+
+    That is longer than the grace, but shorter than two looks. The other replica did not know.
+    """
+    stage = Stage(workers=1, replicas=2, delay_s=0.02, step_tokens=8192, rules=RoomRules(look_s=0.05))
+    for replica in stage.replicas:
+        replica.fleet.tickets.watched = replica.name
+    stage.arrive(1792, name=50)
+    stage.arrive(4096, name=7)
+    first = stage.arrive(4096 + 512, name=7)
+    stage.time.advance(0.025)
+    second = stage.arrive(1024, name=60, replica=1)
+    stage.time.advance(0.001)
+    third = stage.arrive(1024, name=61)
+    stage.time.advance(0.1)
+    assert all(request.waits for request in (first, second, third))
+    stage.time.advance(0.05)
+    assert [request.waits for request in (first, second, third)] == [False, False, True]
+    stage.run()
+    assert order([first, second, third]) == [first, second, third]
+    assert not any(replica.fleet.tickets.inversions.count for replica in stage.replicas)
+
+
 def test_a_replica_that_was_given_up_says_again_what_waits() -> None:
     stage = Stage(workers=1, replicas=2)
     waiting = full(stage, 2)

@@ -1,5 +1,6 @@
 """When a snapshot is due, and who writes it. On a real Valkey; the log's reader is played by the test."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -8,12 +9,11 @@ from typing import Any, cast
 import pytest
 from fakes.loads import FakeLoads
 
-from policies import Finished, encode_op
+from policies import Finished, LoadVectors, encode_op
 from router.shared import LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keeper import HURRY_ENTRIES, SnapshotKeeper
 from router.shared.keys import Keys
-from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import Publisher, PublisherRules
@@ -78,7 +78,7 @@ def replica(
         DegradedReasons(NoListener()),
         presence := PeerPresence(lambda: 0),
         PlacedForms("me"),
-        LoadVectors(FakeLoads(), LogClock(), presence),
+        LoadVectors(FakeLoads(), LogClock().now_us, lambda: presence.alone, time.monotonic),
         PublisherRules(0.0, 2, 1000),
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,11 +10,10 @@ import pytest
 from fakes.loads import FakeLoads
 from redis.asyncio import Redis
 
-from policies import Finished, Placed, decode_ops, encode_op, encode_ops
+from policies import Finished, LoadVectors, Placed, decode_ops, encode_op, encode_ops
 from router.shared.clock import LogClock
 from router.shared.degraded_reasons import DegradedReasons
 from router.shared.keys import Keys
-from router.shared.load_vectors import LoadVectors
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import Onward, PlacedForms, decode_entry
 from router.shared.ports import NoListener
@@ -37,7 +37,12 @@ def make(
         DegradedReasons(listener),
         presence,
         PlacedForms("me", onward=lambda: onward),
-        LoadVectors(FakeLoads() if loads is None else loads, LogClock(), presence),
+        LoadVectors(
+            FakeLoads() if loads is None else loads,
+            LogClock().now_us,
+            lambda: presence.alone,
+            time.monotonic,
+        ),
         PublisherRules(0.001, ops_max, bytes_max),
     )
 

@@ -7,19 +7,16 @@
     a vector may be lost    all, as soon as possible
 
 A vector is made when its entry goes out, and comes last in it: it includes every placement before it. None is
-kept for later: the next one knows better.
+kept for later: the next one knows better. The owner brings clocks and timers.
 """
 
-import time
 from collections.abc import Callable
+from typing import Protocol
 
-from policies import encode_op
-from router.shared.clock import LogClock
-from router.shared.peer_presence import PeerPresence
-from router.shared.ports import LoadPort
+from policies.state.ops import LoadVector, Op
 
 INTERVAL_S = 0.04
-"""A vector costs its readers some 50 us, whatever is in it: 25 a second of 50 replicas are 6 % of a core."""
+"""25 a second. A vector costs each reader 50 us (`loadtest.bench.budgets`), and is at most as late as this."""
 
 ALONE_S = 1.0
 EARLY_S = 0.001
@@ -29,24 +26,42 @@ FULL_S = 2.0
 """A vector that is lost unnoticed is mended then. At 1,000 busy workers it is 60 KB, 30 us to read."""
 
 
+class LoadPort(Protocol):
+    """What a replica has in flight, and what of it the others are told (`policies.state.load_reports`)."""
+
+    @property
+    def due(self) -> bool:
+        """True if something changed since the last vector."""
+
+    @property
+    def urgent(self) -> bool:
+        """True if others may wait for what changed."""
+
+    def tells(self, op: Op, /) -> bool:
+        """True if an own operation, not yet applied, must be told; else the next vector tells it."""
+
+    def vector(self, now_us: int, /, *, full: bool) -> LoadVector:
+        """Return what is in flight at a log time: all, or what changed since the last vector."""
+
+
 class LoadVectors:
     """The vectors of one replica.
 
     Args:
         loads: Makes them.
-        clock: Log time.
-        presence: Knows whether anybody else is there.
-        monotonic_s: The local clock; its zero does not matter.
+        now_us: Log time.
+        alone: True while no other replica is there.
+        monotonic_s: A clock in seconds; its zero does not matter.
     """
 
     def __init__(
         self,
         loads: LoadPort,
-        clock: LogClock,
-        presence: PeerPresence,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        now_us: Callable[[], int],
+        alone: Callable[[], bool],
+        monotonic_s: Callable[[], float],
     ) -> None:
-        self._loads, self._clock, self._presence = loads, clock, presence
+        self._loads, self._now_us, self._alone = loads, now_us, alone
         self._monotonic_s = monotonic_s
         self._told_s = self._full_s = monotonic_s() - FULL_S
         self._lost = True
@@ -69,20 +84,20 @@ class LoadVectors:
             return None
         if self._loads.urgent or (again and self._lost):
             return 0.0
-        interval_s = ALONE_S if self._presence.alone else self._presence.pause_s(INTERVAL_S)
+        interval_s = ALONE_S if self._alone() else INTERVAL_S
         return max(0.0, self._told_s + interval_s - now_s)
 
-    def take(self) -> bytes:
-        """Return the vector that is due now, encoded; nothing if none is."""
+    def take(self) -> LoadVector | None:
+        """Return the vector that is due now; None if none is."""
         wait_s = self.wait_s()
         if wait_s is None or wait_s > EARLY_S:
-            return b""
+            return None
         now_s = self._monotonic_s()
         full = self._lost or now_s - self._full_s >= FULL_S
-        vector = self._loads.vector(self._clock.now_us(), full=full)
+        vector = self._loads.vector(self._now_us(), full=full)
         self._told_s = now_s
         self._lost = False
         if full:
             self._full_s = now_s
         self._told_any = bool(vector.workers) or (self._told_any and not full)
-        return encode_op(vector)
+        return vector
