@@ -18,7 +18,7 @@ from loadtest.bench.child import input_ended, say
 from loadtest.bench.log_traffic import Traffic, TrafficRules
 from loadtest.bench.process_tree import rss_bytes
 from loadtest.bench.sizes import container_sizes
-from policies import Finished, FirstToken, FleetState, Op, Placed
+from policies import FleetState, Op, Placed
 from router.shared import LogClock, NoListener, SharedState, SharingRules
 
 LAG_BIN_US = 100
@@ -89,7 +89,7 @@ class _WatchedFleet(FleetState):
         if self.own:
             return
         self.applied_ops += 1
-        if isinstance(op, Placed | FirstToken | Finished):
+        if isinstance(op, Placed):
             self.lags[(self._clock.now_us() - op.at_us) // LAG_BIN_US] += 1
 
 

@@ -33,7 +33,6 @@ from loadtest.bench.log_replica import ReplicaPlan, ReplicaReport, share
 from loadtest.bench.markdown import table
 from router.shared import EmbeddedValkey, Keys
 
-OPS_PER_REQUEST = 3
 REPORT_S = 1.0
 WARM_S = 5.0
 MEASURED_S = 8.0
@@ -65,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures of one case; CPU in µs per request that the reader applied."""
+    """Figures of one case; CPU in µs per request whose placement the reader applied."""
 
     case: Case
     applied_per_s: float
@@ -191,9 +190,9 @@ async def _measure(case: Case, measured_s: float) -> Measured:
 
 def figures(case: Case, reader: Reports, idle: Reports, spoken: list[Spoken], valkey_s: float) -> Measured:
     """Work out a case from reports of its measured window; ``valkey_s`` is Valkey's CPU per second."""
-    applied_per_s = max(rate(reader, "applied_ops") / OPS_PER_REQUEST, 1e-9)
-    requests = max(spoken[-1].requests - spoken[0].requests, 1)
     lags = lag_counts(reader[1:])
+    applied_per_s = max(sum(lags.values()) / (reader[-1].at_s - reader[0].at_s), 1e-9)
+    requests = max(spoken[-1].requests - spoken[0].requests, 1)
     return Measured(
         case,
         applied_per_s,

@@ -41,7 +41,7 @@ def report(at_s: float, **changes: Any) -> ReplicaReport:
 
 def test_a_request_costs_the_reader_its_cpu_less_that_of_an_idle_replica() -> None:
     """2 s apply 2,000 requests with 0.2 s of CPU, of which 0.1 s are spent by a replica that has none."""
-    reader = [report(1.0), report(3.0, applied_ops=6000, loop_s=0.2, lags={9: 50, 99: 50})]
+    reader = [report(1.0), report(3.0, loop_s=0.2, lags={9: 1000, 99: 1000})]
     idle = [report(1.0), report(3.0, loop_s=0.1)]
     spoken = [Spoken(1.0, 0, 0, 0), Spoken(3.0, 2000, 4000, 1_400_000)]
 
@@ -57,7 +57,7 @@ def test_a_request_costs_the_reader_its_cpu_less_that_of_an_idle_replica() -> No
 
 
 def test_a_case_that_falls_behind_says_so() -> None:
-    reader = [report(1.0), report(3.0, applied_ops=3000)]
+    reader = [report(1.0), report(3.0, lags={9: 1000})]
     row = figures(CASE, reader, [report(1.0), report(3.0)], [Spoken(1.0, 0, 0, 0)], valkey_s=0.0)
 
     assert not row.reached
@@ -65,7 +65,7 @@ def test_a_case_that_falls_behind_says_so() -> None:
 
 
 def test_every_row_has_a_cell_for_every_head() -> None:
-    reader = [report(1.0), report(3.0, applied_ops=6000)]
+    reader = [report(1.0), report(3.0, lags={9: 2000})]
     row = figures(CASE, reader, reader, [Spoken(1.0, 0, 0, 0)], valkey_s=0.0)
 
     assert len(row.row()) == len(HEADS)
