@@ -16,7 +16,7 @@ from typing import Protocol
 from policies.state.ops import LoadVector, Op
 
 INTERVAL_S = 0.04
-"""25 a second. A vector costs each reader 50 us (`loadtest.bench.budgets`), and is at most as late as this."""
+"""25 a second. One costs each reader 50 us (`loadtest.bench.budgets`); its content is as late as this."""
 
 ALONE_S = 1.0
 EARLY_S = 0.001
