@@ -207,7 +207,7 @@ class Heartbeat:
             ]
             for beat in beats:
                 self._note(*beat, now_s)
-            self._note_onward(beats, onward)
+            self._note_onward(beats, onward, known)
             self._shown = shown
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
@@ -264,7 +264,9 @@ class Heartbeat:
         if known is not None or len(self._siblings) < REPLICAS_MAX:
             self._siblings[replica] = _Sibling(beat_us, now_s)
 
-    def _note_onward(self, beats: list[tuple[str, int]], told: dict[str, bytes]) -> None:
+    def _note_onward(
+        self, beats: list[tuple[str, int]], told: dict[str, bytes], asked: tuple[str, ...]
+    ) -> None:
         """Note which siblings read shortened placements, and whether one of them is a new process."""
         onward: dict[str, bytes] = {}
         for replica, beat_us in beats:
@@ -274,8 +276,9 @@ class Heartbeat:
         joined = onward.items() - self._onward.items()
         self._onward = onward
         self.joined += len(joined)
+        # A sibling that was not asked for its fields yet is no older version for that.
         self.reads_vectors = all(
-            onward.get(replica, b"").endswith(b" " + READS) for replica in self._siblings
+            onward.get(replica, b"").endswith(b" " + READS) for replica in asked if replica in self._siblings
         )
 
     async def _judge(self, link: RedisLink, now_s: float) -> None:

@@ -270,9 +270,9 @@ async def test_load_vectors_are_for_replicas_that_all_read_them(link: RedisLink,
     await a.heartbeat.beat(link)
     assert a.heartbeat.reads_vectors
     await b.heartbeat.beat(link)
-    await a.heartbeat.beat(link)  # finds the sibling; the next one asks for its fields
-    await a.heartbeat.beat(link)
-    assert a.heartbeat.reads_vectors
+    for _ in range(2):  # the first beat finds the sibling, the second one asks for its fields
+        await a.heartbeat.beat(link)
+        assert a.heartbeat.reads_vectors
     await link.call("ZADD", keys.replicas, EPOCH_US + 1, "old")
     await a.heartbeat.beat(link)
     await a.heartbeat.beat(link)
