@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from radix.bounds import Count, LogTime, Path, WorkerId
+from radix.bounds import BlockHash, Count, LogTime, Path, WorkerId
 from radix.tree import PrefixTree
 
 
@@ -68,7 +68,22 @@ class EndGone(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     ends: Count = 1
 
 
-TreeOp = Insert | Trim | Forget | EndGone
+class EndReach(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
+    """A worker can go on behind a block that it holds, if a prompt continues it (`radix.reaches`).
+
+    Attributes:
+        block: Hash of the last block that the gateway knows of what the worker holds.
+        at_us: Log time of its last use.
+        blocks: So many further on.
+    """
+
+    worker: WorkerId
+    block: BlockHash
+    at_us: LogTime
+    blocks: Count = 0
+
+
+TreeOp = Insert | Trim | Forget | EndGone | EndReach
 
 
 def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
@@ -86,5 +101,7 @@ def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
             tree.forget(slot, before_us)
         case EndGone(path=path, before_us=before_us, ends=ends):
             tree.end_gone(slot, path, before_us, ends=ends)
+        case EndReach(block=block, at_us=at_us, blocks=blocks):
+            tree.end_reach(slot, int.from_bytes(block, "little"), at_us, blocks)
         case never:
             assert_never(never)
