@@ -151,6 +151,7 @@ class KvCache:
         lease.state = "admitted"
         lease.node = node
         lease.end = usable
+        lease.computed_tokens = usable * self._size
         lease.device_tokens = on_device * self._size
         lease.host_tokens = (usable - on_device) * self._size
         lease.reserved = rest
@@ -220,6 +221,7 @@ class KvCache:
         assert lease.node is not None
         device, tree, start = self.device, self.tree, lease.end
         end = min(len(lease.blocks) // HASH_BYTES, self._boundaries.insertable(lease, tokens, final=final))
+        lease.computed_tokens = tokens
         if end <= start:
             return
         added = (end - start) * self._size

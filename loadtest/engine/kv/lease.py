@@ -31,6 +31,7 @@ class Lease:
         kept_ends: Boundaries that stay reusable when it moves on, in blocks, beside those kept by position.
         branch: SGLang: where the prompt left what the engine holds, if it could not go on from there, blocks;
             0 once it is in the tree.
+        computed_tokens: Tokens that are reused or computed, as far as the cache was told.
         window_from: SGLang: first block whose window KV the request has not freed.
         live: Runs of window KV that it has put into the tree and would release, blocks.
         window_locked: Blocks behind `node` whose window KV it locks.
@@ -41,6 +42,7 @@ class Lease:
     __slots__ = (
         "blocks",
         "branch",
+        "computed_tokens",
         "device_tokens",
         "end",
         "host_tokens",
@@ -76,6 +78,7 @@ class Lease:
         self.reserved = 0
         self.kept_ends: list[int] = []
         self.branch = 0
+        self.computed_tokens = 0
         self.window_from = 0
         self.live: list[tuple[int, int]] = []
         self.window_locked = 0

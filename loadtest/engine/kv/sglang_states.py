@@ -38,6 +38,8 @@ class SglangStates(Checkpoints):
         if final:
             tracked = tokens // TRACKED_TOKENS * TRACKED_TOKENS
             return tracked // self._size if tracked > lease.prompt_tokens else lease.end
+        if tokens - lease.computed_tokens < self._size:
+            return lease.end
         blocks = tokens // self._size
         return lease.branch if lease.end < lease.branch < blocks else blocks
 

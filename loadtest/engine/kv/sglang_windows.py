@@ -30,7 +30,7 @@ class SglangWindows(Windows):
     def admitted(self, lease: Lease, matched: int) -> None:
         """See `Boundaries`."""
         super().admitted(lease, matched)
-        lease.window_from = 0
+        lease.kept_ends = []
         lease.branch = matched if matched > lease.end else 0
 
     def insertable(self, lease: Lease, tokens: int, *, final: bool) -> int:
