@@ -88,9 +88,6 @@ Labels = Annotated[dict[Name, Text], Meta(max_length=LABELS_MAX)]
 Path = Annotated[bytes, Meta(max_length=PATH_BYTES_MAX)]
 
 
-BlockHash = Annotated[bytes, Meta(min_length=8, max_length=8)]
-
-
 def whole(value: float, most: int) -> int:
     """Round a computed number, 0 to ``most``; NaN and greater numbers give ``most``."""
     return max(round(value), 0) if value < most else most

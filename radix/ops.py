@@ -11,7 +11,8 @@ from typing import assert_never
 
 import msgspec
 
-from radix.bounds import BlockHash, Count, LogTime, Path, WorkerId
+from radix.blocks import words_of
+from radix.bounds import Count, LogTime, Path, WorkerId
 from radix.tree import PrefixTree
 
 
@@ -72,13 +73,14 @@ class EndReach(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
     """A worker can go on behind a block that it holds, if a prompt continues it (`radix.reaches`).
 
     Attributes:
-        block: Hash of the last block that the gateway knows of what the worker holds.
+        path: Packed hashes up to the last block that the gateway knows of what the worker holds; only that
+            one counts, so the others may be left out.
         at_us: Log time of its last use.
         blocks: So many further on.
     """
 
     worker: WorkerId
-    block: BlockHash
+    path: Path
     at_us: LogTime
     blocks: Count = 0
 
@@ -101,7 +103,10 @@ def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
             tree.forget(slot, before_us)
         case EndGone(path=path, before_us=before_us, ends=ends):
             tree.end_gone(slot, path, before_us, ends=ends)
-        case EndReach(block=block, at_us=at_us, blocks=blocks):
-            tree.end_reach(slot, int.from_bytes(block, "little"), at_us, blocks)
+        case EndReach(path=path, at_us=at_us, blocks=blocks):
+            words = words_of(path)
+            if not len(words):
+                raise ValueError("a reach needs the block that it lies behind")
+            tree.end_reach(slot, words[-1], at_us, blocks)
         case never:
             assert_never(never)

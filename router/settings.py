@@ -490,8 +490,9 @@ class PlacementSettings(PolicyRules):
         {},
         "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
         "linear, window_tokens: W, retained_interval_tokens: N, engine_rule: auto | vllm | sglang}. Models "
-        "not listed count as full attention. With fleet.links also what its KV weighs, in bytes: kv_bytes_per_token is full-attention "
-        "layers x KV heads x (key + value dimension) x bytes of an element, for latent attention layers x "
+        "not listed count as full attention. With fleet.links also what its KV weighs, in bytes: "
+        "kv_bytes_per_token is full-attention layers x KV heads x (key + value dimension) x "
+        "bytes of an element, for latent attention layers x "
         "(latent + rotary dimension) x bytes of an element; window_bytes_per_token the same over the layers "
         "with a window; state_bytes what all linear layers keep of a sequence. Without them a transfer has "
         "no price, and no prompt is prefilled in another site. tokenizer: FOLDER or engine turns prompts "

@@ -27,8 +27,8 @@ def build_worker(
     """Build an engine, on the event loop's clock or a virtual one.
 
     ``listeners`` hear the KV events, one for each rank or none. A ``pool`` that engines share is read into
-    the profile's host tier, or one of the usual size. Without a ``dialect`` the profile's rules say it. Stream
-    tokens due within ``emit_s`` are sent together.
+    the profile's host tier, or one of the usual size. Without a ``dialect`` the profile's rules say it.
+    Stream tokens due within ``emit_s`` are sent together.
 
     Raises:
         ValueError: The model or the dialect has no lower tiers, and the profile or the pool asks for them.

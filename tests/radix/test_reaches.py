@@ -106,6 +106,15 @@ def test_reaches_commute_repeat_and_agree_with_a_naive_map(
     assert trees == [wanted, wanted]
 
 
+def test_a_reach_behind_no_whole_block_is_refused() -> None:
+    tree = held()
+    for path in (b"", b"1234567"):
+        with pytest.raises(ValueError, match="block"):
+            apply(tree, EndReach("w", path, 20, 2), 0)
+
+    assert len(tree.reaches) == 0
+
+
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radix.reaches, "REACHES_MAX", 3)
     reaches = Reaches()

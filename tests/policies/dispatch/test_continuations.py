@@ -92,5 +92,5 @@ def test_states_of_an_answer_are_at_multiples_of_256() -> None:
 def test_an_end_is_told_in_whole_blocks_behind_the_prompts_last() -> None:
     told = end_reach("w", (b"12345678", 1624), 4, 256.0, 9)
 
-    assert (told.worker, told.block, told.at_us, told.blocks) == ("w", b"12345678", 9, 2)
+    assert (told.worker, told.path, told.at_us, told.blocks) == ("w", b"12345678", 9, 2)
     assert end_reach("w", (b"12345678", 900), 4, 256.0, 9).blocks == 0

@@ -113,7 +113,7 @@ def test_of_a_running_request_the_window_may_go_that_it_needs_no_more() -> None:
     running = admitted(cache, "abcd", output_tokens=40, tail=0)
     compute(cache, running)
     cache.decoded(running, 40, 0.0)
-    assert live(cache, "abcd") == "..##"
+    assert live(cache, "abcd") == "####"
     for other in ("ABCDEFGH", "ijklmnop", "IJKLMNOP"):
         run(cache, other)
 
