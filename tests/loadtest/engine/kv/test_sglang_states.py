@@ -68,6 +68,50 @@ def test_of_too_many_states_the_one_used_longest_ago_goes(asked: list[tuple[int,
         assert len(states(cache)) <= 3
 
 
+class Naive:
+    """Which sequences of pages, one letter each, are held, and which have a state."""
+
+    def __init__(self) -> None:
+        self.held, self.states = {""}, {""}
+
+    def put(self, text: str) -> int:
+        self.held |= {text[:end] for end in range(len(text) + 1)}
+        self.states.add(text)
+        return len(text)
+
+    def serve(self, text: str, tail: int, answer: int) -> int:
+        """Serve so many tokens behind whole pages, in chunks of eight, and an answer of pages."""
+        prompt = len(text) * PAGE + tail
+        pages = (prompt - 1) // PAGE
+        found = max(end for end in range(pages + 1) if text[:end] in self.held)
+        usable = max(end for end in range(found + 1) if text[:end] in self.states)
+        branch, inserted, at = found if found > usable else 0, usable, usable * PAGE
+        while at < prompt:
+            end = min(at + 512, prompt)
+            if end - at >= PAGE:
+                reached = end // PAGE
+                inserted = self.put(text[: branch if inserted < branch < reached else reached])
+            at = end
+        total = prompt + answer * PAGE - 1
+        if total // 256 * 256 > prompt:
+            self.put((text + "-" * answer)[: total // 256 * 4])
+        return usable * PAGE
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("ab", min_size=1, max_size=20), st.integers(0, PAGE - 1), st.integers(1, 9)),
+        max_size=12,
+    )
+)
+def test_the_model_does_what_the_naive_one_does(asked: list[tuple[str, int, int]]) -> None:
+    """Answers begin with the tail's page, so what they say is a page of its own for each tail."""
+    cache, naive = linear(), Naive()
+    for text, tail, answer in asked:
+        prompt = [ord(letter) for letter in text for _ in range(PAGE)] + [ord("-")] * tail
+        assert serve(cache, prompt, [ord("-")] * (answer * PAGE)) == naive.serve(text, tail, answer)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_sglangs_own_cache_reuses_the_same(seed: int) -> None:
     requests = drawn(seed, PAGE, 1500)
