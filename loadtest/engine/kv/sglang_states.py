@@ -13,7 +13,7 @@ Its default for the published hybrid models, ``--mamba-radix-cache-strategy extr
   state there, and not at all if it passes none.
 * The state that was used least lately goes; in the middle of a path the KV stays.
 
-Proved by SGLang's own code: ``tests/engines/test_sglang_cache.py``.
+Proved by SGLang's own code: ``tests/loadtest/engine/kv/test_sglang_states.py``.
 """
 
 import numpy as np
