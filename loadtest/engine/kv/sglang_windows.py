@@ -15,7 +15,7 @@
 * Windows at multiples of ``retained_interval_tokens`` stay, too (MiMo-V2.5, arXiv:2607.13095, 3.1.4; not in
   the released SGLang).
 
-Older wheels differ: 0.5.16 knows no branch, 0.5.12 keeps whole chunks (``swa_release="pressure"``).
+Older wheels, 0.5.12 and 0.5.16, keep whole chunks unless told otherwise (``swa_release="pressure"``).
 Proved by SGLang's own code: ``tests/loadtest/engine/kv/test_sglang_windows.py``.
 """
 

@@ -13,8 +13,8 @@
   (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``): with a retention
   interval, 0 included, it keeps windows at the multiples of the interval, at the end of the prompt, and where
   the prompt left a known sequence (the shared-prefix junction). What is kept goes in its turn of the LRU
-  order only. SGLang's is `SglangWindows`. ``pressure`` is vLLM's dense checkpointing, and SGLang's rule in
-  0.5.12 (``swa_radix_cache.py``, ``cache_unfinished_req``): whole chunks stay until evicted.
+  order only. SGLang's is `SglangWindows`. ``pressure`` is vLLM's dense checkpointing, and SGLang's rule up
+  to 0.5.16 (``swa_radix_cache.py``, ``cache_unfinished_req``): whole chunks stay until evicted.
 * *Answers* of SGLang are released but for the last W tokens and a block (``mem_cache/common.py``,
   ``free_swa_out_of_window_slots``: the block more keeps a boundary before a partial block usable).
 * *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked, and freed
