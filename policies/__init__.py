@@ -104,7 +104,7 @@ from policies.state.rendezvous import turn_of
 from policies.state.waiting import Tickets
 from policies.state.waiting_lines import Ticket
 from policies.state.work_ahead import WorkAhead
-from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Trim
+from radix import FULL_ATTENTION, AttentionProfile, EndGone, EndReach, Forget, Insert, Trim
 
 __all__ = [
     "ALONE",
@@ -164,6 +164,7 @@ __all__ = [
     "EarlyRatio",
     "EarlyRejection",
     "EndGone",
+    "EndReach",
     "Expire",
     "Expired",
     "Fairness",

@@ -55,11 +55,20 @@ from radix.bounds import (
     whole,
 )
 from radix.match import Match
-from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
+from radix.ops import EndGone, EndReach, Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.starts import SharedStart, shared_start
 from radix.tree import PrefixTree
-from radix.windows import FULL_ATTENTION, PROFILES, Attention, AttentionProfile, safe_blocks
+from radix.windows import (
+    FULL_ATTENTION,
+    PAGE_TOKENS,
+    PROFILES,
+    TRACKED_TOKENS,
+    Attention,
+    AttentionProfile,
+    Dialect,
+    safe_blocks,
+)
 
 __all__ = [
     "ANSWERS_MAX",
@@ -73,12 +82,14 @@ __all__ = [
     "KV_BYTES_MAX",
     "LABELS_MAX",
     "NAME_CHARS_MAX",
+    "PAGE_TOKENS",
     "PATHS_MAX",
     "PATH_BYTES_MAX",
     "PROFILES",
     "RANKS_MAX",
     "TEXT_CHARS_MAX",
     "TOKENS_MAX",
+    "TRACKED_TOKENS",
     "WHOLE_MAX",
     "WORKERS_MAX",
     "Amount",
@@ -88,7 +99,9 @@ __all__ = [
     "ContextTokens",
     "Count",
     "CountOrUnknown",
+    "Dialect",
     "EndGone",
+    "EndReach",
     "Forget",
     "Insert",
     "KvBytes",

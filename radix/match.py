@@ -44,7 +44,10 @@ class Match(msgspec.Struct, gc=False, eq=False):
 
     @property
     def safe(self) -> NDArray[np.int32]:
-        """Window-safe prefix match by slot, in blocks, 0 to ``matched``."""
+        """Window-safe prefix match by slot, in blocks.
+
+        0 to ``matched``; beyond, to ``blocks`` at most, where there is a reach (`radix.reaches`).
+        """
         return self.matched if self._safe is None else self._safe
 
     def matched_at(self, slot: int) -> int:
@@ -71,7 +74,8 @@ class Match(msgspec.Struct, gc=False, eq=False):
     def keep_safe(self, ends: NDArray[np.int32], profile: AttentionProfile, block_tokens: int) -> None:
         """Keep the window-safe part of the match, for a model where that is not all.
 
-        ``ends`` is by slot the deepest block within the match at which a request ended; 0 if none did.
+        ``ends`` is by slot the deepest block within the match at which a request ended, or the reach behind
+        it; 0 if there is neither.
         """
         retained = retained_blocks(self.matched, profile, block_tokens)
         self._safe = np.maximum(retained.astype(np.int32), ends)

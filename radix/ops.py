@@ -11,6 +11,7 @@ from typing import assert_never
 
 import msgspec
 
+from radix.blocks import words_of
 from radix.bounds import Count, LogTime, Path, WorkerId
 from radix.tree import PrefixTree
 
@@ -68,7 +69,23 @@ class EndGone(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     ends: Count = 1
 
 
-TreeOp = Insert | Trim | Forget | EndGone
+class EndReach(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
+    """A worker can go on behind a block that it holds, if a prompt continues it (`radix.reaches`).
+
+    Attributes:
+        path: Packed hashes up to the last block that the gateway knows of what the worker holds; only that
+            one counts, so the others may be left out.
+        at_us: Log time of its last use.
+        blocks: So many further on.
+    """
+
+    worker: WorkerId
+    path: Path
+    at_us: LogTime
+    blocks: Count = 0
+
+
+TreeOp = Insert | Trim | Forget | EndGone | EndReach
 
 
 def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
@@ -86,5 +103,10 @@ def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
             tree.forget(slot, before_us)
         case EndGone(path=path, before_us=before_us, ends=ends):
             tree.end_gone(slot, path, before_us, ends=ends)
+        case EndReach(path=path, at_us=at_us, blocks=blocks):
+            words = words_of(path)
+            if not len(words):
+                raise ValueError("a reach needs the block that it lies behind")
+            tree.end_reach(slot, words[-1], at_us, blocks)
         case never:
             assert_never(never)

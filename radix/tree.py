@@ -41,6 +41,7 @@ from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
 from radix.node import EndColumns, Node, common_blocks
+from radix.reaches import Reaches
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
 from radix.windows import FULL_ATTENTION, AttentionProfile
@@ -90,6 +91,7 @@ class PrefixTree:
         self.ends_from_us = np.zeros(8, dtype=np.int64)
         """Column of `Holdings.ends_from_us`, with a view of the same memory (`policies.state.loads`)."""
         self._ends_from_at = self.ends_from_us.data
+        self.reaches = Reaches()
         self.pairs = 0
         self.walks = 0
         """Snapshots being written or restored. They find their way by runs seen before, so none are joined.
@@ -172,6 +174,8 @@ class PrefixTree:
             depths.append(depth)
         match = Match(blocks, len(self.holdings), parted, depths)
         if ends is not None:
+            if self.reaches:
+                self._collect_reaches(match, words, ends)
             match.keep_safe(ends, profile, self.block_tokens)
         return match
 
@@ -252,8 +256,18 @@ class PrefixTree:
         above = max(0, len(words) - ends)
         for block_hash in words[above:]:
             holdings.remember_trim(block_hash ^ END_SALT, before_us, self.newest_us)
+            self.reaches.gone(slot, block_hash, before_us)
         for node, depth in self.held_along(slot, path):
             node.drop_ends(slot, above, before_us, depth)
+
+    def end_reach(self, slot: int, block_hash: int, at_us: int, blocks: int) -> None:
+        """Note that a worker can go on so many blocks behind a block, if a prompt continues it.
+
+        The worker holds the block, or the reach counts for nothing.
+        """
+        self.see(at_us)
+        if self.holdings_of(slot).end_counts(block_hash, at_us):
+            self.reaches.note(slot, block_hash, at_us, blocks)
 
     def drop(self, slot: int) -> None:
         """Remove a worker with all that is remembered of it, so that its slot can be used again."""
@@ -261,6 +275,7 @@ class PrefixTree:
             self._release(node, slot)
         self.holdings[slot] = Holdings()
         self._ends_from_at[slot] = 0
+        self.reaches.drop(slot)
 
     def set_capacity(self, slot: int, blocks: int | None) -> None:
         """Bound the blocks of a worker, None for no bound of its own; evicts at once if needed."""
@@ -363,6 +378,14 @@ class PrefixTree:
                     last = end
             if last:
                 ends[slot] = last
+
+    def _collect_reaches(self, match: Match, words: "memoryview[int]", ends: NDArray[np.int32]) -> None:
+        """Raise the last ends of workers that may go on behind the block where the path leaves them."""
+        tree_us = self.floor[0] + 1
+        for workers, depth in zip(match.parted, match.depths, strict=True):
+            for slot, at_us, blocks in self.reaches.behind(words[depth - 1]):
+                if workers >> slot & 1 and at_us >= max(tree_us, self._ends_from_at[slot]):
+                    ends[slot] = max(ends[slot], min(depth + blocks, match.blocks))
 
     def _note_ends(self, node: Node, slot: int, at_us: int, above: int, depth: int) -> None:
         """Note a worker's ends deeper than ``above``, down to a depth within ``node``, except those gone."""

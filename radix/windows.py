@@ -50,6 +50,15 @@ from radix.blocks import BLOCK_TOKENS
 
 Attention = Literal["full", "sliding_window", "linear"]
 
+Dialect = Literal["vllm", "sglang"]
+"""Engine whose rule says what it keeps."""
+
+PAGE_TOKENS = 64
+"""Page of an SGLang engine, tokens: what its recipes for hybrid models set, ``--page-size``."""
+
+TRACKED_TOKENS = 256
+"""SGLang keeps the linear states of an answer at its multiples, tokens: ``--mamba-track-interval``."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionProfile:
@@ -60,11 +69,13 @@ class AttentionProfile:
         window_tokens: W of the widest sliding window; 0 unless ``sliding_window``.
         retained_interval_tokens: The engine keeps windows or states at every multiple of this position; 0 if
             it does not.
+        dialect: Engine whose rule applies at all workers; None: each worker's own, vLLM's if that is unknown.
     """
 
     kind: Attention
     window_tokens: int = 0
     retained_interval_tokens: int = 0
+    dialect: Dialect | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a window without ``sliding_window``, the reverse, or a negative number."""
@@ -81,6 +92,21 @@ class AttentionProfile:
     def needs_ends(self) -> bool:
         """True if inserts for this model must report where requests ended (``end=True``)."""
         return self.kind != "full"
+
+    def answer_end(self, prompt_tokens: int, total_tokens: int, *, branched: bool) -> int:
+        """Where SGLang can go on after an answer, in tokens; 0 if only before the prompt's last chunk.
+
+        Args:
+            prompt_tokens: Length of the prompt.
+            total_tokens: All that was computed: prompt and answer, but for the last token sampled.
+            branched: The prompt left what the engine held, behind where that could be reused.
+        """
+        if self.kind == "sliding_window":
+            return total_tokens
+        tracked = total_tokens // TRACKED_TOKENS * TRACKED_TOKENS
+        if tracked > prompt_tokens:
+            return tracked
+        return 0 if branched else prompt_tokens
 
 
 FULL_ATTENTION = AttentionProfile("full")

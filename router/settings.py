@@ -409,6 +409,11 @@ class ModelSettings(KvBytes):
     retained_interval_tokens: int = setting(
         0, "Positions at which the engine keeps window or state, in tokens; 0 for none.", ge=0
     )
+    engine_rule: Literal["auto", "vllm", "sglang"] = setting(
+        "auto",
+        "Engine whose rule says which windows and states are kept: auto takes each worker's own, by its "
+        "label engine_rule or its description.",
+    )
     tokenizer: str = setting(
         "",
         "Where token ids of prompts come from: empty for nowhere, a folder with tokenizer.json and the chat "
@@ -418,7 +423,8 @@ class ModelSettings(KvBytes):
     @property
     def profile(self) -> AttentionProfile:
         """The part of it that limits prefix matches."""
-        return AttentionProfile(self.attention, self.window_tokens, self.retained_interval_tokens)
+        dialect = None if self.engine_rule == "auto" else self.engine_rule
+        return AttentionProfile(self.attention, self.window_tokens, self.retained_interval_tokens, dialect)
 
     @model_validator(mode="after")
     def _window_belongs_to_sliding_window(self) -> Self:
@@ -483,9 +489,10 @@ class PlacementSettings(PolicyRules):
     models: dict[str, ModelSettings] = setting(
         {},
         "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
-        "linear, window_tokens: W, retained_interval_tokens: N}. Models not listed count as full "
-        "attention. With fleet.links also what its KV weighs, in bytes: kv_bytes_per_token is full-attention "
-        "layers x KV heads x (key + value dimension) x bytes of an element, for latent attention layers x "
+        "linear, window_tokens: W, retained_interval_tokens: N, engine_rule: auto | vllm | sglang}. Models "
+        "not listed count as full attention. With fleet.links also what its KV weighs, in bytes: "
+        "kv_bytes_per_token is full-attention layers x KV heads x (key + value dimension) x "
+        "bytes of an element, for latent attention layers x "
         "(latent + rotary dimension) x bytes of an element; window_bytes_per_token the same over the layers "
         "with a window; state_bytes what all linear layers keep of a sequence. Without them a transfer has "
         "no price, and no prompt is prefilled in another site. tokenizer: FOLDER or engine turns prompts "

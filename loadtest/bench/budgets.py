@@ -8,7 +8,7 @@ greatest of `CALLS` calls, in microseconds of CPU. A step that ends something pr
 * *look*: a look of the request queue at workers that all have room, while 50 requests wait for a busy one;
 * *look, others idle*: the same while all other workers are idle;
 * *look, another's turn*: as *look*, while requests of another replica may go to any worker;
-* *match*: of a sliding-window model, below a system prompt that every worker has cached;
+* *match*: of a sliding-window model, below a system prompt that every worker has cached and continues;
 * *split*: of a run of blocks that every worker has cached;
 * *arrival*: whether one of the requests of all tenants goes before a new one;
 * *best*: the next of them for a worker, and *best, declined*: the same without 50 that declined;
@@ -174,6 +174,7 @@ def _match(size: int) -> Step:
         for turn in range(8):
             path = system + random.randbytes(20 * HASH_BYTES)
             tree.insert(number, path, NOW_US + turn, end=True, junction=16)
+        tree.end_reach(number, int.from_bytes(system[-HASH_BYTES:], "little"), NOW_US + number, 2)
     asked = system + random.randbytes(20 * HASH_BYTES)
     tree.match(asked, profile)
     return lambda _number: tree.match(asked, profile).safe

@@ -21,13 +21,14 @@ def build_worker(
     observer: Observer,
     listeners: Sequence[KvListener] = (),
     pool: L3Pool | None = None,
-    dialect: Dialect = "sglang",
+    dialect: Dialect | None = None,
     emit_s: float = 0.0,
 ) -> Scheduler:
     """Build an engine, on the event loop's clock or a virtual one.
 
     ``listeners`` hear the KV events, one for each rank or none. A ``pool`` that engines share is read into
-    the profile's host tier, or one of the usual size. Stream tokens due within ``emit_s`` are sent together.
+    the profile's host tier, or one of the usual size. Without a ``dialect`` the profile's rules say it.
+    Stream tokens due within ``emit_s`` are sent together.
 
     Raises:
         ValueError: The model or the dialect has no lower tiers, and the profile or the pool asks for them.
@@ -57,8 +58,9 @@ def build_worker(
     )
 
 
-def cache_rules(profile: EngineProfile, dialect: Dialect) -> CacheRules:
-    """Return the rules of one rank's device cache in a dialect."""
+def cache_rules(profile: EngineProfile, dialect: Dialect | None = None) -> CacheRules:
+    """Return the rules of one rank's device cache in a dialect; None for that of the profile's rules."""
+    dialect = dialect or profile.rules.match_rule
     return replace(
         profile.rules,
         chunk_tokens=profile.chunk_tokens // profile.dp_ranks,
@@ -69,7 +71,7 @@ def cache_rules(profile: EngineProfile, dialect: Dialect) -> CacheRules:
 
 def build_shared_pool(profile: EngineProfile, settings: L3Settings) -> L3Pool:
     """A pool for engines of one profile."""
-    return build_pool(settings, _sizes(profile, cache_rules(profile, "sglang")))
+    return build_pool(settings, _sizes(profile, cache_rules(profile)))
 
 
 def _sizes(profile: EngineProfile, rules: CacheRules) -> BlockSizes:

@@ -348,7 +348,9 @@ class Replica:
         else:
             # What of the transfer was predicted to be exposed is no prefill.
             prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
-            self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us)
+            self._feedback.answered(
+                dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decodes=False
+            )
             assert understood.completion_tokens is not None
             self._feedback.decoded(
                 dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens, now_us

@@ -248,7 +248,9 @@ class _Simulation:
         config, engine = self._config, self._config.engine
         # What an operator would tell the gateway of this model.
         kept = engine.rules
-        profile = AttentionProfile(kept.attention, kept.window_tokens, kept.retained_interval_tokens)
+        profile = AttentionProfile(
+            kept.attention, kept.window_tokens, kept.retained_interval_tokens, kept.match_rule
+        )
         puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(

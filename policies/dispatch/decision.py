@@ -29,7 +29,16 @@ from policies.scoring.placement import place
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
 from policies.state.ops import Placed, Waiting
 from policies.state.queue_view import QueueView
-from radix import COUNT_MAX, DURATION_US_MAX, TOKENS_MAX, AttentionProfile, whole
+from radix import (
+    COUNT_MAX,
+    DURATION_US_MAX,
+    HASH_BYTES,
+    PAGE_TOKENS,
+    TOKENS_MAX,
+    AttentionProfile,
+    Dialect,
+    whole,
+)
 
 DOUBT = 1.25
 """Factor by which a prompt of bytes may have more tokens than expected, where an engine would refuse it.
@@ -117,7 +126,8 @@ class DeciderParts:
     """Parts of a replica that its decisions rest on.
 
     ``next_attempt_id`` makes ids that are unique in the log. ``limits`` gives the ascending token limits that
-    some workers of a model have and others exceed; None: all are alike.
+    some workers of a model have and others exceed; None: all are alike. ``dialect`` gives the engine whose
+    rule of windows and states the worker in a slot follows; None if that is unknown.
     """
 
     fleet: FleetState
@@ -125,6 +135,7 @@ class DeciderParts:
     replica: str
     next_attempt_id: Callable[[], str]
     limits: Callable[[str | None], Sequence[int]] | None = None
+    dialect: Callable[[int], Dialect | None] = lambda _slot: None
 
 
 class Decider:
@@ -265,6 +276,13 @@ class Decider:
         fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
         tokens_per_block = candidates.tokens_per_block
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
+        junction_blocks = int(chosen.matched_tokens / tokens_per_block + 0.5) if windowed else 0
+        sglang = windowed and (asked.profile.dialect or self._parts.dialect(slot)) == "sglang"
+        ends = windowed
+        if sglang and parsed.paths:
+            # Of a prompt that ends inside a block, or leaves what is held, its answer shows the end.
+            tail_tokens = view.prompt_tokens - len(parsed.paths[0]) // HASH_BYTES * tokens_per_block
+            ends = junction_blocks <= safe_blocks and tail_tokens < PAGE_TOKENS
         attempt = Attempt(
             entry.ticket_id if entry is not None and entry.ticket_id else self._parts.next_attempt_id(),
             fleet.at_slot(slot).worker_id,
@@ -277,6 +295,7 @@ class Decider:
             fleet.tree.used_us(slot, parsed.paths[0], safe_blocks)
             if safe_blocks >= TELLING_BLOCKS and not windowed
             else 0,
+            asked.profile if sglang else None,
         )
         placed = Placed(
             attempt.request_id,
@@ -287,12 +306,10 @@ class Decider:
             chosen.uncached_tokens,
             whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),
             parsed.paths or NO_PROMPT,
-            windowed,
+            ends,
             entry.flow if entry is not None and fleet.tickets.count else "",
             safe_blocks,
-            junction_blocks=int(chosen.matched_tokens / tokens_per_block + 0.5)
-            if windowed and len(parsed.paths) == 1
-            else 0,
+            junction_blocks=junction_blocks if len(parsed.paths) == 1 else 0,
             block_tokens=0
             if abs(tokens_per_block - self._block_tokens) <= BLOCK_SLACK * self._block_tokens
             else whole(tokens_per_block, COUNT_MAX),

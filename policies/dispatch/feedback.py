@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from policies.dispatch.continuations import Continuations, end_reach
 from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import ServiceFit, ServiceModel
@@ -28,7 +29,7 @@ from policies.state.ops import (
     OpLog,
     SlowdownLearned,
 )
-from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
+from radix import HASH_BYTES, TOKENS_MAX, AttentionProfile, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
 """Relative change of a learned value worth telling the other replicas."""
@@ -121,6 +122,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         started_s: Monotonic seconds when it was sent.
         windowed: Whether the model has sliding windows or linear states.
         used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted.
+        sglang: Profile of a model with windows or states, on a worker where SGLang's rule applies; else None.
     """
 
     request_id: str
@@ -132,6 +134,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     started_s: float
     windowed: bool = False
     used_us: int = 0
+    sglang: AttentionProfile | None = None
 
 
 class _Answers:
@@ -248,6 +251,7 @@ class Feedback:
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
         self._capacities: dict[str, tuple[int, float]] = {}  # per worker: log time, blocks
+        self._continuations = Continuations()
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
@@ -297,6 +301,8 @@ class Feedback:
         ttft_s: float | None,
         now_us: int,
         decode_s: float = 0.0,
+        *,
+        decodes: bool = True,
     ) -> bool:
         """Learn from a complete answer to a single prompt.
 
@@ -310,6 +316,7 @@ class Feedback:
                 nothing does (an answer that is not streamed).
             now_us: Log time.
             decode_s: Seconds from the first body byte to the last, of an answer that is streamed.
+            decodes: Whether this worker also decoded the answer.
 
         Returns:
             True if the answer shows that the worker has lost its whole cache.
@@ -326,6 +333,8 @@ class Feedback:
                 answers.cached_tokens += usage.cached_tokens
             if attempt.chosen.safe_tokens or usage.cached_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
+            if attempt.sglang is not None:
+                self._learn_end(request, attempt, usage, now_us, decodes=decodes)
             if not self._says_itself(request, attempt):
                 flushed = self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
         worker = self._fleet.worker(attempt.worker_id)
@@ -421,6 +430,32 @@ class Feedback:
                 path = request.paths[0][: 8 * int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)]
             if pool is not None:
                 self._publish(Trim(pool, path, attempt.guard_us))
+
+    def _learn_end(
+        self, request: RequestFacts, attempt: Attempt, usage: Usage, now_us: int, *, decodes: bool
+    ) -> None:
+        """Tell where the engine can go on behind this answer, unless its engine says so itself."""
+        chosen, cached_tokens = attempt.chosen, usage.cached_tokens
+        assert attempt.sglang is not None
+        assert cached_tokens is not None
+        answered = usage.completion_tokens or 0
+        lengths = usage.prompt_tokens, usage.prompt_tokens + (max(answered - 1, 0) if decodes else 0)
+        path = request.paths[0]
+        matched_blocks = int(chosen.matched_tokens / attempt.tokens_per_block + 0.5)
+        estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
+        tokens_per_block = attempt.tokens_per_block * usage.prompt_tokens / estimated_tokens
+        blocks = len(path) // HASH_BYTES
+        end = self._continuations.answered(
+            path,
+            matched_blocks,
+            lengths,
+            cached_tokens,
+            attempt.sglang,
+            tail_tokens=usage.prompt_tokens - blocks * tokens_per_block,
+            branched=chosen.matched_tokens > chosen.safe_tokens,
+        )
+        if end is not None and not self._says_itself(request, attempt):
+            self._publish(end_reach(attempt.worker_id, end, blocks, tokens_per_block, now_us))
 
     def _learn_capacity(
         self, path: bytes, attempt: Attempt, predicted_blocks: int, held_blocks: int, now_us: int

@@ -11,7 +11,7 @@ saw the same ones decide the same.
     LoadVector              newest of each replica counts for each worker (`policies.state.load_rows`)
     Waiting                 newest counts, unless the request was placed or ended (`policies.state.waiting`)
     Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.state.links`)
-    Insert, Trim, Forget, EndGone   correct the worker's cache contents
+    Insert, Trim, Forget, EndGone, EndReach   correct the worker's cache contents
     Register                newest (time, replica) wins; of some, unless the worker was removed since
     Started                 the same; one of a new process forgets the worker's cache
     Audited, Expire         the newest are kept

@@ -9,7 +9,7 @@ skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
     loads:    LoadVector                              (absorbs what its replica placed before it)
-    cache:    Insert, Trim, Forget, EndGone           (`radix.ops`)
+    cache:    Insert, Trim, Forget, EndGone, EndReach (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
     people:   Audited, Expire
@@ -43,6 +43,7 @@ from radix import (
     Count,
     CountOrUnknown,
     EndGone,
+    EndReach,
     Forget,
     Insert,
     KvBytes,
@@ -624,6 +625,7 @@ Op = (
     | Trim
     | Forget
     | EndGone
+    | EndReach
 )
 
 REGISTERS: tuple[type[Register], ...] = tuple(Register.__subclasses__())

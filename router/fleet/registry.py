@@ -14,6 +14,7 @@ connection is a reason to ask. Of an engine without a start time, a refused conn
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from typing import get_args
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -35,6 +36,7 @@ from policies import (
     shares,
     turn_of,
 )
+from radix import Dialect
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.changes import Change
@@ -55,6 +57,11 @@ NAMES_MAX = 1000
 
 NAME_LENGTH_MAX = 256
 """A longer name is not cached."""
+
+ENGINE_RULE_LABEL = "engine_rule"
+"""Label of a worker whose engine keeps windows and states as another one does: ``sglang`` or ``vllm``."""
+
+ENGINE_RULES: dict[str, Dialect] = {name: name for name in get_args(Dialect)}
 
 START_SLACK_MS = 1000
 """Greatest difference of two start times of one process: some exporters derive it from a boot time in
@@ -233,6 +240,11 @@ class Registry:
     def step_tokens(self, slot: int) -> int:
         """Most tokens that one step of the worker in a slot prefills (see `LocalWorker`)."""
         return self._by_slot[slot].step_tokens
+
+    def engine_rule(self, slot: int) -> Dialect | None:
+        """Engine whose rule of windows and states a worker follows: by its label, else its own."""
+        local = self._by_slot[slot]
+        return ENGINE_RULES.get(local.worker.labels.get(ENGINE_RULE_LABEL, local.engine))
 
     def found(self, slot: int) -> LocalWorker | None:
         """The worker in a slot, if there is one."""

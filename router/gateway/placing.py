@@ -107,7 +107,9 @@ class Placing:
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
-        parts = DeciderParts(fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits)
+        parts = DeciderParts(
+            fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits, registry.engine_rule
+        )
         make_decider = Decider if pairs is None else pairs.decider
         self.decider: Decider = make_decider(parts, self._rules(settings))
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)

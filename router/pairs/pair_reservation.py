@@ -324,7 +324,9 @@ class PairReservation(msgspec.Struct, eq=False):
         prefill_s: float | None = None
         if self.prefill_s:
             prefill_s = max(self.prefill_s - transfer_s, 0.0) if concurrent else self.prefill_s
-        flushed = gateway.placing.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
+        flushed = gateway.placing.feedback.answered(
+            self.parsed, attempt, usage, prefill_s, now_us, decodes=False
+        )
         if usage.completion_tokens is None or not usage.possible:
             return flushed
         if not self.parsed.stream:

@@ -78,9 +78,13 @@ def sliding(full: int, swa: int, listener: KvListener | None = None, **more: Any
 
 
 def linear(full: int, slots: int, listener: KvListener | None = None, **more: Any) -> KvCache:
-    """A cache for linear layers."""
+    """A cache for linear layers, by Marconi's rule."""
     rules = CacheRules(
-        full_tokens=full * BLOCK, block_tokens=BLOCK, attention="linear", state_slots=slots, **more
+        full_tokens=full * BLOCK,
+        block_tokens=BLOCK,
+        attention="linear",
+        state_slots=slots,
+        **{"match_rule": "vllm", **more},
     )
     return KvCache(rules, listener)
 

@@ -27,7 +27,8 @@ class NaiveLease:
     reserved: int = 0
     committed: int = 0
     swa_reserved: int = 0
-    operation: int = 0
+    branch: int = 0
+    freed: int = 0
     window: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
     kept_ends: set[int] = field(default_factory=set)
@@ -47,6 +48,7 @@ class NaiveKv:
         self.sliding = rules.window_tokens > 0
         self.vllm = rules.match_rule == "vllm"
         self.shared = self.vllm and self.sliding
+        self.sglang = self.sliding and not self.vllm and rules.swa_release == "window"
         back = rules.window_tokens - (1 if self.vllm else 0)
         self.needed = (back + self.size - 1) // self.size
 
@@ -112,6 +114,8 @@ class NaiveKv:
         self.leases.append(lease)
         if self.shared and rules.swa_release == "window":
             lease.kept_ends = {found, (prompt_tokens - 1) // self.size}
+        if self.sglang and found > usable:
+            lease.branch = found
         if self.sliding:
             self.move_window(lease)
             self.touch_window(lease)
@@ -133,6 +137,8 @@ class NaiveKv:
 
     def insert(self, lease: NaiveLease, text: str, tokens: int) -> None:
         start, end = lease.end, min(len(text), tokens // self.size)
+        if start < lease.branch <= end:
+            end = lease.branch
         lease.text = text
         if end <= start:
             return
@@ -141,8 +147,33 @@ class NaiveKv:
         for i in range(start, end):
             self.blocks.setdefault(text[: i + 1], NaiveBlock())
         lease.end = end
-        if self.sliding:
+        if self.sglang:
+            self.insert_sglang_windows(lease, start, tokens)
+        elif self.sliding:
             self.insert_windows(lease, start, tokens)
+
+    def insert_sglang_windows(self, lease: NaiveLease, start: int, tokens: int) -> None:
+        """Insert what is not freed yet; the branch comes alone, and the rest of its chunk later."""
+        branched = lease.end == lease.branch
+        self.slide(lease, start, lease.end * self.size if branched else tokens)
+        for i in range(start, lease.end):
+            block = self.blocks[lease.text[: i + 1]]
+            if not block.swa and (i >= lease.freed or self.retained(lease, i)):
+                block.swa, block.swa_used = True, self.operation
+        if branched:
+            lease.branch = 0
+            self.slide(lease, lease.end, tokens)
+        self.move_window(lease)
+        self.touch_window(lease)
+
+    def slide(self, lease: NaiveLease, held: int, tokens: int) -> None:
+        """Free what is behind the window, after a chunk, or token by token of an answer."""
+        steps = [(tokens - 1, 1)]
+        if tokens > lease.prompt_tokens:
+            steps = [(at, self.rules.decode_release_tokens) for at in range(lease.prompt_tokens + 1, tokens)]
+        for at, step in steps:
+            if at - self.rules.window_tokens >= lease.freed * self.size + step:
+                lease.freed = max(lease.freed, held, at // self.size - self.needed)
 
     def insert_windows(self, lease: NaiveLease, start: int, tokens: int) -> None:
         keep = self.kept_from(tokens)
@@ -159,7 +190,6 @@ class NaiveKv:
         if self.rules.swa_release == "window":
             self.release(lease, keep)
         self.touch_window(lease)
-        lease.operation = self.operation
 
     def retained(self, lease: NaiveLease, i: int) -> bool:
         """Whether block i is in a window that stays."""
@@ -174,8 +204,7 @@ class NaiveKv:
             i = len(text) - 1
             if i < before:
                 lease.own.discard(text)
-                if self.vllm or self.blocks[text].swa_used <= lease.operation:
-                    self.free(lease, text)
+                self.free(lease, text)
 
     def free(self, lease: NaiveLease, text: str) -> None:
         if text not in self.window_locked and not self.retained(lease, len(text) - 1):
@@ -187,7 +216,7 @@ class NaiveKv:
 
     def decoded(self, lease: NaiveLease, tokens: int) -> None:
         self.operation += 1
-        if not self.sliding:
+        if not self.sliding or self.sglang:
             return
         released = tokens - tokens % self.rules.decode_release_tokens
         if not lease.window or self.kept_from(lease.prompt_tokens + released) < lease.end:

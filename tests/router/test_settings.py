@@ -56,6 +56,13 @@ def test_the_target_backlog_is_within_its_own_bound() -> None:
         Settings.model_validate({"admission": {"backlog_target_s": 5, "backlog_target_s_max": 4}})
 
 
+def test_the_rule_of_windows_is_each_workers_own_unless_the_model_says_it() -> None:
+    assert ModelSettings(attention="linear").profile.dialect is None
+    assert ModelSettings(attention="linear", engine_rule="sglang").profile.dialect == "sglang"
+    with pytest.raises(ValidationError):
+        ModelSettings(engine_rule="other")  # type: ignore[arg-type]
+
+
 def test_a_window_belongs_to_sliding_window_attention_only() -> None:
     assert ModelSettings(attention="sliding_window", window_tokens=128).window_tokens == 128
     with pytest.raises(ValidationError, match="window_tokens"):

@@ -1,11 +1,11 @@
 """Conditions for going on from a boundary, besides full-attention KV.
 
 Full attention goes on from any block, a sliding-window layer needs the window before the boundary, a linear
-layer its state at the boundary. `KvCache` asks one of three rules and tells it of changes:
+layer its state at the boundary. `KvCache` asks one of these rules and tells it of changes:
 
     Boundaries      full attention: nothing more        this file
-    Windows         window KV before the boundary       windows.py
-    Checkpoints     a state at the boundary             checkpoints.py
+    Windows         window KV before the boundary       windows.py, sglang_windows.py
+    Checkpoints     a state at the boundary             checkpoints.py, sglang_states.py
 """
 
 from loadtest.engine.kv.lease import Lease
@@ -17,6 +17,9 @@ class Boundaries:
 
     Tree and device are shared with `KvCache`.
     """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
 
     def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
         """Reusable blocks of a match, from the device alone and with the host; both at most ``matched``.
@@ -40,6 +43,13 @@ class Boundaries:
     def load(self, lease: Lease) -> int:
         """Take from the host what the boundary of an admitted lease needs; blocks of window KV taken."""
         return 0
+
+    def insertable(self, lease: Lease, tokens: int, *, final: bool) -> int:
+        """Blocks of a sequence of ``tokens`` computed so far that go into the tree now.
+
+        ``final``: the request has ended well. Later calls insert what this one leaves out, if any does.
+        """
+        return tokens // self._block_tokens
 
     def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
         """Note that blocks from ``start`` to ``lease.end`` were computed, ``tokens`` in all, up to ``node``.

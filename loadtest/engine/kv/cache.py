@@ -23,6 +23,8 @@ from loadtest.engine.kv.device import Device, TierPolicy
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.sglang_states import SglangStates
+from loadtest.engine.kv.sglang_windows import SglangWindows
 from loadtest.engine.kv.shared import SharedDevice
 from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 from loadtest.engine.kv.windows import Windows
@@ -54,13 +56,19 @@ class KvCache:
             if shared
             else Device(rules, self.tree, self._listener, tiers)
         )
-        self._boundaries = Boundaries()
-        if rules.window_tokens:
-            self._boundaries = Windows(rules, self.tree, self.device, self._listener)
-        elif rules.state_slots:
-            self._boundaries = Checkpoints(rules, self.tree, self.device, self._listener)
+        self._boundaries = self._rule_of(rules)
         if tiers is not None:
             self.tree.observers.append(tiers)
+
+    def _rule_of(self, rules: CacheRules) -> Boundaries:
+        sglang = rules.match_rule == "sglang"
+        if rules.window_tokens:
+            windows = SglangWindows if sglang and rules.swa_release == "window" else Windows
+            return windows(rules, self.tree, self.device, self._listener)
+        if rules.state_slots:
+            states = SglangStates if sglang else Checkpoints
+            return states(rules, self.tree, self.device, self._listener)
+        return Boundaries(rules.block_tokens)
 
     @property
     def capacity_tokens(self) -> int:
@@ -143,6 +151,7 @@ class KvCache:
         lease.state = "admitted"
         lease.node = node
         lease.end = usable
+        lease.computed_tokens = usable * self._size
         lease.device_tokens = on_device * self._size
         lease.host_tokens = (usable - on_device) * self._size
         lease.reserved = rest
@@ -163,7 +172,7 @@ class KvCache:
 
     def computed(self, lease: Lease, prompt_tokens: int, now_s: float) -> None:
         """A step has ended: so many tokens of the prompt are computed in all."""
-        self._insert(lease, prompt_tokens, now_s)
+        self._insert(lease, prompt_tokens, now_s, final=False)
         self.device.make_room()
 
     def decoded(self, lease: Lease, tokens: int, now_s: float) -> None:
@@ -179,7 +188,7 @@ class KvCache:
         prompt; ``tokens`` counts all computed tokens but the last sampled one.
         """
         lease.blocks = blocks
-        self._insert(lease, tokens, now_s)
+        self._insert(lease, tokens, now_s, final=True)
         self._boundaries.closed(lease)
         self._end(lease, now_s)
 
@@ -206,12 +215,13 @@ class KvCache:
             path.append(partial)
         return path, matched
 
-    def _insert(self, lease: Lease, tokens: int, now_s: float) -> None:
-        """Put the full blocks of the first ``tokens`` of the lease's sequence into the tree."""
+    def _insert(self, lease: Lease, tokens: int, now_s: float, *, final: bool) -> None:
+        """Put full blocks of the first ``tokens`` of the lease's sequence into the tree."""
         assert lease.state == "admitted"
         assert lease.node is not None
         device, tree, start = self.device, self.tree, lease.end
-        end = min(len(lease.blocks) // HASH_BYTES, tokens // self._size)
+        end = min(len(lease.blocks) // HASH_BYTES, self._boundaries.insertable(lease, tokens, final=final))
+        lease.computed_tokens = tokens
         if end <= start:
             return
         added = (end - start) * self._size

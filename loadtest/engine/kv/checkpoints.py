@@ -31,6 +31,7 @@ class Checkpoints(Boundaries):
     """Boundaries by states; the listener hears of them by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
+        super().__init__(rules.block_tokens)
         self._tree = tree
         self._device = device
         self._listener = listener
@@ -105,10 +106,13 @@ class Checkpoints(Boundaries):
                 self._listener.stored(lease, node.end - 1, node.end, "linear")
         self._used[node.state] = self._device.operation
 
+    def _least(self) -> int:
+        """Slot of the state that is worth least; all are taken."""
+        return int(np.argmin(_scaled(self._used) + _scaled(self._saved)))
+
     def _evict(self) -> None:
         """Free the slot of the state that is worth least; all slots are taken."""
-        slot = int(np.argmin(_scaled(self._used) + _scaled(self._saved)))
-        node = self._nodes[slot]
+        node = self._nodes[self._least()]
         assert node is not None
         self._dropping(node)
         self._device.drop_useless(node)

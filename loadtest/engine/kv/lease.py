@@ -29,8 +29,11 @@ class Lease:
         end: Blocks of its sequence in the tree.
         reserved: Room in the full pool that it has not filled, tokens.
         kept_ends: Boundaries that stay reusable when it moves on, in blocks, beside those kept by position.
+        branch: SGLang: where the prompt left what the engine holds, if it could not go on from there, blocks;
+            0 once it is in the tree.
+        computed_tokens: Tokens that are reused or computed, as far as the cache was told.
+        window_from: SGLang: first block whose window KV the request has not freed.
         live: Runs of window KV that it has put into the tree and would release, blocks.
-        operation: Its last insertion.
         window_locked: Blocks behind `node` whose window KV it locks.
         swa_reserved: The same as `reserved` in the window pool.
         swa_committed: Most window KV that it may ever lock and reserve together, tokens.
@@ -38,6 +41,8 @@ class Lease:
 
     __slots__ = (
         "blocks",
+        "branch",
+        "computed_tokens",
         "device_tokens",
         "end",
         "host_tokens",
@@ -45,7 +50,6 @@ class Lease:
         "live",
         "load_bytes",
         "node",
-        "operation",
         "output_tokens",
         "pool_tokens",
         "prompt_tokens",
@@ -54,6 +58,7 @@ class Lease:
         "state",
         "swa_committed",
         "swa_reserved",
+        "window_from",
         "window_locked",
     )
 
@@ -72,8 +77,10 @@ class Lease:
         self.end = 0
         self.reserved = 0
         self.kept_ends: list[int] = []
+        self.branch = 0
+        self.computed_tokens = 0
+        self.window_from = 0
         self.live: list[tuple[int, int]] = []
-        self.operation = 0
         self.window_locked = 0
         self.swa_reserved = 0
         self.swa_committed = 0

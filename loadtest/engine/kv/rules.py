@@ -9,10 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from radix import Attention
+from radix import Attention, Dialect
 
-MatchRule = Literal["sglang", "vllm"]
-SwaRelease = Literal["window", "islands", "pressure"]
+SwaRelease = Literal["window", "pressure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +29,9 @@ class CacheRules:
         match_rule: Engine whose rules of matching and eviction apply.
         retained_interval_tokens: Windows or states at every multiple of this position are kept when a request
             moves on; 0 keeps none.
-        decode_release_tokens: N: window KV is released after every N decoded tokens.
-        swa_release: Fate of window KV when its request moves on, see `Windows`.
+        decode_release_tokens: N: window KV is released after every N decoded tokens (SGLang
+            ``SGLANG_SWA_EVICTION_INTERVAL``).
+        swa_release: Fate of window KV when its request moves on, see `Windows` and `SglangWindows`.
         swa_groups: vLLM: groups of sliding-window layers, each as large as the full-attention one.
         insert_early: Blocks can be matched from the start of the step that computes them (vLLM).
         state_slots: Linear models: states that fit beside those of running requests.
@@ -44,7 +44,7 @@ class CacheRules:
     swa_tokens: int = 0
     window_tokens: int = 0
     chunk_tokens: int = 0
-    match_rule: MatchRule = "sglang"
+    match_rule: Dialect = "sglang"
     retained_interval_tokens: int = 0
     decode_release_tokens: int = 128
     swa_release: SwaRelease = "window"
@@ -63,8 +63,6 @@ class CacheRules:
                 f"window_tokens={self.window_tokens} and swa_tokens={self.swa_tokens} "
                 f"do not go with {self.attention}"
             )
-        if self.match_rule == "vllm" and self.swa_release == "islands":
-            raise ValueError("swa_release='islands' is SGLang's; vLLM has window and pressure")
         if (self.state_slots > 0) != (self.attention == "linear"):
             raise ValueError(f"state_slots={self.state_slots} does not go with {self.attention}")
         if self.swa_groups <= 0 or self.context_tokens <= 0:

@@ -1,29 +1,24 @@
 """Sliding windows: window KV that a request needs, locks, leaves behind and releases.
 
-    chunk ends      c1        c2       prompt         end of the answer
-    window    .....................................####        # live, . tombstone
-    islands   ......####......####.................####
-    pressure  ###########################..........####
+    window    .......##..........##........##..........        # live, . tombstone
+    pressure  ################################........####
+                     junction    interval  prompt    answer
 
 * A request goes on from a boundary only with a whole window before it (`matching`). It locks that window in
   the tree, in whole blocks, and moves the lock along as it inserts.
 * *Room.* A running request has its window and the step that it computes (MiMo-V2.5, arXiv:2607.13095, 3.1.3:
   the pool stays at the size of a window or of a chunk). Its commitment counts its window as unshared, so the
   sum of commitments bounds what is locked and reserved.
-* *Release*, when the request moves on (`CacheRules.swa_release`). ``window``: at chunk end its insertions are
-  released but for the last W tokens and a block, so former chunk ends become tombstones, unless another
-  request has used them. ``islands`` (SGLang PR 30013): they stay until evicted. ``pressure`` (SGLang
-  ``swa_radix_cache.py``, ``cache_unfinished_req``): whole chunks stay until evicted. Answers are always
-  released but for the last W tokens and a block (SGLang ``mem_cache/common.py``,
+* *Release*, when the request moves on (`CacheRules.swa_release`). ``window`` is vLLM's retention by positions
+  (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``): with a retention
+  interval, 0 included, it keeps windows at the multiples of the interval, at the end of the prompt, and where
+  the prompt left a known sequence (the shared-prefix junction). What is kept goes in its turn of the LRU
+  order only. SGLang's is `SglangWindows`. ``pressure`` is vLLM's dense checkpointing, and SGLang's rule up
+  to 0.5.16 (``swa_radix_cache.py``, ``cache_unfinished_req``): whole chunks stay until evicted.
+* *Answers* of SGLang are released but for the last W tokens and a block (``mem_cache/common.py``,
   ``free_swa_out_of_window_slots``: the block more keeps a boundary before a partial block usable).
 * *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked, and freed
   at once where nothing else continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
-* *Dense positions.* Windows before every multiple of ``retained_interval_tokens`` are not released
-  (MiMo-V2.5, 3.1.4).
-* *vLLM* (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``):
-  ``pressure`` is its dense checkpointing. With a retention interval, 0 included, it keeps windows at the
-  multiples of the interval, at the end of the prompt, and where the prompt left a known sequence (the
-  shared-prefix junction): that is ``window`` here. What is kept goes in its turn of the LRU order only.
 
 Tombstones that a request passes are computed anew, and so healed.
 """
@@ -41,6 +36,7 @@ class Windows(Boundaries):
     """Boundaries by sliding windows; the listener hears of stored ones by vLLM's rule."""
 
     def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
+        super().__init__(rules.block_tokens)
         self._rules = rules
         self._tree = tree
         self._device = device
@@ -65,7 +61,7 @@ class Windows(Boundaries):
     def admitted(self, lease: Lease, matched: int) -> None:
         """See `Boundaries`."""
         assert lease.node is not None
-        if self._vllm and self._rules.swa_release == "window":
+        if self._rules.swa_release == "window":
             lease.kept_ends = [matched, (lease.prompt_tokens - 1) // self._size]
         lease.window_locked = min(lease.end, self._needed)
         self._device.lock_window(lease.node, lease.window_locked)
@@ -102,7 +98,6 @@ class Windows(Boundaries):
         if rules.swa_release == "window":
             self._release(lease, node, keep)
         device.touch_window(node)
-        lease.operation = device.operation
         self._reserve(lease)
 
     def decoded(self, lease: Lease, tokens: int) -> None:
@@ -189,8 +184,7 @@ class Windows(Boundaries):
 
     def _release(self, lease: Lease, node: Node, before: int) -> None:
         """Release the window KV before a block that a request has put on the path to a node."""
-        # vLLM has hidden it from others all the time.
-        since = self._device.operation if self._vllm else lease.operation
+        since = self._device.operation  # it was hidden from others all the time
         live: list[tuple[int, int]] = []
         for start, end in lease.live:
             if end > before:

@@ -326,7 +326,7 @@ class Slots:
 @given(
     window=st.integers(4, 9),
     interval=st.sampled_from([0, 16]),
-    swa_release=st.sampled_from(["window", "islands", "pressure"]),
+    swa_release=st.sampled_from(["window", "pressure"]),
     full_blocks=st.integers(14, 30),
     prompts=st.lists(
         st.tuples(st.integers(0, 2), st.integers(1, 30), st.integers(0, 2), st.integers(1, 9)),
@@ -346,8 +346,6 @@ def test_what_the_engine_model_lets_a_request_reuse_gives_the_answer_of_a_full_r
 
     Each prompt is so many tokens of one of three stems and an ending of its own; a few tokens answer it.
     """
-    if match_rule == "vllm" and swa_release == "islands":
-        swa_release = "window"
     transformer = model("sliding_window", window)
     cache = KvCache(
         CacheRules(

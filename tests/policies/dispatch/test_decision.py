@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ from policies import (
     WorkerPut,
     make_policy,
 )
-from radix import AttentionProfile
+from radix import AttentionProfile, Dialect
 
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
@@ -52,7 +53,11 @@ def beyond(tokens: int) -> LengthClass:
 class Setup:
     """Two workers; prompts of 16 blocks of 1 KiB."""
 
-    def __init__(self, limits: Callable[[str | None], Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Callable[[str | None], Sequence[int]] | None = None,
+        dialect: Callable[[int], Dialect | None] = lambda _slot: None,
+    ) -> None:
         self.shared = FakeShared()
         for worker in ("a:80", "b:80"):
             self.shared.publish(WorkerPut(worker, NOW_US, "r1", f"http://{worker}"))
@@ -65,6 +70,7 @@ class Setup:
                 "r1",
                 iter(("a1", "a2", "a3")).__next__,
                 limits,
+                dialect,
             ),
             DecisionRules(make_policy("expected_cost"), 256, 1024, 100),
         )
@@ -195,6 +201,43 @@ def test_the_log_hears_where_a_prompt_leaves_what_a_worker_with_windows_holds(
     decision = setup.decide(profile, paths=paths)
 
     assert decision.placed.junction_blocks == junction_blocks
+
+
+@pytest.mark.parametrize(
+    ("prompt_bytes", "leaves", "ends"),
+    [
+        (16 * 1024, False, True),
+        (16 * 1024 + 4 * 63, False, True),
+        (16 * 1024 + 4 * 64, False, False),  # its window is a page behind its last block
+        (16 * 1024, True, False),  # its window comes with its answer
+    ],
+)
+def test_of_sglang_only_a_prompt_of_whole_blocks_that_leaves_nothing_ends_there(
+    prompt_bytes: int, leaves: bool, ends: bool
+) -> None:
+    """Whoever says that it is SGLang: the setting of the model, or the worker."""
+    windows = AttentionProfile("sliding_window", 128)
+    for profile, told in ((replace(windows, dialect="sglang"), None), (windows, "sglang")):
+        setup = Setup(dialect=lambda _slot, told=told: told)
+        if leaves:
+            for worker in ("a:80", "b:80"):
+                setup.shared.publish(
+                    Placed(worker, NOW_US - 5, worker, "r2", 1, 1, 4096, (PATH,), ends=False)
+                )
+        decision = setup.decide(profile, prompt_bytes=prompt_bytes)
+
+        assert decision.placed.ends is ends
+        assert decision.placed.junction_blocks == (16 if leaves else 0)
+        assert decision.attempt.sglang == profile
+
+
+def test_a_vllm_worker_keeps_its_rule_beside_sglang() -> None:
+    setup = Setup(dialect=lambda _slot: "vllm")
+    decision = setup.decide(AttentionProfile("linear"), prompt_bytes=16 * 1024 + 400)
+
+    assert decision.placed.ends
+    assert decision.attempt.sglang is None
+    assert Setup(dialect=lambda _slot: "sglang").decide().attempt.sglang is None  # full attention
 
 
 def test_if_the_policy_considers_nobody_nothing_is_counted() -> None:

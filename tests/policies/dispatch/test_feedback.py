@@ -21,6 +21,7 @@ from policies import (
     DecodeFitted,
     EarlyRatio,
     EndGone,
+    EndReach,
     Feedback,
     FirstToken,
     Fitted,
@@ -36,6 +37,7 @@ from policies import (
 )
 from policies.dispatch.feedback import FITTED_MIN
 from policies.estimates.decodes import OBSERVATIONS_MIN
+from radix import AttentionProfile
 
 NOW_US = 1_700_000_000_000_000
 TOKENS_PER_BLOCK = 256.0
@@ -100,6 +102,37 @@ def setup() -> Setup:
 
 
 # Corrections of the tree.
+
+
+WINDOWS = AttentionProfile("sliding_window", 128)
+
+
+def test_sglangs_answer_tells_where_the_next_prompt_can_go_on(setup: Setup) -> None:
+    """4,100 tokens and an answer of 700 end in the third block behind the 16 of the prompt."""
+    setup.answer(4100, 0, tried=attempt(windowed=True, sglang=WINDOWS), decode=(1.0, 701))
+
+    (told,) = setup.shared.said(EndReach)
+    assert (told.worker, told.path, told.blocks) == ("w:80", path(16)[-8:], 2)
+    tree = setup.shared.fleet.tree
+    setup.place(path(16), NOW_US)
+    assert tree.match(path(20), WINDOWS).safe.tolist() == [18]
+
+
+def test_a_worker_that_only_prefilled_keeps_no_answer(setup: Setup) -> None:
+    usage = Usage(4100, 0, 701)
+    tried = attempt(windowed=True, sglang=WINDOWS)
+    setup.feedback.answered(request(), tried, usage, None, NOW_US, decodes=False)
+
+    assert [told.blocks for told in setup.shared.said(EndReach)] == [0]
+
+
+def test_of_other_engines_and_of_one_that_tells_its_removals_no_reach_is_told(setup: Setup) -> None:
+    setup.answer(4100, 0, tried=attempt(windowed=True), decode=(1.0, 701))
+    setup.shared.publish(Tracked("w:80", NOW_US, "r1", exact=True))
+    asked = request(prompt_bytes=0, prompt_token_ids=4100)
+    setup.answer(4100, 0, asked=asked, tried=attempt(windowed=True, sglang=WINDOWS), decode=(1.0, 701))
+
+    assert not setup.shared.said(EndReach)
 
 
 def test_a_prediction_that_came_true_corrects_nothing(setup: Setup) -> None:

@@ -14,6 +14,7 @@ from policies import (
     Decoded,
     EarlyRatio,
     EndGone,
+    EndReach,
     Expire,
     Finished,
     FirstToken,
@@ -61,6 +62,7 @@ ALL: list[Op] = [
     Trim("a:1", b"12345678", 14),
     Forget("a:1", 15),
     EndGone("a:1", b"12345678", 16, 2),
+    EndReach("a:1", b"12345678", 16, 2),
     *(word(kind, 0, 17, "one", 3) for kind in REGISTERS),
 ]
 

@@ -130,6 +130,17 @@ def test_a_worker_takes_requests_for_the_models_it_lists(setup: Setup) -> None:
     assert a.engine == "sglang"
 
 
+def test_a_workers_rule_of_windows_is_its_labels_or_its_engines(setup: Setup) -> None:
+    a, b = setup.add("a", "b")
+    assert setup.registry.engine_rule(a.worker.slot) is None
+    setup.registry.described(a, None, "sglang", 0)
+    setup.registry.described(b, None, "another", 0)
+    assert [setup.registry.engine_rule(local.worker.slot) for local in (a, b)] == ["sglang", None]
+    for local, told in ((a, "vllm"), (b, "sglang")):
+        assert setup.registry.change(local.worker.worker_id, labels={"engine_rule": told})
+    assert [setup.registry.engine_rule(local.worker.slot) for local in (a, b)] == ["vllm", "sglang"]
+
+
 def test_a_model_is_known_if_some_worker_lists_it_well_or_not(setup: Setup) -> None:
     assert setup.registry.knows("m")  # nobody is there to say otherwise
     a, b = setup.add("a", "b")

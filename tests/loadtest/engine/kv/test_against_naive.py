@@ -181,10 +181,10 @@ class SglangRequests(Requests):
         sliding(**more, **size)
         for more in (
             {},
-            {"swa_release": "islands"},
             {"swa_release": "pressure"},
             {"retained_interval_tokens": 16},
-            {"retained_interval_tokens": 10, "swa_release": "islands"},
+            {"retained_interval_tokens": 10, "swa_release": "pressure"},
+            {"decode_release_tokens": 7},
             {"window_tokens": 6, "chunk_tokens": 0},
             {"window_tokens": 1, "chunk_tokens": 12, "swa_release": "pressure"},
         )

@@ -13,7 +13,7 @@ def run(start: int, blocks: int, *, device: bool) -> Node:
 
 def test_all_that_matches_can_be_reused_wherever_it_lies() -> None:
     nodes = [run(0, 3, device=True), run(3, 2, device=True), run(5, 4, device=False)]
-    rule = Boundaries()
+    rule = Boundaries(64)
 
     assert rule.usable(nodes, 7) == (5, 7)
     assert rule.usable(nodes[:2], 4) == (4, 4)
@@ -23,5 +23,5 @@ def test_all_that_matches_can_be_reused_wherever_it_lies() -> None:
 def test_it_needs_nothing_beside_full_kv() -> None:
     lease = Lease(b"", 100, 10, 0.0)
 
-    assert Boundaries().commitment(lease) == 0
-    assert Boundaries().load(lease) == 0
+    assert Boundaries(64).commitment(lease) == 0
+    assert Boundaries(64).load(lease) == 0

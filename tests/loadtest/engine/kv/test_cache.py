@@ -108,7 +108,7 @@ def test_reach_tells_what_is_held_from_what_can_be_reused() -> None:
     run(cache, "abcdefgh")
 
     assert cache.reach_tokens(blocks_of("abcdefghi"), 37) == (8 * BLOCK, 8 * BLOCK)
-    assert cache.reach_tokens(blocks_of("abcdX"), 21) == (0, 4 * BLOCK)
+    assert cache.reach_tokens(blocks_of("abX"), 13) == (0, 2 * BLOCK)
 
 
 def test_clear_keeps_only_what_is_in_use() -> None:
@@ -129,6 +129,6 @@ def test_the_sizes_it_reports_are_those_of_its_pools() -> None:
     compute(cache, lease)
 
     assert (cache.capacity_tokens, cache.swa_capacity_tokens) == (120, 80)
-    assert (cache.held_tokens, cache.device.swa.held) == (24, 12)
+    assert (cache.held_tokens, cache.device.swa.held) == (24, 20)
     assert cache.used_tokens == 25
     assert cache.swa_used_tokens == 2 * BLOCK + 1

@@ -62,36 +62,36 @@ def test_window_kv_goes_from_the_head_of_what_was_used_longest_ago() -> None:
 
 def test_a_leaf_that_loses_its_window_goes_with_the_tombstones_above_it() -> None:
     """Nothing can be reused of a tombstone that nothing continues."""
-    cache = sliding(100, 11)
+    cache = sliding(100, 11, chunk_tokens=9 * BLOCK)
     run(cache, "abcdefgh")
-    assert live(cache, "abcdefgh") == ".....###"
+    assert live(cache, "abcdefgh") == "......##"
     run(cache, "ABCDEFGH")
     run(cache, "ijklmnop")
 
     assert live(cache, "abcdefgh") == ""
-    assert live(cache, "ABCDEFGH") == ".....###"
+    assert live(cache, "ABCDEFGH") == "......##"
     assert cache.held_tokens == 16 * BLOCK
 
 
 def test_a_window_that_something_continues_becomes_a_tombstone() -> None:
-    cache = sliding(100, 11)
+    cache = sliding(100, 12, chunk_tokens=9 * BLOCK)
     run(cache, "abcdefgh")
     run(cache, "abcdefghijklmnop")
-    assert live(cache, "abcdefghijklmnop") == ".....###.....###"
+    assert live(cache, "abcdefghijklmnop") == "......##......##"
     run(cache, "ABCDEFGH")
 
-    assert live(cache, "abcdefghijklmnop") == "........" + ".....###"
+    assert live(cache, "abcdefghijklmnop") == ".......#......##"
     assert matched(cache, "abcdefghijklmnop") == 16
 
 
 def test_full_kv_that_goes_takes_its_window_along() -> None:
-    cache = sliding(12, 50)
+    cache = sliding(12, 50, chunk_tokens=9 * BLOCK)
     run(cache, "abcdefgh")
     run(cache, "ABCDEFGH")
 
     assert live(cache, "abcdefgh") == ""
-    assert cache.device.swa.held == 3 * BLOCK
-    assert cache.device.swa.evicted == 3 * BLOCK
+    assert cache.device.swa.held == 2 * BLOCK
+    assert cache.device.swa.evicted == 2 * BLOCK
 
 
 def test_the_window_of_a_running_request_is_not_evicted() -> None:
@@ -109,11 +109,11 @@ def test_the_window_of_a_running_request_is_not_evicted() -> None:
 
 def test_of_a_running_request_the_window_may_go_that_it_needs_no_more() -> None:
     """Its answer has left the window, which only stays for others; the full KV below it is in use."""
-    cache = sliding(100, 20, retained_interval_tokens=16)
+    cache = sliding(100, 20, swa_release="pressure", retained_interval_tokens=16)
     running = admitted(cache, "abcd", output_tokens=40, tail=0)
     compute(cache, running)
     cache.decoded(running, 40, 0.0)
-    assert live(cache, "abcd") == "..##"
+    assert live(cache, "abcd") == "####"
     for other in ("ABCDEFGH", "ijklmnop", "IJKLMNOP"):
         run(cache, other)
 

@@ -21,13 +21,14 @@ def test_blocks_are_stored_once_and_removed_once() -> None:
 
 
 def test_sglang_says_nothing_of_windows_so_its_events_promise_too_much() -> None:
-    """The index believes in four blocks of the prompt, but not even one can be reused."""
+    """The index believes in six blocks of the prompt, but not even one can be reused behind the second."""
     cache = sliding(100, 100, shadow := Shadow())
     run(cache, "abcdefgh")
 
-    assert live(cache, "abcdefgh") == ".....###"
-    assert shadow.holds("abcd") == "####"
-    assert matched(cache, "abcd") == 0
+    assert live(cache, "abcdefgh") == ".###.###"
+    assert shadow.holds("abcdef") == "######"
+    assert matched(cache, "abcdef") == 4
+    assert matched(cache, "ab") == 0
     assert not shadow.groups["sliding_window"]
 
 

@@ -25,7 +25,6 @@ WINDOWS: dict[str, Any] = {"attention": "sliding_window", "swa_tokens": 1000, "w
         ({"retained_interval_tokens": -1}, "retained_interval_tokens"),
         ({**WINDOWS, "swa_groups": 0}, "swa_groups"),
         ({"context_tokens": 0.0}, "context_tokens"),
-        ({**WINDOWS, "match_rule": "vllm", "swa_release": "islands"}, "islands"),
     ],
 )
 def test_rules_that_contradict_each_other_are_refused(bad: dict[str, Any], about: str) -> None:
