@@ -731,8 +731,13 @@ class FleetState:
             if forgot_us:
                 self.tree.forget(slot, forgot_us)
             self._set_worker(place_of(worker, rank, slot))
-        for rank, slot in self._ranks.get(worker.worker_id, {}).items():
-            if rank >= count and self._exists(self._by_slot[slot]):
+        rows = self._ranks.get(worker.worker_id, {})
+        together = [rows[rank] for rank in range(count)]
+        for rank, slot in rows.items():
+            if rank < count:
+                self.columns.ranks[slot] = tuple(each for each in together if each != slot)
+            elif self._exists(self._by_slot[slot]):
+                del self.columns.ranks[slot]
                 self._set_worker(self._bare(rank_id(worker.worker_id, rank), slot))
 
     def _join_pool(self, worker: Worker) -> None:
