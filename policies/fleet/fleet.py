@@ -395,6 +395,10 @@ class FleetState:
         slots = self._ranks[worker.worker_id]
         return [self._by_slot[slots[rank]] for rank in range(worker.ranks)]
 
+    def slots(self, worker: Worker) -> list[int]:
+        """Slots of a worker's places."""
+        return [place.slot for place in self.places(worker)]
+
     def leaving(self) -> list[Worker]:
         """The workers to be removed when they have drained, in order of their ids."""
         return sorted(

@@ -115,6 +115,10 @@ class Registry:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
+    def places(self) -> list[tuple[LocalWorker, Worker]]:
+        """All places, by worker and rank."""
+        return [(local, place) for local in self.all() for place in local.places]
+
     # Dispatch
 
     def eligible(self, model: str | None, now_us: int, length: LengthClass = ANY_LENGTH) -> Slots:
