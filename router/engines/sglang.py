@@ -75,7 +75,7 @@ def describe(answer: Any) -> Description:
         step_tokens=sane_whole(answer.get("chunked_prefill_size"), TOKENS_MAX),
         bootstrap_port=sane_whole(answer.get("disaggregation_bootstrap_port"), 65535),
         role=_role(answer),
-        ranks=_ranks(answer) if _is_told_ranks(answer) else 0,
+        ranks=sane_whole(answer.get("dp_size"), RANKS_MAX) if _is_told_ranks(answer) else 0,
     )
 
 

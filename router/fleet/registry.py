@@ -495,8 +495,8 @@ class Registry:
         )
 
     def _ready(self, kind: Kind) -> list[LocalWorker]:
-        fitting = self._fitting(*kind).tolist()
-        return self._well(dict.fromkeys(self._by_slot[slot] for slot in fitting))
+        fitting = [self._by_slot[slot] for slot in self._fitting(*kind).tolist()]
+        return self._well({local.worker.worker_id: local for local in fitting}.values())
 
     @staticmethod
     def _well(workers: Iterable[LocalWorker]) -> list[LocalWorker]:

@@ -18,6 +18,7 @@ from policies import (
     WorkerPut,
     turn_of,
 )
+from router.engines import Description
 from router.errors import (
     ClientError,
     StreamBroken,
@@ -121,11 +122,11 @@ def test_a_drained_worker_takes_no_new_requests_until_it_is_back(setup: Setup) -
 def test_a_worker_takes_requests_for_the_models_it_lists(setup: Setup) -> None:
     a, _ = setup.add("a", "b")
     assert setup.eligible("x") == ["a:80", "b:80"]
-    setup.registry.described(a, (ServedModel("m"),), "sglang", 0)
+    setup.registry.described(a, (ServedModel("m"),), Description("sglang", 0))
     assert setup.eligible("m") == ["a:80", "b:80"]
     assert setup.eligible("x") == ["b:80"]
     assert setup.eligible(None) == ["a:80", "b:80"]
-    setup.registry.described(a, (ServedModel("x"),), "", 0)
+    setup.registry.described(a, (ServedModel("x"),), Description("", 0))
     assert (setup.eligible("m"), setup.eligible("x")) == (["b:80"], ["a:80", "b:80"])
     assert a.engine == "sglang"
 
@@ -133,9 +134,9 @@ def test_a_worker_takes_requests_for_the_models_it_lists(setup: Setup) -> None:
 def test_a_model_is_known_if_some_worker_lists_it_well_or_not(setup: Setup) -> None:
     assert setup.registry.knows("m")  # nobody is there to say otherwise
     a, b = setup.add("a", "b")
-    setup.registry.described(a, (ServedModel("m"),), "", 0)
+    setup.registry.described(a, (ServedModel("m"),), Description("", 0))
     assert setup.registry.knows("x")  # b has not said yet
-    setup.registry.described(b, (ServedModel("n"),), "", 0)
+    setup.registry.described(b, (ServedModel("n"),), Description("", 0))
     setup.probe(a, ok=False, refused=True)
     assert setup.registry.knows("m")
     assert not setup.registry.knows("x")
@@ -153,7 +154,7 @@ def test_workers_of_an_engine_can_be_left_out(setup: Setup) -> None:
         (("vllm", "", ""), [0]),
     ):
         for local, engine in zip(workers, engines, strict=True):
-            setup.registry.described(local, None, engine, 0)
+            setup.registry.described(local, None, Description(engine, 0))
         assert setup.registry.without(slots, sglang).tolist() == slots[left].tolist()
     assert setup.registry.without(slots, sglang | {"vllm"}).tolist() == []
 
@@ -541,9 +542,9 @@ def test_slow_start_can_be_turned_off(setup: Setup) -> None:
 
 def test_a_reported_capacity_counts_unless_one_was_given(setup: Setup) -> None:
     (a,) = setup.add("a")
-    setup.registry.described(a, None, "vllm", 5000)
+    setup.registry.described(a, None, Description("vllm", 5000))
     assert a.worker.capacity_tokens == 5000
-    setup.registry.described(a, None, "vllm", 6000)
+    setup.registry.described(a, None, Description("vllm", 6000))
     assert a.worker.capacity_tokens == 5000
     assert setup.registry.change("a:80", capacity_tokens=7000)
     assert a.worker.capacity_tokens == 7000
@@ -618,7 +619,7 @@ def test_a_worker_that_cannot_hold_what_a_bucket_takes_is_not_visited(setup: Set
     workers = labelled(setup, a="0-64K", b="64K-256K", c="256K-1M")
     for name, length in (("a", 65_536), ("b", 200_000), ("c", 200_000)):
         models = (ServedModel("m", length), ServedModel("x"))
-        setup.registry.described(workers[name], models, "", 0)
+        setup.registry.described(workers[name], models, Description("", 0))
     assert setup.eligible(length=LengthClass(0)) == ["a:80", "b:80", "c:80"]
     assert setup.eligible(length=LengthClass(1)) == ["b:80", "c:80"]
     assert setup.eligible("x", length=LengthClass(1)) == ["a:80", "b:80", "c:80"]
@@ -630,14 +631,16 @@ def test_limits_are_what_some_workers_of_a_model_hold_and_others_exceed(setup: S
     a, b, c = setup.add("a", "b", "c")
     assert setup.registry.limits("m") == ()
     for local, length in ((a, 4096), (b, 4096), (c, 4096)):
-        setup.registry.described(local, (ServedModel("m", length), ServedModel("x")), "", 0)
+        setup.registry.described(local, (ServedModel("m", length), ServedModel("x")), Description("", 0))
     assert setup.registry.limits("m") == setup.registry.limits("x") == ()
-    setup.registry.described(a, (ServedModel("m", 1024), ServedModel("x")), "", 0)
+    setup.registry.described(a, (ServedModel("m", 1024), ServedModel("x")), Description("", 0))
     assert setup.registry.limits("m") == (1024,)
     assert setup.registry.limits("x") == ()
     assert setup.eligible("m", length=LengthClass(exceeds_tokens=1024)) == ["b:80", "c:80"]
     assert setup.eligible("m") == ["a:80", "b:80", "c:80"]
-    setup.registry.described(c, (ServedModel("m"),), "", 0)  # it does not say, and may hold more than all
+    setup.registry.described(
+        c, (ServedModel("m"),), Description("", 0)
+    )  # it does not say, and may hold more than all
     assert setup.registry.limits("m") == (1024, 4096)
     assert setup.eligible("m", length=LengthClass(exceeds_tokens=4096)) == ["c:80"]
 
@@ -700,7 +703,7 @@ def test_engines_names_of_a_model_follow_what_they_list(setup: Setup) -> None:
     (a,) = setup.add("a")
     assert setup.registry.cached_as("alias") == "alias"
     models = (ServedModel("m", root="/m"), ServedModel("alias", root="/m"))
-    setup.registry.described(a, models, "vllm", 0)
+    setup.registry.described(a, models, Description("vllm", 0))
     assert [setup.registry.cached_as(name) for name in ("alias", "m", "x")] == ["m", "m", "x"]
     for number in range(3000):
         setup.registry.cached_as(f"{number}")
