@@ -9,6 +9,7 @@ caches; no released engine does. *engine, blind*: the rank with the fewest reque
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -49,9 +50,9 @@ CHOOSERS: dict[str, tuple[bool, Callable[[Scheduler, Job], Rank]]] = {
 
 def row(chooser: str, workload: Workload, config: SimulationConfig) -> str:
     """Simulate, and return a row: hit ratio, predicted hit ratio, mean and P90 of the TTFT, completed."""
-    _, choose = CHOOSERS[chooser]
+    dp_aware, choose = CHOOSERS[chooser]
     with patch.object(Scheduler, "_choose", choose):
-        result = simulate(workload, config)
+        result = simulate(workload, replace(config, dp_aware=dp_aware))
     records, summary = result.records, result.summary()
     done = records.outcome == Outcome.COMPLETED
     predicted = records.predicted_tokens[done].sum() / records.prompt_tokens[done].sum()
@@ -80,14 +81,13 @@ def rows(traces: Path, seeds: Iterable[int]) -> Iterable[str]:
         workers = f"8 + {decode_workers}" if decode_workers else "8"
         for seed in seeds:
             workload = traffic.load(traces, seed)
-            for chooser, (dp_aware, _) in CHOOSERS.items():
+            for chooser in CHOOSERS:
                 config = SimulationConfig(
                     engine=ENGINES[engine],
                     workers=8,
                     decode_workers=decode_workers,
                     seed=seed,
                     utilisation=UTILISATION,
-                    dp_aware=dp_aware,
                 )
                 yield f"| {engine} | {workers} | {seed} | {chooser} | {row(chooser, workload, config)} |"
 

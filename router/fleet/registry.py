@@ -33,6 +33,7 @@ from policies import (
     WorkerGone,
     WorkerPut,
     admitted,
+    rank_of,
     shares,
     turn_of,
 )
@@ -300,9 +301,9 @@ class Registry:
         return [self._local[key] for key in sorted(self._local)]
 
     def get(self, worker_id: str) -> LocalWorker | None:
-        """Return one worker by id."""
+        """Return one worker by its id, or by that of one of its ranks."""
         self._sync()
-        return self._local.get(worker_id)
+        return self._local.get(worker_id) or self._local.get(rank_of(worker_id)[0])
 
     def add(
         self,
@@ -333,6 +334,7 @@ class Registry:
         local = self.get(worker_id)
         if local is None:
             return False
+        worker_id = local.worker.worker_id
         # Newer than the newest change that is known: its author's clock may be some milliseconds ahead.
         gone = WorkerGone(worker_id, max(self.now_us(), local.worker.version[0] + 1), self._replica)
         self._say(worker_id, lambda: self._publish(gone))
@@ -359,7 +361,10 @@ class Registry:
             return False
         if labels is not None:
             self._check_labels(labels)
-        change = Change(role, draining, capacity_tokens, labels, leaving, ranks)
+        change, worker_id = (
+            Change(role, draining, capacity_tokens, labels, leaving, ranks),
+            local.worker.worker_id,
+        )
         self._say(worker_id, lambda: self._publish(change.of(local.worker, self.now_us(), self._replica)))
         return True
 
