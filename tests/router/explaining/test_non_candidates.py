@@ -38,7 +38,7 @@ def test_each_reason_is_said() -> None:
     bench.shared.publish(CircuitSet("w3:80", now_us, "r2", Circuit.OPEN, now_us + 5_000_000))
     registry.add("http://new:80")
     registry.add("http://eyes:80", role="encode")
-    registry.described(local("w4:80"), None, Description("sglang", 0, engine_role="decode"))
+    registry.described(local("w4:80"), None, Description("sglang", role="decode"))
     found = {each.worker_id: each for each in explained(bench, PROMPT).bystanders}
 
     assert {worker: each.absence for worker, each in found.items()} == {

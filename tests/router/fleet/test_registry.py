@@ -540,6 +540,58 @@ def test_slow_start_can_be_turned_off(setup: Setup) -> None:
 # What is said about workers.
 
 
+def told(ranks: int, capacity_tokens: int = 1000) -> Description:
+    return Description("sglang", capacity_tokens, ranks=ranks)
+
+
+def test_the_ranks_that_an_engine_tells_are_places_and_another_process_may_have_others(
+    setup: Setup,
+) -> None:
+    a, b = setup.add("a", "b")
+    for local in (a, b):
+        setup.probe(local)
+    setup.registry.described(a, None, told(2))
+    assert [place.worker_id for place in a.places] == ["a:80@0", "a:80@1"]
+    assert sorted(setup.eligible(None)) == ["a:80", "a:80", "b:80"]
+    setup.registry.described(a, None, Description())  # not asked
+    assert len(a.places) == 2
+    setup.registry.described(a, None, told(4, 3000))
+    assert [place.capacity_tokens for place in a.places] == [750] * 4
+    assert all(setup.registry.at_slot(place.slot) is a for place in a.places)
+    setup.registry.described(a, None, told(1))
+    assert a.places == (a.worker,)
+    assert setup.eligible(None) == ["a:80", "b:80"]
+
+
+@pytest.mark.parametrize(("label", "ranks"), [("4", 4), ("", 2), ("0", 2), ("many", 2), ("513", 2)])
+def test_a_label_counts_before_the_engines_number(setup: Setup, label: str, ranks: int) -> None:
+    (a,) = setup.add("a")
+    setup.registry.change("a:80", labels={"dp_size": label})
+    setup.registry.described(a, None, told(2))
+    assert len(a.places) == ranks
+
+
+@pytest.mark.parametrize("ranks", [0, 513, 4096])
+def test_an_engine_that_cannot_be_told_a_rank_or_tells_too_many_is_one_place(
+    setup: Setup, ranks: int
+) -> None:
+    (a,) = setup.add("a")
+    setup.registry.change("a:80", labels={"dp_size": "4"} if not ranks else {})
+    setup.registry.described(a, None, told(ranks))
+    assert a.places == (a.worker,)
+
+
+def test_an_operator_may_name_a_worker_by_one_of_its_ranks(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.registry.described(a, None, told(2))
+    assert setup.registry.get("a:80@1") is a
+    assert setup.registry.change("a:80@1", draining=True)
+    assert a.worker.draining
+    assert all(place.draining for place in a.places)
+    assert setup.registry.remove("a:80@0")
+    assert setup.registry.all() == []
+
+
 def test_a_reported_capacity_counts_unless_one_was_given(setup: Setup) -> None:
     (a,) = setup.add("a")
     setup.registry.described(a, None, Description("vllm", 5000))
