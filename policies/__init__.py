@@ -45,6 +45,7 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
+from policies.fleet.ranks import rank_id, rank_of
 from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
@@ -262,6 +263,8 @@ __all__ = [
     "place",
     "priced",
     "probe_from_us",
+    "rank_id",
+    "rank_of",
     "redispatch",
     "said_us",
     "setting",

@@ -31,6 +31,9 @@ ANSWERS_MAX = 16_384
 RANKS_MAX = 4096
 """Data-parallel ranks of one worker."""
 
+PLACES_MAX = 512
+"""Data-parallel ranks of one worker that requests can be sent to: a row of the fold each."""
+
 KV_BYTES_MAX = 1 << 42
 """KV of one request: 4 TiB; 2**11 transfers that share a link add up exactly."""
 
@@ -71,6 +74,7 @@ Tokens = Annotated[int, Meta(ge=0, le=TOKENS_MAX)]
 TokensOrUnknown = Annotated[int, Meta(ge=-1, le=TOKENS_MAX)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 CountOrUnknown = Annotated[int, Meta(ge=-1, le=COUNT_MAX)]
+Places = Annotated[int, Meta(ge=0, le=PLACES_MAX)]
 KvBytes = Annotated[int, Meta(ge=0, le=KV_BYTES_MAX)]
 Amount = Annotated[float, Meta(ge=0.0, le=AMOUNT_MAX)]
 Seconds = Amount

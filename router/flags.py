@@ -29,10 +29,7 @@ _INSTEAD = {
     "--k8s-label-selector": "write --selector",
     "--k8s-namespace": "write --service-discovery-namespace",
     "--k8s-port": "write --service-discovery-port",
-    **dict.fromkeys(
-        ("--intra-node-data-parallel-size", "--dp-aware"),
-        "write dp_size=N after the URL of a --prefill or --decode worker",
-    ),
+    "--intra-node-data-parallel-size": "engines tell it; if one does not, write dp_size=N after its URL",
     "--tls-cert-path": "write --ssl-certfile",
     "--tls-key-path": "write --ssl-keyfile",
     "--ca-cert-paths": "write --upstream-ca-file",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from math import inf
 
-from policies import DECODE, PREFILL
+from policies import DECODE, PREFILL, Worker
 from policies.disaggregation import NEVER_TOKENS, LinkState, Offloading
 from router import metric_families as families
 from router.fleet import LocalWorker
@@ -73,12 +73,18 @@ class Samples:
             yield families.ROLE_GAIN, (), 0.0 if plan is None else plan.gain_ratio
 
     def _worker(self, local: LocalWorker, now_us: int) -> Iterator[Sample]:
-        fleet, admission, slot = self._fleet, self._gateway.placing.admission, local.worker.slot
         name = (local.worker.worker_id,)
         for state in WorkerState:
             yield families.WORKER_STATE, (*name, state.value), float(local.state == state.value)
         yield families.WORKER_ROLE, (*name, local.worker.role, local.worker.site), 1.0
         yield families.CIRCUIT_STATE, name, _CIRCUIT[self._gateway.registry.circuits.state(local).value]
+        for place in local.places:
+            yield from self._load(place, now_us)
+
+    def _load(self, place: Worker, now_us: int) -> Iterator[Sample]:
+        """Yield the samples of a worker, or of a data-parallel rank, by its id."""
+        fleet, admission, slot = self._fleet, self._gateway.placing.admission, place.slot
+        name = (place.worker_id,)
         yield families.WORKER_BACKLOG, name, fleet.loads.backlog_at_s(slot, now_us)
         yield families.WORKER_SLOWDOWN, name, fleet.columns.slowdown(slot)
         yield families.WORKER_REQUESTS, name, fleet.loads.inflight_requests.item(slot)
@@ -93,7 +99,7 @@ class Samples:
         ):
             if bound < inf:
                 yield family, name, bound
-        reported = fleet.reports.get(local.worker.worker_id)
+        reported = fleet.reports.get(place.worker_id)
         if reported is None:
             return
         yield families.REPORT_AGE, name, (now_us - reported.at_us) / 1e6

@@ -73,11 +73,13 @@ OF_OTHERS = {
     "SGLang": {
         *("--allowed-local-media-path", "--allowed-media-domains", "--disaggregation-bootstrap-port"),
         *("--disaggregation-decode-enable-radix-cache", "--disaggregation-mode"),
+        *("--dp", "--enable-dp-attention", "--tp"),
         *("--enable-cache-report", "--enable-metrics", "--enable-pd-role-switch"),
         *("--encoder-only", "--encoder-register-urls", "--encoder-urls", "--language-only", "--model-path"),
         "--tokenizer-path",
     },
     "vLLM": {
+        *("--data-parallel-external-lb", "--data-parallel-size"),
         *("--enable-prompt-tokens-details", "--kv-events-config", "--kv-transfer-config"),
         *("--prefix-cache-retention-interval", "--served-model-name", "--shutdown-timeout"),
     },

@@ -59,7 +59,7 @@ class Job:
         admitted: Called once it has its room: KV may be sent to a decode job, and a prefill job begins.
         delivered: A decode job's KV is there.
         lease: Its hold on the KV cache; kept after the end for its counts.
-        rank: Data-parallel rank.
+        rank: Data-parallel rank. One that is given here is taken; -1 leaves the choice to the engine.
         cached_tokens: Prompt tokens that needed no prefill; known from admission on.
         context_tokens: Prompt tokens that are cached or computed so far.
         started_s: Start of its prefill; for a decode job, time of its room.
@@ -79,10 +79,10 @@ class Job:
     index: int = 0
     id: str = ""
     admitted: Callable[["Job"], None] | None = None
+    rank: int = -1
     delivered: bool = False
     state: State = field(init=False, default=State.WAITING)
     lease: Lease = field(init=False)
-    rank: int = field(init=False, default=0)
     cached_tokens: int = field(init=False, default=0)
     context_tokens: int = field(init=False, default=0)
     emitted_tokens: int = field(init=False, default=0)

@@ -74,14 +74,18 @@ class Counters(Observer):
     ) -> Iterable[str]:
         labels = f'model_name="{settings.models[0]}"'
         hit_ratio = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
-        for name, value in (
-            ("num_running_reqs", scheduler.running),
-            ("num_queue_reqs", scheduler.waiting),
-            ("num_used_tokens", scheduler.used_tokens),
-            ("max_total_num_tokens", settings.cache_tokens),
-            ("cache_hit_rate", hit_ratio),
+        ranks, rank_tokens = scheduler.ranks, settings.cache_tokens // settings.dp_ranks
+        for name, values in (
+            ("num_running_reqs", [rank.running for rank in ranks]),
+            ("num_queue_reqs", [len(rank.waiting) for rank in ranks]),
+            ("num_used_tokens", [rank.cache.used_tokens for rank in ranks]),
+            ("max_total_num_tokens", [rank_tokens] * len(ranks)),
         ):
-            yield from sample(f"sglang:{name}", "gauge", labels, value)
+            yield f"# TYPE sglang:{name} gauge"
+            for number, value in enumerate(values):
+                ranked = f'{labels},dp_rank="{number}"' if len(ranks) > 1 else labels
+                yield f"sglang:{name}{{{ranked}}} {value}"
+        yield from sample("sglang:cache_hit_rate", "gauge", labels, hit_ratio)
         for name, value in (
             ("prompt_tokens_total", self.prompt_tokens),
             ("generation_tokens_total", self.generated_tokens),

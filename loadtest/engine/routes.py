@@ -110,6 +110,7 @@ class Routes:
         body = _decode(request.body)
         model, extra = self._model(body, api)
         intake = api.read(body)
+        rank = self._rank(api, request, body)
         outputs = self._outputs(intake)
         stream = api.streams and bool(body.get("stream"))
         choices = intake.samplings[0].n
@@ -147,6 +148,7 @@ class Routes:
                 index=index,
                 id_=ids[index],
                 stream=stream,
+                rank=rank,
             )
             for index, output in enumerate(outputs)
         ]
@@ -180,6 +182,31 @@ class Routes:
         if name not in settings.loras:
             return name, Extra(salt)
         return name, Extra(salt, name, settings.loras.index(name) + 1)
+
+    def _rank(self, api: Api, request: Request, body: Mapping[str, Any]) -> int:
+        """Data-parallel rank that a request names; -1 for none, `RequestRefused` for one that is not there.
+
+        vLLM 0.33 ``entrypoints/generate/base/serving.py``, ``v1/engine/input_processor.py``; SGLang 0.5.23
+        ``entrypoints/openai/serving_base.py``, ``managers/tokenizer_manager.py``. Without a name SGLang's
+        pairs follow the room (``managers/data_parallel_controller.py``).
+        """
+        ranks = self._settings.dp_ranks
+        text = b"" if api.native else request.headers.get(b"x-data-parallel-rank", b"")
+        named = body.get("routed_dp_rank", body.get("data_parallel_rank")) if not self._vllm else None
+        if text:
+            try:
+                named = int(text)
+            except ValueError as error:
+                if self._vllm:
+                    return -1
+                raise RequestRefused("Invalid X-Data-Parallel-Rank header: must be an integer") from error
+        if isinstance(named, int) and not isinstance(named, bool):
+            if not 0 <= named < ranks:
+                name = "data_parallel_rank " if self._vllm else "routed_dp_rank="
+                raise RequestRefused(f"{name}{named} out of range [0, {ranks})", param="routed_dp_rank")
+            return named
+        room = body.get("bootstrap_room")
+        return room % ranks if isinstance(room, int) and self._handover is not None else -1
 
     def _salt(self, body: Mapping[str, Any], api: Api) -> str | None:
         """Salt that keeps the request's cache apart.

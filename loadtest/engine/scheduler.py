@@ -10,9 +10,9 @@
   running request is never preempted.
 * **Sharing.** A SGLang engine inserts blocks after the step that computed them, so requests of one step do
   not share. A vLLM engine shares blocks that are still being computed (``insert_early``).
-* **Ranks.** A job goes to the rank with the fewest tokens to compute until its own are: its uncached tokens
-  plus the rank's backlog. (The longest match alone would send every first turn to the one rank that has seen
-  the system prompt.) Among equals: fewest running, then least held, then the first.
+* **Ranks.** A job goes to the rank that its request names. Otherwise the engine looks at no cache: the rank
+  with the fewest requests takes it, the next in turn among equals (vLLM 0.33 v1/engine/core_client.py,
+  ``get_core_engine_for_request``; SGLang 0.5.23 managers/data_parallel_controller.py, in turn).
 * **Hand-over.** A ``prefill`` job ends with its first token and keeps its blocks until `release`. A
   ``decode`` job reserves its room (``job.admitted``), and joins the batch once its KV is there (`deliver`)
   and fewer than ``max_running`` decode; ``preallocated`` more may hold room until then.
@@ -108,6 +108,7 @@ class Scheduler:
         self._streams = 0
         self._ready_timer: Timer | None = None
         self._closed = False
+        self._next_rank = 0
         self.busy_s = 0.0
         self.running_max = 0
 
@@ -172,25 +173,19 @@ class Scheduler:
     def submit(self, job: Job) -> None:
         """Queue a job. One that can never fit is ``refused`` as soon as its rank is idle."""
         now_s = job.arrived_s = self._clock.time()
-        if len(self.ranks) == 1:
-            rank, uncached = self.ranks[0], job.prompt_tokens
-        else:
-            rank, uncached = self._choose(job)
+        rank = self.ranks[job.rank] if job.rank >= 0 else self._choose(job)
+        uncached = job.prompt_tokens if len(self.ranks) == 1 else rank.uncached_tokens(job)
         rank.push(job, 0 if job.role == "decode" else uncached, now_s)
         if self._step_timer is None:
             self._begin_step(now_s)
 
-    def _choose(self, job: Job) -> tuple[Rank, int]:
-        best, uncached = self.ranks[0], 0
-        least: tuple[int, int, int] | None = None
-        for rank in self.ranks:
-            tokens = rank.uncached_tokens(job)
-            queued = rank.running + len(rank.waiting)
-            cost = rank.backlog_tokens + (0 if job.role == "decode" else tokens)
-            key = (cost, queued, rank.cache.held_tokens)
-            if least is None or key < least:
-                best, uncached, least = rank, tokens, key
-        return best, uncached
+    def _choose(self, _job: Job) -> Rank:
+        """Choose the rank of a job that names none."""
+        count, first = len(self.ranks), self._next_rank
+        in_turn = [self.ranks[(first + step) % count] for step in range(count)]
+        chosen = min(in_turn, key=lambda rank: rank.running + len(rank.waiting))
+        self._next_rank = (chosen.number + 1) % count
+        return chosen
 
     def deliver(self, job: Job) -> None:
         """The KV of a decode job is there: it joins the batch, now or when it is admitted."""

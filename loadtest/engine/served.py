@@ -73,6 +73,7 @@ def served_job(
     index: int = 0,
     id_: str = "",
     stream: bool = True,
+    rank: int = -1,
 ) -> ServedJob:
     """Make the job of a packed prompt, not empty, with its answer.
 
@@ -93,6 +94,7 @@ def served_job(
         reason=output.finish_reason,
         index=index,
         id=id_,
+        rank=rank,
         prompt=prompt,
         output=output,
     )

@@ -23,7 +23,7 @@ from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
 from loadtest.simulator.site_links import LinkPlan, SiteLink
-from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, SITE_LABEL, WorkerPut
+from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, SITE_LABEL, WorkerPut, rank_of
 
 CLASS_LABEL = "worker_class"
 
@@ -82,7 +82,6 @@ class Fleet:
         capacity_tokens: See `capacity_tokens`, of the workers that take requests.
         workers: Those that take requests.
         decode_workers: Those that only decode.
-        places: Index of each worker id in its list.
         link: Between workers of one site.
     """
 
@@ -112,13 +111,13 @@ class Fleet:
         self._groups = sorted(groups, key=lambda group: group.role == "decode")
         self.workers: list[Scheduler] = []
         self.decode_workers: list[Scheduler] = []
-        self.places: dict[str, int] = {}
+        self._index: dict[str, int] = {}
         self._sites: tuple[list[str], list[str]] = ([], [])
         for group in self._groups:
             decodes = group.role == "decode"
             built = self.decode_workers if decodes else self.workers
             for number in range(group.count):
-                self.places[f"{group.name}-{number:03d}"] = len(built)
+                self._index[f"{group.name}-{number:03d}"] = len(built)
                 self._sites[decodes].append(group.site)
                 built.append(
                     build(group.profile)
@@ -140,10 +139,15 @@ class Fleet:
         begins, ends = self._sites[0][worker], self._sites[1][decode_worker]
         return None if begins == ends else self.links[f"{begins}>{ends}"]
 
-    def puts(self, at_us: int, buckets: Sequence[str] = ()) -> list[WorkerPut]:
+    def place_of(self, worker_id: str) -> tuple[int, int]:
+        """Index of a worker in its list, and the rank that an id names; -1 for none."""
+        worker_id, rank = rank_of(worker_id)
+        return self._index[worker_id], rank
+
+    def puts(self, at_us: int, buckets: Sequence[str] = (), *, dp_aware: bool = True) -> list[WorkerPut]:
         """The workers as the log describes them, those that only decode last.
 
-        ``buckets`` names those of the others.
+        ``buckets`` names those of the others. If ``dp_aware``, their ranks are told.
         """
         taken = iter(buckets)
         return [
@@ -156,6 +160,7 @@ class Fleet:
                 draining=False,
                 capacity_tokens=capacity_tokens(group.profile, 1),
                 labels=self._labels(group, next(taken, "") if group.role != "decode" else ""),
+                ranks=group.profile.dp_ranks if dp_aware else 0,
             )
             for group in self._groups
             for number in range(group.count)

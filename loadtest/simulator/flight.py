@@ -121,16 +121,16 @@ class Flight:
         fleet = self._fleet
         self.dispatched_s = fleet.clock.time()
         self.dispatch = dispatch
-        self.worker = fleet.places[dispatch.attempt.worker_id]
+        self.worker, rank = fleet.place_of(dispatch.attempt.worker_id)
         self._watcher.placed(self)
         if dispatch.decode_attempt is not None:
-            self.decode_worker = fleet.places[dispatch.decode_attempt.worker_id]
+            self.decode_worker, decode_rank = fleet.place_of(dispatch.decode_attempt.worker_id)
             self._link = fleet.link_between(self.worker, self.decode_worker)
-            self._decode_job = self._job("decode")
+            self._decode_job = self._job("decode", decode_rank)
             fleet.decode_workers[self.decode_worker].submit(self._decode_job)
             if self.outcome is not None:
                 return  # it can never fit there, which is said at once
-        self.job = self._job("plain" if self._decode_job is None else "prefill")
+        self.job = self._job("plain" if self._decode_job is None else "prefill", rank)
         fleet.workers[self.worker].submit(self.job)
 
     def emitted(self, job: Job) -> None:
@@ -153,7 +153,7 @@ class Flight:
         else:
             self._complete()
 
-    def _job(self, role: Role) -> Job:
+    def _job(self, role: Role, rank: int) -> Job:
         request = self.request
         ends = role != "prefill"
         return Job(
@@ -165,6 +165,7 @@ class Flight:
             self,
             role,
             admitted={"plain": None, "prefill": self._making, "decode": self._room}[role],
+            rank=rank,
         )
 
     @property

@@ -215,7 +215,8 @@ class Replica:
         """Learn of the workers, in the order of their slots."""
         for op in workers:
             self.fleet.apply(op)
-        known = sorted(self.fleet.workers(), key=lambda worker: worker.slot)
+        places = [place for worker in self.fleet.workers() for place in self.fleet.places(worker)]
+        known = sorted(places, key=lambda place: place.slot)
         decode: dict[str, list[int]] = {}
         for worker in known:
             if worker.role == "decode":

@@ -81,6 +81,7 @@ class SimulationConfig:
         l3: A pool that they share, known to the gateway; None for none.
         rules: Overrides of `policies.FleetRules`.
         queue: None: requests never wait in the gateway.
+        dp_aware: The gateway chooses the data-parallel rank, too; if not, engines do (`Scheduler`).
         warmup_s: Earlier requests are left out of the summary.
         ramp_s: Closed loop: time over which the users begin.
     """
@@ -108,6 +109,7 @@ class SimulationConfig:
     l3: L3Settings | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
     queue: QueueRules | None = None
+    dp_aware: bool = True
     warmup_s: float = 0.0
     ramp_s: float = 30.0
 
@@ -251,7 +253,7 @@ class _Simulation:
         profile = AttentionProfile(
             kept.attention, kept.window_tokens, kept.retained_interval_tokens, kept.match_rule
         )
-        puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
+        puts = self.fleet.puts(START_NS // 1000, self._bucket_names(), dp_aware=config.dp_aware)
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
             policy=make_policy(config.policy, config.policy_options),
@@ -269,7 +271,7 @@ class _Simulation:
             ),
             engine_block_tokens=self._workload.block_tokens,
             queue=config.queue,
-            step_tokens=engine.chunk_tokens,
+            step_tokens=engine.chunk_tokens // (engine.dp_ranks if config.dp_aware else 1),
             expected_output_tokens=config.expected_output_tokens,
             offload=config.offload,
         )

@@ -72,7 +72,12 @@ def _batches(
 ) -> dict[str, float]:
     """Mean BS_max of the classes at home; +inf if nothing bounds it."""
     loads = fleet.loads
-    decoding = [member.worker.slot for member in members if member.home and member.worker.role == DECODE]
+    decoding = [
+        slot
+        for member in members
+        if member.home and member.worker.role == DECODE
+        for slot in fleet.slots(member.worker)
+    ]
     context_tokens = float(loads.inflight_tokens[decoding].sum()) / max(
         float(loads.inflight_requests[decoding].sum()), 1.0
     )
@@ -86,7 +91,7 @@ def _batches(
         fit = decode_fit(worker.worker_class)
         limits = [
             float(parsed_whole(label, COUNT_MAX) or inf),
-            fleet.reports.running_max.item(worker.slot),
+            float(fleet.reports.running_max[fleet.slots(worker)].sum()),
             capacity_tokens / context_tokens if capacity_tokens and context_tokens else inf,
             fit.requests_within(tpot_slo_s) if tpot_slo_s > 0 and fit.known else inf,
         ]
@@ -98,13 +103,15 @@ def _load(
     fleet: FleetState, members: Sequence[RoleMember], batches: dict[str, float], now_us: int
 ) -> StageLoad:
     serving = [member for member in members if member.home and member.serves]
-    prefill = np.array([one.worker.slot for one in serving if one.worker.role == PREFILL], dtype=np.intp)
+    prefill = [fleet.slots(one.worker) for one in serving if one.worker.role == PREFILL]
     decode = [one for one in serving if one.worker.role == DECODE]
     room = sum(batches[one.worker.worker_class] for one in decode)
     busy, backlog_s = 0.0, 0.0
-    if len(prefill):
-        busy = float(fleet.loads.rates(now_us)[1][prefill].mean())
-        backlog_s = float(fleet.loads.backlog_s(prefill, now_us).mean())
+    if prefill:
+        # Ranks share their engine: what they have adds up.
+        slots = np.concatenate(prefill)
+        busy = float(fleet.loads.rates(now_us)[1][slots].sum()) / len(prefill)
+        backlog_s = float(fleet.loads.backlog_s(slots, now_us).sum()) / len(prefill)
     decoding = sum(one.inflight_requests for one in decode)
     return StageLoad(busy, backlog_s, decoding / room if room else 0.0)
 

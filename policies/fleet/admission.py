@@ -293,9 +293,9 @@ class Admission:
 
 
 def _labelled_max(worker: Worker) -> float:
-    """Number of requests a worker runs at a time by its label; 0 if it has no usable one."""
-    label = worker.labels.get(RUNNING_MAX_LABEL, "")
-    return float(parsed_whole(label, COUNT_MAX) or 0)
+    """Number of requests a worker or rank runs at a time by its label; 0 if it has no usable one."""
+    label = parsed_whole(worker.labels.get(RUNNING_MAX_LABEL, ""), COUNT_MAX) or 0
+    return float(-(-label // worker.ranks) if worker.rank >= 0 else label)
 
 
 class EarlyEnds:

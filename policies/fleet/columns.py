@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from policies.estimates.costs import ServiceModel, congestion_per_s
 from policies.fleet.cache_pools import PoolMembers
 from policies.pricing.timing import Prices
-from policies.pricing.views import FEW_MAX, Evictions, Slots, SlowColumns, Spills
+from policies.pricing.views import FEW_MAX, Beside, Evictions, Slots, SlowColumns, Spills
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUSY_RATIO_MIN
 from policies.state.loads import Loads
@@ -61,6 +61,7 @@ class Columns:
     Attributes:
         congestion_max_per_s: Upper bound of kappa; counts when the averages are computed next.
         classes: Numbers of the worker classes.
+        ranks: By slot of a data-parallel rank the slots of the others of its engine (`policies.fleet.ranks`).
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Columns:
         self._worker_hash = np.zeros(8, dtype=np.uint64)
         self.classes: dict[str, int] = {}
         self._class = np.full(8, -1)
+        self.ranks: dict[int, tuple[int, ...]] = {}
         self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
         self._refreshed_us = -REFRESH_US
         self._looked = 0
@@ -200,10 +202,21 @@ class Columns:
             spills,
             self._evictions(slots),
             self._delayed_ratio(slots, returning),
+            self._beside(slots) if self.ranks else None,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         rows = self._gathered[id(slots), bucket] = slow, few
         return rows
+
+    def _beside(self, slots: Slots) -> Beside | None:
+        """The other ranks of these workers' engines; None if none of them is a rank."""
+        ranks = [self.ranks.get(slot, ()) for slot in slots.tolist()]
+        width = max(map(len, ranks), default=0)
+        if not width:
+            return None
+        padded = [(*others, *[0] * (width - len(others))) for others in ranks]
+        exists = [[1.0] * len(others) + [0.0] * (width - len(others)) for others in ranks]
+        return Beside(np.array(padded, dtype=np.intp), np.array(exists))
 
     def _congestion_per_s(self, slots: Slots, spills: Spills | None, returning: float) -> NDArray[np.float64]:
         """Kappa of each: up to half its own, the rest the mean of its length bucket (decisions 0013, 0048).

@@ -25,7 +25,7 @@ def departures(
         WorkerGone(worker.worker_id, max(now_us, worker.version[0] + 1), replica)
         for worker in fleet.leaving()
         if now_us - worker.drain_us >= SETTLE_US
-        and not fleet.loads.inflight_requests[worker.slot]
-        and not fleet.tickets.waits_for(worker.slot)
+        and not fleet.loads.inflight_requests[slots := fleet.slots(worker)].any()
+        and not any(map(fleet.tickets.waits_for, slots))
         and turn_of(worker.worker_id, replica, replicas) == 0
     )

@@ -37,6 +37,7 @@ from policies.estimates.slowdowns import KEPT_US
 from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
+from policies.fleet.ranks import place_of, rank_id, rank_of
 from policies.pricing.views import Candidates, Ships, Slots
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
@@ -90,6 +91,7 @@ from radix import (
     WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
+    Forget,
     Match,
     PrefixTree,
     TreeOp,
@@ -123,6 +125,9 @@ class Worker:
         gone_us: Log time of its last removal; 0 if it never was removed.
         site: Its label ``site``, else `FleetRules.site`.
         entry: Its entry in the log; None if only operations on it were seen so far, or it is gone.
+        ranks: Data-parallel ranks that requests can be sent to; up to 1 for none.
+        rank: The rank that this row stands for; -1 for a whole worker.
+        base: The worker of that rank; empty for a whole worker.
     """
 
     worker_id: str
@@ -139,6 +144,14 @@ class Worker:
     drain_us: int = 0
     leaving: bool = False
     entry: WorkerPut | None = None
+    ranks: int = 0
+    rank: int = -1
+    base: str = ""
+
+    @property
+    def is_parted(self) -> bool:
+        """True for a worker whose ranks take its requests."""
+        return self.ranks > 1 and self.rank < 0
 
     @property
     def worker_class(self) -> str:
@@ -267,6 +280,8 @@ class FleetState:
         self._absent: dict[str, None] = {}
         """Those that do not exist: named only so far, removed, or pools."""
         self._by_slot: dict[int, Worker] = {}
+        self._ranks: dict[str, dict[int, int]] = {}
+        """By worker the slots of its ranks that were named, real ones or not, by number."""
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
         self._pool_writes = PoolWrites(self.loads, self._hold)
@@ -366,6 +381,7 @@ class FleetState:
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
                 del self._by_slot[worker.slot]
+                self._forget_rank(worker.worker_id)
                 self._free.append(worker.slot)
                 self._revised(worker.slot)
         self._remember_gone(removals)
@@ -384,8 +400,20 @@ class FleetState:
     # Questions.
 
     def workers(self) -> list[Worker]:
-        """The workers that exist, in order of their ids."""
-        return [self._workers[key] for key in sorted(self._workers) if self._exists(self._workers[key])]
+        """The workers that exist, in order of their ids; each once, whatever its ranks."""
+        known = self._workers
+        return [known[key] for key in sorted(known) if known[key].rank < 0 and self._exists(known[key])]
+
+    def places(self, worker: Worker) -> list[Worker]:
+        """Rows that a worker's requests go to: its ranks, or itself."""
+        if not worker.is_parted:
+            return [worker]
+        slots = self._ranks[worker.worker_id]
+        return [self._by_slot[slots[rank]] for rank in range(worker.ranks)]
+
+    def slots(self, worker: Worker) -> list[int]:
+        """Slots of a worker's places."""
+        return [place.slot for place in self.places(worker)]
 
     def leaving(self) -> list[Worker]:
         """The workers to be removed when they have drained, in order of their ids."""
@@ -395,12 +423,13 @@ class FleetState:
         )
 
     def holders(self) -> list[Worker]:
-        """The workers that exist, and the caches that some of them share, in order of their ids."""
+        """The places of the workers that exist, and the caches that some share, in order of their ids."""
         pools = [worker for name, worker in self._workers.items() if name.startswith(HOLDER)]
-        return sorted((*self.workers(), *pools), key=lambda worker: worker.worker_id)
+        places = [place for worker in self.workers() for place in self.places(worker)]
+        return sorted((*places, *pools), key=lambda worker: worker.worker_id)
 
     def worker(self, worker_id: str) -> Worker | None:
-        """A worker by id, or None if there is none of that name."""
+        """A worker or a rank by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
         return worker if worker is not None and self._exists(worker) else None
 
@@ -436,7 +465,7 @@ class FleetState:
         """
         reported, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
-            return reported or self.rules.capacity_tokens
+            return reported or self.rules.capacity_tokens // (max(worker.ranks, 1) if worker.rank >= 0 else 1)
         return min(reported, learned.tokens) if reported else learned.tokens
 
     def block_tokens(self, slot: int) -> float:
@@ -458,9 +487,10 @@ class FleetState:
 
     def returns(self, slot: int, at_us: int) -> None:
         """Note that the worker in a slot is back in service, by the log or as only this replica saw."""
-        self.returned_us[slot] = max(self.returned_us[slot], at_us)
         self.last_return_us = max(self.last_return_us, at_us)
-        self._relieve(slot)
+        for row in self._rows_of(slot):
+            self.returned_us[row] = max(self.returned_us[row], at_us)
+            self._relieve(row)
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
@@ -580,7 +610,7 @@ class FleetState:
         """Workers, and removals whose row is still there, as operations."""
         for worker_id in sorted(self._workers):
             worker = self._workers.get(worker_id)
-            if worker is None:
+            if worker is None or worker.rank >= 0:
                 continue
             at_us, replica, gone = worker.version
             if worker.gone_us and not gone:
@@ -693,13 +723,52 @@ class FleetState:
             self._revised_at = np.concatenate([self._revised_at, np.zeros_like(self._revised_at)])
         self.loads.ensure(slot)
         self.reports.ensure(slot)
-        self._set_worker(Worker(worker_id, slot))
+        base, rank = rank_of(worker_id)
+        if rank >= 0:
+            self._ranks.setdefault(base, {})[rank] = slot
+        self._set_worker(self._bare(worker_id, slot))
         return slot
+
+    def _bare(self, worker_id: str, slot: int) -> Worker:
+        """Return the row of a worker or rank that does not exist."""
+        base, rank = rank_of(worker_id)
+        return Worker(worker_id, slot) if rank < 0 else Worker(worker_id, slot, rank=rank, base=base)
+
+    def _rows_of(self, slot: int) -> list[int]:
+        """Return the row of a worker, and those of its ranks."""
+        ranks = self._ranks.get(self._by_slot[slot].worker_id) if self._ranks else None
+        return [slot] if ranks is None else [slot, *ranks.values()]
+
+    def _forget_rank(self, worker_id: str) -> None:
+        """Free the row of a rank."""
+        base, rank = rank_of(worker_id)
+        if rank >= 0:
+            del self._ranks[base][rank]
+            if not self._ranks[base]:
+                del self._ranks[base]
+
+    def _follow_ranks(self, worker: Worker) -> None:
+        """Give a worker the rows of its ranks, and take those of others."""
+        count = worker.ranks if worker.is_parted and self._exists(worker) else 0
+        forgot_us = self.forgot_us(worker.slot)
+        for rank in range(count):
+            slot = self._slot(rank_id(worker.worker_id, rank))
+            if forgot_us:
+                self.tree.forget(slot, forgot_us)
+            self._set_worker(place_of(worker, rank, slot))
+        rows = self._ranks.get(worker.worker_id, {})
+        together = [rows[rank] for rank in range(count)]
+        for rank, slot in rows.items():
+            if rank < count:
+                self.columns.ranks[slot] = tuple(each for each in together if each != slot)
+            elif self._exists(self._by_slot[slot]):
+                del self.columns.ranks[slot]
+                self._set_worker(self._bare(rank_id(worker.worker_id, rank), slot))
 
     def _join_pool(self, worker: Worker) -> None:
         name = worker.labels.get(POOL_LABEL, ANY_POOL)
         pool = self.rules.pools.get(name)
-        if pool is None or not self._exists(worker):
+        if pool is None or worker.is_parted or not self._exists(worker):
             self._pools.leave(worker.slot)
             return
         pool_slot = self._slot(HOLDER + name)
@@ -717,7 +786,7 @@ class FleetState:
         else:
             self._absent[worker.worker_id] = None
         self._price(worker)
-        if self._exists(worker):
+        if self._exists(worker) and not worker.is_parted:
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
             self.buckets.gone(slot)
@@ -854,7 +923,9 @@ class FleetState:
             self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
 
     def _tree_op(self, op: TreeOp) -> None:
-        apply(self.tree, op, self._slot(op.worker))
+        slot = self._slot(op.worker)
+        for row in self._rows_of(slot) if isinstance(op, Forget) else (slot,):
+            apply(self.tree, op, row)
 
     def _remember_gone(self, removals: list[WorkerGone]) -> None:
         """Keep removals whose workers' rows are used for others: settings may still name them."""
@@ -868,12 +939,16 @@ class FleetState:
     def _worker_put(self, op: WorkerPut) -> None:
         if not is_base_url(op.url):
             raise ValueError(f"{op.url[:200]!r} is no URL of a worker")
+        self._check_whole(op.worker)
         generation = (*generation_of(op), False)
         gone = self._gone.get(op.worker)
         if gone is not None:
             if generation <= (gone.at_us, gone.replica, True):
                 return
             del self._gone[op.worker]
+        ranks = self._ranks.get(op.worker, ())
+        if len(self._workers) + 1 + op.ranks - len(ranks) > WORKERS_MAX:
+            raise ValueError(f"there are {WORKERS_MAX} workers and ranks at most")
         slot = self._slot(op.worker)
         known = self._workers[op.worker]
         if known.entry is not None:
@@ -898,12 +973,17 @@ class FleetState:
                 drain_us=op.drain_us,
                 leaving=op.leaving,
                 entry=op,
+                ranks=op.ranks,
             )
         )
+        self._follow_ranks(self._workers[op.worker])
 
     def _worker_gone(self, op: WorkerGone) -> None:
+        self._check_whole(op.worker)
         slot = self._slot(op.worker)
-        self.tree.forget(slot, op.at_us)
+        rows = self._rows_of(slot)
+        for row in rows:
+            self.tree.forget(row, op.at_us)
         known = self._workers[op.worker]
         gone_us = max(known.gone_us, op.at_us)
         version = (op.at_us, op.replica, True)
@@ -912,13 +992,21 @@ class FleetState:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
-        self.registers.drop(op.worker, slot, gone_us)
-        self._bound(self._workers[op.worker])
-        self._price(self._workers[op.worker])
+        self._follow_ranks(self._workers[op.worker])
+        for row in rows:
+            place = self._by_slot[row]
+            self.registers.drop(place.worker_id, row, gone_us)
+            self._bound(place)
+            self._price(place)
+
+    @staticmethod
+    def _check_whole(worker_id: str) -> None:
+        if rank_of(worker_id)[1] >= 0:
+            raise ValueError(f"{worker_id[:200]!r} names a rank of a worker")
 
     def _said_before_removal(self, op: Register) -> bool:
-        """True if the row of this worker was freed after the operation."""
-        gone = self._gone.get(op.key)
+        """True if the row of this worker, or of this rank's worker, was freed after the operation."""
+        gone = self._gone.get(rank_of(op.key)[0])
         return gone is not None and op.at_us <= gone.at_us
 
     def _of_worker(self, op: Register) -> bool:
@@ -926,12 +1014,15 @@ class FleetState:
         if self._said_before_removal(op):
             return False
         slot = self._slot(op.key)
-        return op.at_us > self._workers[op.key].gone_us and self.registers.take(op, slot)
+        worker = self._workers.get(rank_of(op.key)[0])
+        gone_us = 0 if worker is None else worker.gone_us
+        return op.at_us > gone_us and self.registers.take(op, slot)
 
     def _circuit_set(self, op: CircuitSet) -> None:
         if self._of_worker(op):
             slot = self._workers[op.worker].slot
-            self._relieve(slot)
+            for row in self._rows_of(slot):
+                self._relieve(row)
             if op.state is Circuit.CLOSED:
                 self.returns(slot, op.at_us)
 
@@ -942,7 +1033,8 @@ class FleetState:
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)
         if op.cold:
-            self.tree.forget(slot, op.at_us)
+            for row in self._rows_of(slot):
+                self.tree.forget(row, op.at_us)
             self.returns(slot, op.at_us)
         self.registers.of(Started).put(op)
 

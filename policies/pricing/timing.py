@@ -1,11 +1,16 @@
 """Time that a request needs on a worker: one assembly, for one worker and for columns of many.
 
-    V' = max(V + A, F, W)       A   work of the waiting requests that go first (`policies.state.queue_view`)
-    x  = s(u, c) + X + P + D    F   the fetch from the cache that it shares, if that is sooner
+    V' = max(V + A + R, F, W)   A   work of the waiting requests that go first (`policies.state.queue_view`)
+    x  = s(u, c) + X + P + D    R   work of other data-parallel ranks in the same steps
+                                F   the fetch from the cache that it shares, if that is sooner
                                 W   until a decode worker has room
                                 X   exposed transfer
                                 P   price of leaving the length bucket (`policies.state.buckets`)
                                 D   loss of the requests decoding there (`policies.pricing.views.Ships`)
+
+**Ranks.** The ranks of an engine step together, and each fills its share of a step. So while one of them does
+its V + A + s seconds of work, the engine also does as much of every other one that has so much: R = sum of
+min(V_j, V + A + s), in seconds of the whole engine.
 
 A few workers cost less one by one, as plain numbers: a vector operation on four rows takes 0.3 to 1 us, and a
 decision a dozen of them. So the formulas are written once, for `Number`, over an `Arithmetic`.
@@ -49,6 +54,7 @@ class Prices(NamedTuple, Generic[Number]):
         visiting: For a request of another length bucket: token_s, middle_tokens; None at home.
         evicting: For a cache that may be full: seconds lost with each token that is pushed out, and tokens
             that still fit (`policies.fleet.columns`); None while there is room.
+        beside: Other ranks of the engine, for ``shared`` of `assemble`; None if it is no rank.
     """
 
     slot: Any
@@ -60,6 +66,7 @@ class Prices(NamedTuple, Generic[Number]):
     fetching: tuple[Any, Number, Number, Number] | None = None
     visiting: tuple[Number, Number] | None = None
     evicting: tuple[Number, Number] | None = None
+    beside: Any = None
 
 
 class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
@@ -108,14 +115,16 @@ def assemble(
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
+    shared: Callable[[Any, Number], Number] | None = None,
 ) -> Timing[Number]:
     """Assemble the time of a request on a worker.
 
     ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
     is V; ``queue`` is None if requests do not wait in the gateway, ``waiting`` if no request waits;
-    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split.
+    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split; ``shared`` gives R
+    by `Prices.beside` and seconds of work.
     """
-    slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
+    slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting, beside = prices
     cached, pooled = match
     uncached = prompt_tokens - cached
     # `service_s`, written out: four workers would be four calls more for each request.
@@ -125,6 +134,10 @@ def assemble(
     if waiting is not None:
         ahead_s, behind = waiting(slot, prefill_s + transfer_s)
         ready_s = backlog_s + ahead_s
+    own_s = None
+    if beside is not None and shared is not None:
+        own_s = ready_s
+        ready_s = ready_s + shared(beside, ready_s + prefill_s)
     fetched: Number | float = 0.0
     if fetching is not None and pooled is not None:
         _, base_s, token_s, tokens_min = fetching
@@ -150,7 +163,10 @@ def assemble(
     evict_s: Number | float = 0.0
     if evicting is not None:
         evict_s = evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
-    settled_s = ready_s if queue is None else math.least(backlog_s, queue.committed_s)
+    if queue is not None:
+        settled_s = math.least(backlog_s, queue.committed_s)
+    else:
+        settled_s = ready_s if own_s is None else own_s  # later requests to other ranks do not stay behind
     return Timing(
         slot,
         cached,

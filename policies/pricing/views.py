@@ -85,6 +85,17 @@ class Evictions(_Rows, frozen=True, gc=False):
     free_tokens: Floats
 
 
+class Beside(_Rows, frozen=True, gc=False):
+    """The other data-parallel ranks of the candidates' engines, one row per candidate.
+
+    ``slots`` are rows of the fleet state, as many as the largest engine needs; ``exists`` is 1, or 0 for a
+    place in the matrix that no rank takes.
+    """
+
+    slots: Slots
+    exists: Floats
+
+
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     """Columns of the candidates that do not change with every request; all have the same length n >= 1.
 
@@ -96,6 +107,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         congestion_per_s: kappa, per second (`policies.fleet.columns`).
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         delayed_ratio: Chance that work on one of them delays a later request while no request waits.
+        beside: None if none of them is a data-parallel rank.
     """
 
     slots: Slots
@@ -111,10 +123,12 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     spills: Spills | None = None
     evictions: Evictions | None = None
     delayed_ratio: float = 1.0
+    beside: Beside | None = None
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
         """Rows of some candidates."""
         slots, pools, spills, evictions = self.slots[rows], self.pools, self.spills, self.evictions
+        beside = self.beside
         return SlowColumns(
             slots,
             slots,
@@ -129,6 +143,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None if spills is None else spills.only(rows),
             None if evictions is None else evictions.only(rows),
             self.delayed_ratio,
+            None if beside is None else beside.only(rows),
         )
 
     @property
@@ -145,11 +160,12 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None if pools is None else (pools.slots, pools.base_s, pools.token_s, pools.tokens_min),
             None if spills is None else (spills.token_s, spills.middle_tokens),
             None if evictions is None else (evictions.token_s, evictions.free_tokens),
+            self.beside,
         )
 
     def prices_at(self, row: int) -> Prices[float]:
         """Prices of the prefill on one of them."""
-        pools, spills, evictions = self.pools, self.spills, self.evictions
+        pools, spills, evictions, beside = self.pools, self.spills, self.evictions, self.beside
         return Prices(
             self.slots.item(row),
             self.a_s.item(row),
@@ -171,6 +187,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None
             if evictions is None or not evictions.token_s.item(row)
             else (evictions.token_s.item(row), evictions.free_tokens.item(row)),
+            None if beside is None else beside.slots[row][beside.exists[row] > 0.0].tolist() or None,
         )
 
 
@@ -303,7 +320,19 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             if queue is None or queue.tickets is None
             else lambda _, work_s: queue.columns(slow.slots, work_s),
             shipped=None if ships is None else partial(ships.columns, self.loads),
+            shared=self._shared,
         )
+
+    def _shared(self, beside: Beside, until_s: Floats) -> Floats:
+        """Seconds that the engine of each computes for other ranks while it computes ``until_s`` for one."""
+        others_s = self.loads.backlog_s(beside.slots, self.now_us) * beside.exists
+        shared_s: Floats = np.minimum(others_s, until_s[:, None]).sum(axis=1)
+        return shared_s
+
+    def _shared_at(self, beside: Sequence[int], until_s: float) -> float:
+        """The same of one candidate."""
+        at_s, now_us = self.loads.backlog_at_s, self.now_us
+        return sum([min(at_s(slot, now_us), until_s) for slot in beside])
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
         """Time of a request on a few workers, one by one."""
@@ -334,6 +363,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                     queue=queue,
                     waiting=waiting,
                     shipped=shipped,
+                    shared=self._shared_at,
                 )
             )
         return timings

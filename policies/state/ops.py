@@ -52,6 +52,7 @@ from radix import (
     Micros,
     Name,
     Path,
+    Places,
     Rate,
     Real,
     Seconds,
@@ -292,6 +293,7 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
         stamps: For each field changed since the worker was added, log time and replica of the change; under
             the empty name those of the addition. Empty if this entry adds it.
         label_stamps: The same for labels, removed ones included.
+        ranks: Data-parallel ranks that requests can be sent to (`policies.fleet.ranks`); up to 1 for none.
     """
 
     worker: WorkerId
@@ -307,6 +309,7 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     knows: TimesByName = {}
     stamps: Stamps = {}
     label_stamps: LabelStamps = {}
+    ranks: Places = 0
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):

@@ -30,7 +30,7 @@ Stamp = tuple[int, str]
 GENERATION = ""
 """Name of the stamp that tells which generation an entry changes."""
 
-FIELDS = ("role", "draining", "capacity_tokens", "leaving")
+FIELDS = ("role", "draining", "capacity_tokens", "leaving", "ranks")
 """Fields with a stamp of their own; ``drain_us`` goes with ``draining``, and the URL with the generation."""
 
 

@@ -37,26 +37,25 @@ class ProcessFleetView:
         self.replicas = ReplicaViews(parts.vitals).look
 
     def facts(self) -> Sequence[WorkerFacts]:
-        """All workers, in order of their ids."""
+        """All workers, or their data-parallel ranks, in order of their ids."""
         registry, fleet = self._gateway.registry, self._gateway.fleet
         circuits, buckets = registry.circuits, fleet.buckets
         names = buckets.bounds.names if buckets.bounds is not None else ()
         facts = []
-        for local in registry.all():
-            worker = local.worker
-            number = buckets.of(worker.slot) if names else ANY_BUCKET
+        for local, place in registry.places():
+            number = buckets.of(place.slot) if names else ANY_BUCKET
             facts.append(
                 WorkerFacts(
-                    worker.slot,
-                    worker.worker_id,
-                    worker.role,
-                    worker.site,
+                    place.slot,
+                    place.worker_id,
+                    place.role,
+                    place.site,
                     "" if number == ANY_BUCKET else names[number],
                     local.state,
                     circuits.state(local).value,
                     local.engine,
                     tuple([served.model_id for served in local.models or ()]),
-                    worker.capacity_tokens or fleet.rules.capacity_tokens,
+                    place.capacity_tokens or fleet.rules.capacity_tokens // len(local.places),
                 )
             )
         return facts

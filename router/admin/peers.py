@@ -76,8 +76,8 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
             "loads": [
                 {
                     "worker": local.worker.url,
-                    "load": int(loads.inflight_requests[local.worker.slot]),
-                    "tokens": int(loads.inflight_tokens[local.worker.slot]),
+                    "load": int(loads.inflight_requests[local.slots].sum()),
+                    "tokens": int(loads.inflight_tokens[local.slots].sum()),
                 }
                 for local in registry.all()
             ]

@@ -14,11 +14,10 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, class_of, model_and_length
+from policies import ANY_BUCKET, Expire, RequestQueue, Ticket, Worker, class_of, model_and_length
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.errors import ClientError
-from router.fleet import LocalWorker
 from router.gateway import Gateway
 
 STEP = 1000
@@ -135,7 +134,10 @@ def described(parts: AdminParts, counted: Census, now_us: int) -> dict[str, Any]
         "tenants": _listed("tenant", counted.tenants, now_us),
         "lanes": [{**lane, **_lane(room, lane["lane"])} for lane in _listed("lane", counted.lanes, now_us)],
         "replicas": _listed("replica", counted.replicas, now_us),
-        "workers": [_worker(gateway, local, counted, now_us) for local in gateway.registry.all()],
+        "workers": [
+            _worker(gateway, local.state, place, counted, now_us)
+            for local, place in gateway.registry.places()
+        ],
         "order": {
             "inversions": inversions.count,
             "inversion_s_max": round(inversions.us_max / 1e6, 3),
@@ -169,13 +171,14 @@ def _lane(room: RequestQueue, lane: str | None) -> dict[str, Any]:
     }
 
 
-def _worker(gateway: Gateway, local: LocalWorker, counted: Census, now_us: int) -> dict[str, Any]:
-    fleet, admission, slot = gateway.fleet, gateway.placing.admission, local.worker.slot
-    reported = fleet.reports.get(local.worker.worker_id)
+def _worker(gateway: Gateway, state: str, place: Worker, counted: Census, now_us: int) -> dict[str, Any]:
+    """Return a worker, or a data-parallel rank, as JSON."""
+    fleet, admission, slot = gateway.fleet, gateway.placing.admission, place.slot
+    reported = fleet.reports.get(place.worker_id)
     for_it = counted.slots.get(slot)
     return {
-        "id": local.worker.worker_id,
-        "state": local.state,
+        "id": place.worker_id,
+        "state": state,
         "backlog_s": round(fleet.loads.backlog_at_s(slot, now_us), 6),
         "target_s": round(admission.target_s(slot), 6),
         "has_room": admission.has_room(slot, now_us),

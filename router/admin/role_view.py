@@ -170,7 +170,7 @@ def divided(gateway: Gateway) -> dict[str, Any]:
         {"tokens_max": tokens_max, "requests": requests, "service_s": round(service_s, 3)}
         for tokens_max, requests, service_s in demand.rows()
     ]
-    by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
+    by_slot = {place.slot: place.worker_id for _, place in gateway.registry.places()}
     return {
         "mode": "labels",
         "in_use": division.lengths is not None,
@@ -188,7 +188,7 @@ def divided(gateway: Gateway) -> dict[str, Any]:
 def bucket_rows(gateway: Gateway, bounds: LengthBuckets) -> list[dict[str, Any]]:
     """Return each bucket with its workers, their load, and the placement of its requests."""
     division, loads, now_us = gateway.fleet.buckets, gateway.fleet.loads, gateway.log.now_us()
-    by_slot = {local.worker.slot: local.worker.worker_id for local in gateway.registry.all()}
+    by_slot = {place.slot: place.worker_id for _, place in gateway.registry.places()}
     demand = gateway.fleet.lengths.demand(now_us)
     works = demand.within(bounds.tokens_max)
     listed = []

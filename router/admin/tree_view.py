@@ -197,11 +197,11 @@ def following(kv_events: KvEvents, fleet: FleetState, registry: Registry) -> dic
         "counts": {name: counts[name] for name in sorted(counts)},
         "workers": [
             {
-                "worker_id": (worker_id := local.worker.worker_id),
+                "worker_id": (worker_id := place.worker_id),
                 **evidence(fleet, worker_id),
                 "followed": _follower(kv_events.followers.get(worker_id)),
             }
-            for local in registry.all()[:WORKERS_MAX]
+            for _, place in registry.places()[:WORKERS_MAX]
         ],
     }
 

@@ -5,11 +5,13 @@ worker is the same in every replica but ``connections``, ``detail`` and ``hits``
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI
 
-from policies import ANY_BUCKET, CONVERTIBLE_LABEL
+from policies import ANY_BUCKET, CONVERTIBLE_LABEL, Worker
 from router.admin.parts import AdminParts
 from router.admin.tree_view import evidence
 from router.discovery import Discovery
@@ -42,7 +44,7 @@ class Legs:
 
 def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any]:
     """Return one worker as JSON."""
-    worker, loads, slot = local.worker, gateway.fleet.loads, local.worker.slot
+    worker, loads, slots = local.worker, gateway.fleet.loads, local.slots
     now_us, started = gateway.log.now_us(), gateway.fleet.started(worker.worker_id)
     circuit = gateway.registry.circuits.of(local)
     return {
@@ -51,13 +53,13 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
         "site": local.worker.site or None,
-        "bucket": _bucket(gateway, slot),
+        "bucket": _bucket(gateway, slots[0]),
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,
         "detail": local.detail,
         "circuit": gateway.registry.circuits.state(local).value,
         "circuit_by": circuit.replica if circuit else None,
-        "spared": slot in gateway.registry.circuits.spared,
+        "spared": not gateway.registry.circuits.spared.isdisjoint(slots),
         "circuit_wait_s": round(max(0, circuit.until_us - now_us) / 1e6, 3) if circuit else 0.0,
         "share": round(gateway.registry.share(local, now_us), 3),
         "started_unix_s": started.started_unix_ms / 1000 if started else None,
@@ -66,18 +68,39 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "labels": worker.labels,
         **_part(local, legs),
         "capacity_tokens": worker.capacity_tokens,
-        "held_tokens": gateway.fleet.tree.held_blocks(slot) * gateway.fleet.rules.block_tokens,
-        **evidence(gateway.fleet, worker.worker_id),
-        "hits": _hits(gateway, worker.worker_id),
+        "held_tokens": sum(_held_tokens(gateway, slot) for slot in slots),
+        **evidence(gateway.fleet, local.places[0].worker_id),
+        "hits": _hits(gateway, local.places),
         "draining": worker.draining,
         "leaving": worker.leaving,
-        "inflight_requests": int(loads.inflight_requests[slot]),
-        "inflight_tokens": int(loads.inflight_tokens[slot]),
-        "slowdown": round(gateway.fleet.columns.slowdown(slot), 3),
-        "backlog_s": round(loads.backlog_at_s(slot, now_us), 6),
+        "inflight_requests": int(loads.inflight_requests[slots].sum()),
+        "inflight_tokens": int(loads.inflight_tokens[slots].sum()),
+        "slowdown": round(max(map(gateway.fleet.columns.slowdown, slots)), 3),
+        "backlog_s": round(float(loads.backlog_s(np.array(slots), now_us).sum()), 6),
+        "ranks": [_rank(gateway, place, now_us) for place in local.places if place.rank >= 0],
         "key_withheld": gateway.registry.withholds_key(worker.worker_id),
         "connections": {"open": local.pool.open, "idle": local.pool.idle},
     }
+
+
+def _rank(gateway: Gateway, place: Worker, now_us: int) -> dict[str, Any]:
+    """Return a data-parallel rank as JSON."""
+    loads, slot = gateway.fleet.loads, place.slot
+    return {
+        "id": place.worker_id,
+        "rank": place.rank,
+        "capacity_tokens": place.capacity_tokens,
+        "held_tokens": _held_tokens(gateway, slot),
+        **evidence(gateway.fleet, place.worker_id),
+        "hits": _hits(gateway, (place,)),
+        "inflight_requests": int(loads.inflight_requests[slot]),
+        "inflight_tokens": int(loads.inflight_tokens[slot]),
+        "backlog_s": round(loads.backlog_at_s(slot, now_us), 6),
+    }
+
+
+def _held_tokens(gateway: Gateway, slot: int) -> int:
+    return gateway.fleet.tree.held_blocks(slot) * gateway.fleet.rules.block_tokens
 
 
 def _part(local: LocalWorker, legs: Legs) -> dict[str, Any]:
@@ -101,9 +124,10 @@ def _bucket(gateway: Gateway, slot: int) -> str | None:
     return None if buckets.lengths is None or number == ANY_BUCKET else buckets.lengths.names[number]
 
 
-def _hits(gateway: Gateway, worker_id: str) -> dict[str, Any]:
+def _hits(gateway: Gateway, places: Sequence[Worker]) -> dict[str, Any]:
     """Return the cached share of the prompts that this replica sent there, as the worker reported it."""
-    prompt_tokens, cached_tokens = gateway.placing.feedback.hits(worker_id)
+    hits = [gateway.placing.feedback.hits(place.worker_id) for place in places]
+    prompt_tokens, cached_tokens = (sum(column) for column in zip(*hits, strict=True))
     return {
         "reported_prompt_tokens": prompt_tokens,
         "cached_tokens": cached_tokens,
@@ -113,9 +137,10 @@ def _hits(gateway: Gateway, worker_id: str) -> dict[str, Any]:
 
 def progress(gateway: Gateway, local: LocalWorker) -> dict[str, Any]:
     """Return the progress of draining."""
-    fleet, worker, slot, now_us = gateway.fleet, local.worker, local.worker.slot, gateway.log.now_us()
-    inflight = int(fleet.loads.inflight_requests[slot])
-    waiting = sum(ticket.slot == slot for ticket in fleet.tickets) if fleet.tickets.waits_for(slot) else 0
+    fleet, worker, slots, now_us = gateway.fleet, local.worker, local.slots, gateway.log.now_us()
+    inflight = int(fleet.loads.inflight_requests[slots].sum())
+    waited_for = {slot for slot in slots if fleet.tickets.waits_for(slot)}
+    waiting = sum(ticket.slot in waited_for for ticket in fleet.tickets) if waited_for else 0
     drained = worker.draining and not inflight and not waiting
     since_us = worker.drain_us or worker.version[0]
     return {
@@ -125,7 +150,7 @@ def progress(gateway: Gateway, local: LocalWorker) -> dict[str, Any]:
         "leaving": worker.leaving,
         "elapsed_s": round(max(now_us - since_us, 0) / 1e6, 3) if worker.draining else None,
         "inflight_requests": inflight,
-        "inflight_tokens": int(fleet.loads.inflight_tokens[slot]),
+        "inflight_tokens": int(fleet.loads.inflight_tokens[slots].sum()),
         "waiting_for_it": waiting,
         "expected_s": _expected_s(gateway, local, inflight, now_us) if worker.draining else None,
     }
@@ -141,9 +166,10 @@ def _expected_s(gateway: Gateway, local: LocalWorker, inflight: int, now_us: int
         return 0.0
     decode_s = gateway.fleet.decode_fit(local.worker.worker_class).decode_s
     if not decode_s and local.worker.role != "prefill":
-        stay_s = gateway.reports.decisions.stay_s(local.worker.worker_id)
+        stay_s = gateway.reports.decisions.stay_s({place.worker_id for place in local.places})
         return None if stay_s is None else round(stay_s, 3)
-    return round(gateway.fleet.loads.backlog_at_s(local.worker.slot, now_us) + decode_s, 3)
+    backlog_s = gateway.fleet.loads.backlog_s(np.array(local.slots), now_us).sum()
+    return round(float(backlog_s) + decode_s, 3)
 
 
 def add_discovery_view(api: FastAPI, parts: AdminParts) -> None:

@@ -66,7 +66,7 @@ def _add_drains(api: FastAPI, gateway: Gateway) -> None:
         For an engine whose cache was flushed behind our back. ``POST /flush_cache`` flushes the engines, too.
         """
         local = found(registry, worker_id)
-        held_tokens = fleet.tree.held_blocks(local.worker.slot) * fleet.rules.block_tokens
+        held_tokens = sum(map(fleet.tree.held_blocks, local.slots)) * fleet.rules.block_tokens
         note_change(request, detail={"held_tokens": held_tokens})
         gateway.log.publish(Forget(worker_id, gateway.log.now_us()))
         return accepted(gateway, worker_id) | {"forgotten_tokens": held_tokens}

@@ -269,7 +269,7 @@ class EncoderExchange:
             return False
         self._abort()
         self._released()
-        self._tried.append(local.worker.slot)
+        self._tried += local.slots
         self._gateway.metrics.counts[REDISPATCHES].add((error.code,))
         logger.info(
             "part redispatched",

@@ -1,10 +1,10 @@
 """The engines that the gateway knows: a file and a row each."""
 
-from router.engines.dialect import Description, EngineDialect, Read
+from router.engines.dialect import RANKED, Description, EngineDialect, Read, rank_line
 from router.engines.sglang import SGLANG
 from router.engines.vllm import VLLM
 
-__all__ = ["DIALECTS", "Description", "EngineDialect", "Read", "switches_role"]
+__all__ = ["DIALECTS", "RANKED", "Description", "EngineDialect", "Read", "rank_line", "switches_role"]
 
 DIALECTS = {dialect.name: dialect for dialect in (VLLM, SGLANG)}
 """By name. Where several could be meant, the first that fits counts."""

@@ -9,6 +9,18 @@ import httpx
 from policies import Switched
 from router.engines.sources import Source
 
+RANKED = frozenset(("/v1/chat/completions", "/v1/completions", "/generate"))
+"""Endpoints whose bodies may name a rank."""
+
+RANK_HEADER = b"x-data-parallel-rank"
+"""Header with the data-parallel rank of a request, of both engines; it counts before a field of the body."""
+
+
+def rank_line(rank: int) -> bytes:
+    """Return the header line that names a data-parallel rank; empty for -1, the engine's own choice."""
+    return b"%b: %d\r\n" % (RANK_HEADER, rank) if rank >= 0 else b""
+
+
 Read = Callable[[str, float], Awaitable[bytes | None]]
 """Reads a page, given its URL and a timeout in seconds; None if there is none in time."""
 
@@ -22,6 +34,7 @@ class Description:
         capacity_tokens, running_max: KV capacity, and requests run at a time, of all data-parallel ranks.
         step_tokens: Tokens prefilled per step, if a step's results can be reused only when it is over.
         role: ``plain``, ``prefill`` or ``decode``, as started or switched.
+        ranks: Data-parallel ranks that a request can be sent to; 1 for none to choose from.
     """
 
     engine: str = ""
@@ -30,6 +43,7 @@ class Description:
     step_tokens: int = 0
     bootstrap_port: int = 0
     role: str = ""
+    ranks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,8 @@ class EngineDialect:
         info_page: Path of the page that describes it; empty if only its metrics do.
         describe: Reads that page, decoded from JSON.
         capacity_tokens: Reads its KV capacity from its metrics; 0 if they lack it.
+        ranks: Reads its data-parallel ranks from its metrics; 0 if they lack them.
+        rank_fields: Fields of a body that name the rank at `RANKED`, beside `RANK_HEADER`.
         overlooks_salt: Endpoints where it overlooks a salt.
         role_switch: None if any role needs no switch, and its cache stays.
     """
@@ -85,5 +101,7 @@ class EngineDialect:
     info_page: str = ""
     describe: Callable[[Any], Description] = lambda _: Description()
     capacity_tokens: Callable[[str], int] = lambda _: 0
+    ranks: Callable[[str], int] = lambda _: 0
+    rank_fields: tuple[str, ...] = ()
     overlooks_salt: frozenset[str] = frozenset()
     role_switch: RoleSwitch | None = None

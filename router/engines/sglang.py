@@ -16,11 +16,18 @@ Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving
 takes ``extra_key``. ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), embeddings, ranks and scores
 (``EmbeddingReqInput`` in ``managers/io_struct.py``) have neither and would share the cache.
 
+Ranks: ``dp_size`` of the server info. A request names one in the body, ``routed_dp_rank`` since 0.5.10 and
+``data_parallel_rank`` since 0.5.7 (an alias later), and since 0.5.10 in the header ``X-Data-Parallel-Rank``,
+which counts first (``entrypoints/openai/serving_base.py``, ``extract_routed_dp_rank_from_header``; chat,
+completions, responses, and messages behind chat). Before 0.5.7 only ``/generate`` could. A rank out of range
+is refused with 400 (0.5.23 ``managers/tokenizer_manager.py``).
+
 Load: ``token_usage`` is the fuller of the pools of a hybrid model. The gauges are set with every prefill
 batch and every 40th decode step, and while idle twice a minute. Hand-over: `router.handover.sglang`.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -52,6 +59,9 @@ GRAPH_MEMORY_GB_MAX = 1e6
 
 GRAPH_MEMORY, GRAPH_SIZES = "decode_cuda_graph_memory_gb", "decode_cuda_graph_bs"
 
+_VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
+_RANKS_SINCE = (0, 5, 7)
+
 _ROLES = {"null": "plain", "prefill": PREFILL, "decode": DECODE}
 
 
@@ -65,7 +75,14 @@ def describe(answer: Any) -> Description:
         step_tokens=sane_whole(answer.get("chunked_prefill_size"), TOKENS_MAX),
         bootstrap_port=sane_whole(answer.get("disaggregation_bootstrap_port"), 65535),
         role=_role(answer),
+        ranks=sane_whole(answer.get("dp_size"), RANKS_MAX) if _is_told_ranks(answer) else 0,
     )
+
+
+def _is_told_ranks(info: dict[str, Any]) -> bool:
+    """True for a version whose requests can name a rank; an unknown version is a new one."""
+    found = _VERSION.match(str(info.get("version", ""))[:64])
+    return found is None or tuple(map(int, found.groups())) >= _RANKS_SINCE
 
 
 def _states(info: dict[str, Any]) -> list[dict[str, Any]]:
@@ -230,4 +247,5 @@ SGLANG = EngineDialect(
         ("/v1/messages", "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score")
     ),
     role_switch=RoleSwitch(switch, role_now),
+    rank_fields=("routed_dp_rank", "data_parallel_rank"),
 )

@@ -1,7 +1,13 @@
 """vLLM.
 
 GET /metrics            KV capacity: ``vllm:cache_config_info`` block size and count, of all ranks
+                        ranks: the ``engine`` labels
 GET /kv_event_sources   its publishers: {rank: {endpoint, replay_endpoint, topic, publisher}}
+
+A request names its rank in the header ``X-data-parallel-rank`` (vLLM 0.33 ``entrypoints/generate/base/
+serving.py``, ``_get_data_parallel_rank``; chat, completions, responses), from 0 to below the ranks that this
+API server calls, which are those of its metrics; another one is refused with 400 (``v1/engine/
+input_processor.py``).
 
 It takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
 ``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498).
@@ -35,14 +41,20 @@ def capacity_tokens(metrics: str) -> int:
     if found is None:
         return 0
     labels = dict(_LABEL.findall(found.group(1)))
-    ranks = len(set(_RANK.findall(metrics))) or 1
+    named = len(set(_RANK.findall(metrics))) or 1
     tokens = parsed_whole(labels.get("kv_cache_size_tokens", ""), TOKENS_MAX)
     if tokens is not None:
-        return sane_whole(tokens * ranks, TOKENS_MAX)
+        return sane_whole(tokens * named, TOKENS_MAX)
     block_tokens = parsed_whole(labels.get("block_size", ""), TOKENS_MAX) or 0
     return sane_whole(
         block_tokens * (parsed_whole(labels.get("num_gpu_blocks", ""), TOKENS_MAX) or 0), TOKENS_MAX
     )
+
+
+def ranks(metrics: str) -> int:
+    """Return the data-parallel ranks that metrics name, 0, 1, 2, ...; 0 if they name others, or none."""
+    named = set(_RANK.findall(metrics))
+    return len(named) if named == {str(rank) for rank in range(len(named))} else 0
 
 
 def event_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
@@ -77,4 +89,5 @@ VLLM = EngineDialect(
     event_pages=("/kv_event_sources",),
     event_sources=event_sources,
     capacity_tokens=capacity_tokens,
+    ranks=ranks,
 )

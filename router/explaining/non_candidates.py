@@ -57,8 +57,8 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
     eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.length).tolist())
     scored = rehearsed.scored
     scored_slots = frozenset(scored.everyone.slots.tolist()) if scored is not None else frozenset()
-    for local in registry.all():
-        slot = local.worker.slot
+    for local, place in registry.places():
+        slot = place.slot
         if slot in candidates:
             continue
         reason = _of_itself(gateway, rehearsed, local)
@@ -74,7 +74,7 @@ def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[in
                     Absence.OTHER_BUCKET,
                     "it is of another length bucket and would not answer sooner than all at home",
                 )
-        yield NonCandidate(local.worker.worker_id, *reason)
+        yield NonCandidate(place.worker_id, *reason)
 
 
 def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:

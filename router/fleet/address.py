@@ -7,6 +7,7 @@ every replica.
 import re
 from urllib.parse import urlsplit
 
+from policies import rank_of
 from router.errors import ClientError
 
 _PLAIN = re.compile(r"[!-\[\]-~]+")
@@ -28,7 +29,10 @@ def normal_url(text: str) -> str:
         raise _invalid(text)
     if not all(0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
         raise _invalid(text)  # no resolver takes such a name
-    return origin + parts.path.rstrip("/")
+    normal = origin + parts.path.rstrip("/")
+    if rank_of(worker_id_of(normal))[1] >= 0:
+        raise _invalid(text)  # its id would name a data-parallel rank
+    return normal
 
 
 def origin_of(url: str) -> str:

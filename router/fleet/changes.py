@@ -21,6 +21,7 @@ class Change:
     capacity_tokens: int | None = None
     labels: Mapping[str, str] | None = None
     leaving: bool | None = None
+    ranks: int | None = None
 
     def of(self, worker: Worker, now_us: int, replica: str) -> WorkerPut:
         """Return what to publish.
@@ -35,6 +36,8 @@ class Change:
             fields["role"] = self.role
         if self.capacity_tokens is not None:
             fields["capacity_tokens"] = self.capacity_tokens
+        if self.ranks is not None:
+            fields["ranks"] = self.ranks
         drains = worker.draining
         if self.draining is not None:
             drains = fields["draining"] = self.draining

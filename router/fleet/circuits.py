@@ -38,6 +38,8 @@ class Circuits:
         self._revision = -1
         self._stale_us = 0
         self._refused = np.zeros(0, dtype=np.intp)
+        self._open: dict[int, CircuitSet] = {}
+        """Open circuits by slot of each place; those of the log are by slot of their workers."""
         self.spared: set[int] = set()
         """Slots of ejected workers that take requests, since too many are ejected."""
         self._logged_spared: set[int] = set()
@@ -86,9 +88,9 @@ class Circuits:
         refused = slots[np.isin(slots, self._refused)]
         spared = self._rules.spared(len(slots), len(refused))
         if spared:
-            tripped = self._fleet.circuits.tripped
+            opened = self._open
             # The first that were ejected have had most time to recover; every replica spares the same.
-            ranked = sorted(refused.tolist(), key=lambda slot: (tripped[slot].until_us, tripped[slot].worker))
+            ranked = sorted(refused.tolist(), key=lambda slot: (opened[slot].until_us, opened[slot].worker))
             self._spare(ranked[:spared])
             refused = np.array(ranked[spared:], dtype=np.intp)
         return slots[~np.isin(slots, refused)]
@@ -99,7 +101,7 @@ class Circuits:
             if slot not in self._logged_spared:
                 logger.warning(
                     "a worker takes requests although its circuit is open: too many others are ejected",
-                    extra={"event": "worker.spared", "worker_id": self._fleet.circuits.tripped[slot].worker},
+                    extra={"event": "worker.spared", "worker_id": self._open[slot].worker},
                 )
         self._logged_spared.update(slots)
 
@@ -135,19 +137,21 @@ class Circuits:
 
     def _rank(self, now_us: int) -> None:
         """Find the workers that this replica may not dispatch to now, and until when that holds."""
-        replicas, refused, stale_us = self._replicas(), [], now_us + RANKS_US
+        replicas, stale_us = self._replicas(), now_us + RANKS_US
+        self._open = {}
         for slot, circuit in self._fleet.circuits.tripped.items():
             from_us = circuit.until_us
             if from_us <= now_us:  # turns to probe matter only after the wait
                 from_us = probe_from_us(circuit, self._log.replica, replicas)
             if from_us > now_us:
-                refused.append(slot)
+                for place in self._fleet.places(self._fleet.at_slot(slot)):
+                    self._open[place.slot] = circuit
                 stale_us = min(stale_us, from_us)
-        self._refused, self._stale_us = np.array(refused, dtype=np.intp), stale_us
+        self._refused, self._stale_us = np.array(list(self._open), dtype=np.intp), stale_us
         self._revision = self._fleet.circuits.revision
         self._cached.clear()
         self.spared = set()
-        self._logged_spared &= self._fleet.circuits.tripped.keys()
+        self._logged_spared &= self._open.keys()
 
     def _move(self, local: LocalWorker, op: CircuitSet | None, reason: str) -> None:
         if op is None or local.removed:

@@ -42,6 +42,26 @@ def engine_load(page: bytes) -> EngineLoad | None:
     return None if load == EngineLoad() else load
 
 
+def rank_loads(page: bytes, count: int) -> list[EngineLoad] | None:
+    """Read the load of each of ``count`` data-parallel ranks; None if the page does not tell them apart."""
+    page = b"\n" + page
+    running, waiting, shares = (
+        next((ranks for name in names if (ranks := _by_rank(page, name, most))), {})
+        for names, most in ((_RUNNING, COUNT_MAX), (_WAITING, COUNT_MAX), (_SHARES, RATIO_MAX))
+    )
+    labels = [b"%d" % rank for rank in range(count)]
+    if not all(label in running for label in labels):
+        return None
+    return [
+        EngineLoad(
+            whole(running[label], COUNT_MAX),
+            whole(waiting[label], COUNT_MAX) if label in waiting else -1,
+            shares.get(label, -1.0),
+        )
+        for label in labels
+    ]
+
+
 def _total(page: bytes, names: tuple[bytes, ...]) -> int:
     for name in names:
         ranks = _by_rank(page, name, COUNT_MAX)

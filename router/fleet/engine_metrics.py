@@ -12,14 +12,15 @@ missing or silent page, or an unexpected error, is counted, and the worker is le
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import httpx
 
-from policies import AdmissionRules, Reported
+from policies import AdmissionRules, Reported, Worker
 from radix import TOKENS_MAX, whole
 from router.fleet.asking import page
 from router.fleet.core import Core
-from router.fleet.engine_load import EngineLoad, engine_load
+from router.fleet.engine_load import EngineLoad, engine_load, rank_loads
 from router.fleet.local_worker import Health, LocalWorker
 
 logger = logging.getLogger(__name__)
@@ -82,16 +83,14 @@ class EngineMetrics:
 
     async def look(self, local: LocalWorker) -> None:
         """Read one worker's page, and publish."""
-        worker, loads = local.worker, self._core.fleet.loads
+        worker, places = local.worker, local.places
         asked_us = self._core.log.now_us()
-        inflight = int(loads.inflight_requests[worker.slot]), int(loads.inflight_tokens[worker.slot])
-        before = self._inflight.get(worker.worker_id, inflight)
-        self._inflight[worker.worker_id] = inflight
+        most = [self._most_inflight(place) for place in places]
         try:
             text = await page(self._client, worker.url + "/metrics", self.timeout_s)
-            load = None if text is None else engine_load(text)
-            if load is not None:
-                self._tell(local, load, asked_us, (max(inflight[0], before[0]), max(inflight[1], before[1])))
+            load = None if text is None else _loads(text, places)
+            for place, each, inflight in zip(places, load or (), most, strict=load is not None):
+                self._tell(local, place, each, asked_us, inflight)
         except Exception:
             logger.exception(
                 "a look at a worker's metrics failed inside the gateway",
@@ -104,19 +103,29 @@ class EngineMetrics:
             return
         self.reports += 1
 
-    def _tell(self, local: LocalWorker, load: EngineLoad, asked_us: int, inflight: tuple[int, int]) -> None:
-        worker = local.worker
-        capacity_tokens = worker.capacity_tokens or self._core.fleet.rules.capacity_tokens
+    def _most_inflight(self, place: Worker) -> tuple[int, int]:
+        """Return the most requests and tokens in flight at this look and the one before."""
+        loads = self._core.fleet.loads
+        now = int(loads.inflight_requests[place.slot]), int(loads.inflight_tokens[place.slot])
+        before = self._inflight.get(place.worker_id, now)
+        self._inflight[place.worker_id] = now
+        return max(now[0], before[0]), max(now[1], before[1])
+
+    def _tell(
+        self, local: LocalWorker, place: Worker, load: EngineLoad, asked_us: int, inflight: tuple[int, int]
+    ) -> None:
+        count = len(local.places)
+        capacity_tokens = place.capacity_tokens or self._core.fleet.rules.capacity_tokens // count
         reports_kv = load.kv_ratio >= 0 and capacity_tokens > 0
         self._core.log.publish(
             Reported(
-                worker.worker_id,
+                place.worker_id,
                 asked_us,
                 self._core.log.replica,
                 load.running,
                 load.waiting,
                 whole(load.kv_ratio * capacity_tokens, TOKENS_MAX) if reports_kv else -1,
-                local.running_max,
+                -(-local.running_max // count),
                 *inflight,
             )
         )
@@ -144,8 +153,8 @@ class EngineMetrics:
         worker_id = local.worker.worker_id
         if local.health is not Health.HEALTHY or worker_id in self._reading:
             return None
-        report = self._core.fleet.reports.get(worker_id)
-        if report is not None and not self._core.fleet.loads.inflight_requests[local.worker.slot]:
+        report = self._core.fleet.reports.get(local.places[0].worker_id)
+        if report is not None and not self._core.fleet.loads.inflight_requests[local.slots].any():
             return None
         # Of a worker without a report, the time runs from when this replica first saw it due.
         first_us = self._not_before_us.setdefault(worker_id, now_us)
@@ -158,4 +167,13 @@ class EngineMetrics:
         if len(self._not_before_us) > len(current):
             for worker_id in self._not_before_us.keys() - current:
                 del self._not_before_us[worker_id]
-                self._inflight.pop(worker_id, None)
+            kept = {place.worker_id for local in self._core.registry.all() for place in local.places}
+            self._inflight = {key: self._inflight[key] for key in self._inflight.keys() & kept}
+
+
+def _loads(text: bytes, places: Sequence[Worker]) -> list[EngineLoad] | None:
+    """Read the load of each place of a worker; None if the page has none."""
+    if len(places) > 1:
+        return rank_loads(text, len(places))
+    load = engine_load(text)
+    return None if load is None else [load]

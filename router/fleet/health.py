@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from router.engines import DIALECTS, Description, switches_role
+from router.engines import DIALECTS, Description
 from router.fleet.asking import PAGE_BYTES_MAX, Asker, AskError, NotConnected, TooLate
 from router.fleet.engine_info import served_models, started_unix_ms
 from router.fleet.local_worker import Health, HealthRules, LocalWorker
@@ -318,18 +318,9 @@ class HealthChecks:
         metrics = await self._text(local, "/metrics")
         complete = local.worker.capacity_tokens and local.engine and not local.misnamed
         described = Description()
-        if not complete or (switches_role(local.engine) and local.suspected_us):
+        if not complete or local.suspected_us:
             described = await self._description(local, metrics)
-        self._registry.described(
-            local,
-            models,
-            described.engine,
-            described.capacity_tokens,
-            described.running_max,
-            described.step_tokens,
-            described.bootstrap_port,
-            described.role,
-        )
+        self._registry.described(local, models, described)
         started_ms = started_unix_ms(metrics)
         if started_ms:
             self._registry.started(local, started_ms, asked_us)
@@ -345,7 +336,10 @@ class HealthChecks:
         for dialect in DIALECTS.values():
             if dialect.metrics_prefix in metrics:
                 return replace(
-                    described, engine=dialect.name, capacity_tokens=dialect.capacity_tokens(metrics)
+                    described,
+                    engine=dialect.name,
+                    capacity_tokens=dialect.capacity_tokens(metrics),
+                    ranks=dialect.ranks(metrics),
                 )
         return described
 

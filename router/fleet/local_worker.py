@@ -55,6 +55,13 @@ class HealthRules:
         ge=1,
         live=True,
     )
+    dp_aware: bool = setting(
+        True,  # noqa: FBT003 - a default
+        "Choose the data-parallel rank of each request, too, where an engine has several and can be told one "
+        "(SGLang 0.5.7 and later, vLLM): each rank has a KV cache and a queue of its own "
+        "(docs/data-parallel.md). Without it the engine chooses, and looks at no cache. Must be equal in all "
+        "replicas of a namespace.",
+    )
     slow_start_s: float = setting(
         10.0,
         "Time over which a worker that returns (healthy again, no longer ejected, or restarted) grows from a "
@@ -70,11 +77,13 @@ class LocalWorker:
     """One worker as seen from this replica.
 
     Attributes:
+        places: Rows that its requests go to: its data-parallel ranks, or itself.
         breaker: This replica's part in its circuit; None if circuits are turned off.
         detail: Outcome of the last probe.
         models: What it serves; None before it reported.
         engine: Name of its dialect (`router.engines`), or empty.
         running_max: Most requests that its engine runs at a time; 0 if unknown.
+        told_capacity_tokens: KV capacity that its engine told last; 0 if unknown.
         step_tokens: Most tokens that one step prefills, if later requests find its blocks only when it is
             over (SGLang); 0 if they find them before, or it is unknown.
         advertised_port: Bootstrap port of its engine; 0 if unknown.
@@ -94,6 +103,7 @@ class LocalWorker:
     models: tuple[ServedModel, ...] | None = None
     engine: str = ""
     running_max: int = 0
+    told_capacity_tokens: int = 0
     step_tokens: int = 0
     advertised_port: int = 0
     engine_role: str = ""
@@ -104,6 +114,15 @@ class LocalWorker:
     heard_us: int = 0
     refused_us: int = 0
     removed: bool = False
+    places: tuple[Worker, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.places = self.places or (self.worker,)
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots of its places."""
+        return [place.slot for place in self.places]
 
     @property
     def state(self) -> str:
@@ -139,7 +158,8 @@ class LocalWorker:
 
     def context_tokens_max(self, model: str | None) -> int:
         """Longest prompt and answer that it can hold for a model; 0 if unknown."""
-        limits = [tokens for tokens in (self.longest_tokens(model), self.worker.capacity_tokens) if tokens]
+        longest_tokens, capacity_tokens = self.longest_tokens(model), self.places[0].capacity_tokens
+        limits = [tokens for tokens in (longest_tokens, capacity_tokens) if tokens]
         return min(limits, default=0)
 
     def longest_tokens(self, model: str | None) -> int:

@@ -57,18 +57,19 @@ class Pairs:
         others = [local for local in workers if local.worker.role != "plain"]
         self.active = bool(others)
         self._prefill = {
-            local.worker.slot: local.protocol for local in others if local.worker.role == "prefill"
+            slot: local.protocol for local in others if local.worker.role == "prefill" for slot in local.slots
         }
 
     def beginners(self, kind: Kind) -> Slots:
-        """Slots of the workers that may begin requests of this kind, in the order of `ready`."""
+        """Slots of the places that may begin requests of this kind, rising."""
         begins: dict[str, Container[str]] = {"prefill": self._decoding(kind), "decode": WHOLE}
         return np.array(
-            [
-                worker.slot
+            sorted(
+                slot
                 for local in self._ready(kind)
-                if (worker := local.worker).role == "plain" or local.protocol in begins.get(worker.role, ())
-            ],
+                if local.worker.role == "plain" or local.protocol in begins.get(local.worker.role, ())
+                for slot in local.slots
+            ),
             dtype=np.intp,
         )
 
@@ -100,11 +101,11 @@ class Pairs:
             slots: dict[str, list[int]] = {}
             for local in self._ready(kind):
                 if local.worker.role == "decode" and local.protocol:
-                    slots.setdefault(local.protocol, []).append(local.worker.slot)
+                    slots.setdefault(local.protocol, []).extend(local.slots)
             if len(self._decode) >= CACHED_MAX:
                 self._decode.clear()
             decode = self._decode[kind] = {
-                name: np.array(slots[name], dtype=np.intp) for name in sorted(slots)
+                name: np.array(sorted(slots[name]), dtype=np.intp) for name in sorted(slots)
             }
         return decode
 

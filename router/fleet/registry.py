@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from policies import (
     ANY_LENGTH,
     BOOTSTRAP_HOST_LABEL,
+    DP_SIZE_LABEL,
     BreakerRules,
     FleetState,
     Forget,
@@ -33,10 +34,12 @@ from policies import (
     WorkerGone,
     WorkerPut,
     admitted,
+    rank_of,
     shares,
     turn_of,
 )
-from radix import Dialect
+from radix import PLACES_MAX, Dialect, parsed_whole
+from router.engines import Description
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.changes import Change
@@ -119,6 +122,10 @@ class Registry:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
+    def places(self) -> list[tuple[LocalWorker, Worker]]:
+        """All places, by worker and rank."""
+        return [(local, place) for local in self.all() for place in local.places]
+
     # Dispatch
 
     def eligible(self, model: str | None, now_us: int, length: LengthClass = ANY_LENGTH) -> Slots:
@@ -157,7 +164,7 @@ class Registry:
             self._sync()
         if self._encoders is None:
             found = [local for local in self._well(self._local.values()) if local.worker.role == "encode"]
-            self._encoders = np.array(sorted(local.worker.slot for local in found), dtype=np.intp)
+            self._encoders = np.array(sorted(slot for local in found for slot in local.slots), dtype=np.intp)
         return (
             self.circuits.allowed(self._encoders, now_us) if self._fleet.circuits.tripped else self._encoders
         )
@@ -203,7 +210,7 @@ class Registry:
         left_out = self._of_engines.get(engines)
         if left_out is None:
             left_out = np.array(
-                [local.worker.slot for local in self._local.values() if local.engine in engines],
+                [slot for local in self._local.values() if local.engine in engines for slot in local.slots],
                 dtype=np.intp,
             )
             self._of_engines[engines] = left_out
@@ -226,15 +233,15 @@ class Registry:
         ramp_us = self.rules.slow_start_s * 1e6
         if not ramp_us:
             return 1.0
-        returned_us = self._fleet.returned_us[local.worker.slot : local.worker.slot + 1]
+        returned_us = self._fleet.returned_us[local.slots[:1]]
         return float(shares(now_us - returned_us, ramp_us)[0])
 
     def at_site(self, site: str) -> list[int]:
         """Slots of all workers in a site."""
-        return [local.worker.slot for local in self._local.values() if local.worker.site == site]
+        return [slot for local in self._local.values() if local.worker.site == site for slot in local.slots]
 
     def at_slot(self, slot: int) -> LocalWorker:
-        """The worker in a slot of `eligible`."""
+        """The worker in a slot of `eligible`, or whose rank is in it."""
         return self._by_slot[slot]
 
     def step_tokens(self, slot: int) -> int:
@@ -305,9 +312,9 @@ class Registry:
         return [self._local[key] for key in sorted(self._local)]
 
     def get(self, worker_id: str) -> LocalWorker | None:
-        """Return one worker by id."""
+        """Return one worker by its id, or by that of one of its ranks."""
         self._sync()
-        return self._local.get(worker_id)
+        return self._local.get(worker_id) or self._local.get(rank_of(worker_id)[0])
 
     def add(
         self,
@@ -338,6 +345,7 @@ class Registry:
         local = self.get(worker_id)
         if local is None:
             return False
+        worker_id = local.worker.worker_id
         # Newer than the newest change that is known: its author's clock may be some milliseconds ahead.
         gone = WorkerGone(worker_id, max(self.now_us(), local.worker.version[0] + 1), self._replica)
         self._say(worker_id, lambda: self._publish(gone))
@@ -352,6 +360,7 @@ class Registry:
         capacity_tokens: int | None = None,
         labels: dict[str, str] | None = None,
         leaving: bool | None = None,
+        ranks: int | None = None,
     ) -> bool:
         """Change a worker for all replicas; None leaves a property as it is. Return False if unknown.
 
@@ -363,7 +372,10 @@ class Registry:
             return False
         if labels is not None:
             self._check_labels(labels)
-        change = Change(role, draining, capacity_tokens, labels, leaving)
+        change, worker_id = (
+            Change(role, draining, capacity_tokens, labels, leaving, ranks),
+            local.worker.worker_id,
+        )
         self._say(worker_id, lambda: self._publish(change.of(local.worker, self.now_us(), self._replica)))
         return True
 
@@ -408,28 +420,46 @@ class Registry:
         self,
         local: LocalWorker,
         models: tuple[ServedModel, ...] | None,
-        engine: str,
-        capacity_tokens: int,
-        running_max: int = 0,
-        step_tokens: int = 0,
-        bootstrap_port: int = 0,
-        engine_role: str = "",
+        told: Description,
     ) -> None:
         """Apply an engine's own description."""
         if models != local.models:
             local.models = models
             self._lists_changed()
-        if engine and engine != local.engine:
-            local.engine = engine
+        if told.engine and told.engine != local.engine:
+            local.engine = told.engine
             self._lists_changed()
-        local.running_max = running_max or local.running_max
-        local.step_tokens = step_tokens or local.step_tokens
-        local.advertised_port = bootstrap_port or local.advertised_port
-        if engine_role and engine_role != local.engine_role:
-            local.engine_role = engine_role
+        local.running_max = told.running_max or local.running_max
+        local.step_tokens = told.step_tokens or local.step_tokens
+        local.advertised_port = told.bootstrap_port or local.advertised_port
+        if told.role and told.role != local.engine_role:
+            local.engine_role = told.role
             self._lists_changed()
-        if capacity_tokens and not local.worker.capacity_tokens:
-            self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
+        worker, ranks = local.worker, self._ranks_of(local, told)
+        reparted = ranks >= 0 and ranks != worker.ranks
+        # A process with other ranks has another capacity; one that people gave stays.
+        outdated = reparted and worker.capacity_tokens == local.told_capacity_tokens
+        fresh = told.capacity_tokens > 0 and (outdated or not worker.capacity_tokens)
+        local.told_capacity_tokens = told.capacity_tokens or local.told_capacity_tokens
+        if reparted or fresh:
+            self.change(
+                worker.worker_id,
+                capacity_tokens=told.capacity_tokens if fresh else None,
+                ranks=ranks if reparted else None,
+            )
+
+    def _ranks_of(self, local: LocalWorker, told: Description) -> int:
+        """Return the ranks of a worker that requests are sent to; -1 if its engine did not tell them.
+
+        A label counts before the engine's number, but only for an engine that can be told a rank.
+        """
+        if not self.rules.dp_aware:
+            return 0
+        if not told.ranks:
+            return -1
+        labelled = parsed_whole(local.worker.labels.get(DP_SIZE_LABEL, ""), PLACES_MAX)
+        ranks = labelled or told.ranks
+        return ranks if 1 < ranks <= PLACES_MAX else 0
 
     def started(self, local: LocalWorker, started_unix_ms: int, asked_us: int) -> None:
         """Apply a process's start time by its own clock; `asked_us` is the log time of the question.
@@ -469,9 +499,10 @@ class Registry:
 
     def _fitting(self, model: str | None, length: LengthClass) -> Slots:
         serving = sorted(
-            local.worker.slot
+            slot
             for local in self._local.values()
             if local.worker.role != "encode" and local.serves(model)
+            for slot in local.slots
         )
         return self._fleet.buckets.fitting(
             np.array(serving, dtype=np.intp),
@@ -480,7 +511,8 @@ class Registry:
         )
 
     def _ready(self, kind: Kind) -> list[LocalWorker]:
-        return self._well(self._by_slot[slot] for slot in self._fitting(*kind).tolist())
+        fitting = [self._by_slot[slot] for slot in self._fitting(*kind).tolist()]
+        return self._well({local.worker.worker_id: local for local in fitting}.values())
 
     @staticmethod
     def _well(workers: Iterable[LocalWorker]) -> list[LocalWorker]:
@@ -524,7 +556,7 @@ class Registry:
             return
         self._revision = self._fleet.revision
         worker = self._fleet.worker(worker_id)
-        if worker is not None:
+        if worker is not None and worker.rank < 0:
             self._take((worker,))
         elif worker_id in self._local:
             self._drop(worker_id)
@@ -558,7 +590,8 @@ class Registry:
                 self._leave_slot(local)
                 local.worker = worker
                 self._show_key(local)
-            self._by_slot[worker.slot] = local
+            local.places = tuple(self._fleet.places(worker))
+            self._by_slot.update(dict.fromkeys(local.slots, local))
         self._lists_changed()
         if fresh:
             self.on_change()
@@ -577,5 +610,6 @@ class Registry:
             local.pool.authorization = self._worker_key.line_for(local.worker)
 
     def _leave_slot(self, local: LocalWorker) -> None:
-        if self._by_slot.get(local.worker.slot) is local:
-            del self._by_slot[local.worker.slot]
+        for slot in local.slots:
+            if self._by_slot.get(slot) is local:
+                del self._by_slot[slot]

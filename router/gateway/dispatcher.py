@@ -161,7 +161,10 @@ class Dispatcher(msgspec.Struct, eq=False):
         broke_off = status is None and error.asked and not isinstance(error, WorkerSilent | HandoverFailed)
         if broke_off and self._blamed().broke_off(local):
             avoided = [
-                each.worker.slot for each in gateway.registry.all() if each.worker.role == local.worker.role
+                slot
+                for each in gateway.registry.all()
+                if each.worker.role == local.worker.role
+                for slot in each.slots
             ]
             others = self._others(avoided, now_us)
             verdict = self._verdict(status) if others else GiveUp("workers_broke_off")

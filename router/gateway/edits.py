@@ -62,6 +62,15 @@ def members(text: bytes, name: str) -> list[Member]:
     return found[::-1]
 
 
+def appended(text: bytes, names: Iterable[str], number: int) -> Edit:
+    """Return the edit that gives an object, not empty, more members at its end, all of the same number.
+
+    Python's engines take the last one of two members of a name.
+    """
+    at = text.rindex(b"}")
+    return at, at, b"".join(b',"%b":%d' % (name.encode(), number) for name in names)
+
+
 def decodable(text: bytes) -> bytes:
     """Return JSON that msgspec decodes, with the same names at the same places.
 

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from policies import Decision
+from router.engines import DIALECTS, RANKED, rank_line
 from router.errors import (
     Overloaded,
     RequestExpired,
@@ -29,6 +30,7 @@ from router.errors import (
 from router.gateway.answer import crashed, error_event, without_worker
 from router.gateway.attempt import Owner, Retries, WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
+from router.gateway.edits import appended
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.forwarding import hops_of
 from router.gateway.gateway import Gateway, TokenizingPort
@@ -287,9 +289,11 @@ class RequestExchange:
                 gateway, decision, request, record, parsed, self._client, self, dispatcher
             )
             return
-        body: Sequence[bytes | memoryview] = (request.body,)
-        if parsed.edits:
-            body = edited(request.body, parsed.edits)
+        rank, edits = gateway.fleet.at_slot(chosen.chosen.slot).rank, parsed.edits
+        names = DIALECTS[local.engine].rank_fields if rank >= 0 and local.engine else ()
+        if names and parsed.paths and parsed.endpoint in RANKED:
+            edits = (*edits, appended(request.body, names, rank))
+        body: Sequence[bytes | memoryview] = edited(request.body, edits) if edits else (request.body,)
         if local.worker.role == "decode":
             gateway.metrics.counts[WHOLE_AT_DECODE].add((local.worker.worker_id,))
             if gateway.pairs is not None:
@@ -307,7 +311,8 @@ class RequestExchange:
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
+            lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
+            + rank_line(rank),
             body=body,
             sink=attempt,
             patient=not parsed.stream,

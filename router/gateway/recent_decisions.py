@@ -9,7 +9,7 @@ each.
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -89,13 +89,16 @@ class RecentDecisions:
         newest.reverse()
         return newest, count - taken
 
-    def stay_s(self, worker_id: str) -> float | None:
-        """Return the mean seconds from sending to the end of a worker's recent completed requests."""
+    def stay_s(self, places: Collection[str]) -> float | None:
+        """Return the mean seconds from sending to the end of a worker's recent completed requests.
+
+        ``places`` are the ids of its ranks, or its own.
+        """
         stays = [
             decision.ended_s - decision.attempt.started_s
             for decision in self._ring
             if decision.attempt is not None
-            and worker_id in (decision.attempt.worker_id, decision.decode_worker)
+            and (decision.attempt.worker_id in places or decision.decode_worker in places)
             and decision.outcome == "completed"
         ][-STAYS_MAX:]
         return sum(stays) / len(stays) if stays else None

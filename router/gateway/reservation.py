@@ -102,7 +102,7 @@ class Reservation(msgspec.Struct, eq=False):
     @property
     def avoided(self) -> list[int]:
         """Slots of the workers that another attempt should avoid."""
-        return [self.local.worker.slot]
+        return self.local.slots
 
     def make(self) -> None:
         """Reserve; raise `OpRefused` if it cannot be published. Once it is, `release` must follow."""

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from policies import BOOTSTRAP_HOST_LABEL, BOOTSTRAP_PORT_LABEL, DP_SIZE_LABEL
-from radix import RANKS_MAX, parsed_whole
+from policies import BOOTSTRAP_HOST_LABEL, BOOTSTRAP_PORT_LABEL
+from radix import parsed_whole
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
@@ -34,11 +34,6 @@ def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
     labels = worker.worker.labels
     port = labels.get(BOOTSTRAP_PORT_LABEL) or str(worker.advertised_port or "")
     return _bootstrap(worker.worker.url, labels.get(BOOTSTRAP_HOST_LABEL, ""), port)
-
-
-def data_parallel_ranks(worker: "LocalWorker") -> int:
-    """Return the number of a worker's data-parallel ranks, >= 1."""
-    return parsed_whole(worker.worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
 
 
 @lru_cache(maxsize=4096)

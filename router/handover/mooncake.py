@@ -16,6 +16,7 @@ from os import urandom
 import msgspec
 
 from router.destinations import Resolve
+from router.engines import rank_line
 from router.errors import UpstreamError
 from router.handover.bootstrap import bootstrap_of
 from router.handover.course import Course
@@ -72,7 +73,8 @@ class _TransferExchange(PairExchange):
             return
         random = urandom(24)
         transfer_id = "xfer-" + random[8:].hex()
-        rank, engine_id = ranks[int.from_bytes(random[:8], "little") % len(ranks)]
+        chosen = [each for each in ranks if each[0] == pair.prefill_rank]
+        rank, engine_id = (chosen or ranks)[int.from_bytes(random[:8], "little") % len(chosen or ranks)]
         bootstrap = bootstrap_of(pair.prefill)
         give = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}
         fetch = {
@@ -87,5 +89,5 @@ class _TransferExchange(PairExchange):
             pair,
             body.having(prefill_only(pair.parsed, body, msgspec.json.encode(give))),
             body.having({PARAMS: msgspec.json.encode(fetch)}),
-            b"x-data-parallel-rank: %d\r\n" % rank if len(ranks) > 1 else b"",
+            rank_line(rank) if pair.prefill_rank < 0 and len(ranks) > 1 else b"",
         )

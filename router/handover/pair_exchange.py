@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from router.engines import rank_line
 from router.errors import HandoverFailed, StreamBroken, TransferFailed, UpstreamError
 from router.handover.course import NEXT_COURSE, Course
 from router.handover.fields import Piece
@@ -251,7 +252,7 @@ class PairExchange:
             pair.method,
             pair.path,
             pair.query,
-            pair.lines + lines,
+            pair.lines + lines + rank_line(pair.prefill_rank),
             body,
             PrefillSink(self),
             resend=pair.resend,
@@ -263,7 +264,7 @@ class PairExchange:
                 pair.method,
                 pair.path,
                 pair.query,
-                pair.lines,
+                pair.lines + rank_line(pair.decode_rank),
                 body,
                 self,
                 patient=not pair.parsed.stream,

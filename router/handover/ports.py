@@ -66,6 +66,8 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
         lines: Header lines for the workers, our id of the request among them.
         body: A JSON object, in flat pieces that are never changed.
         resend: A leg that met a stale connection is sent once more.
+        prefill_rank: Data-parallel rank of the prefill worker; -1 leaves the choice to its engine.
+        decode_rank: The same of the decode worker.
     """
 
     parsed: RequestFacts
@@ -78,6 +80,8 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     prefill: "LocalWorker"
     decode: "LocalWorker"
     resend: bool = True
+    prefill_rank: int = -1
+    decode_rank: int = -1
 
 
 class PairSink(UpstreamSink, Protocol):

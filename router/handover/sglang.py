@@ -3,8 +3,15 @@
     "bootstrap_host", "bootstrap_port"   of the prefill engine's bootstrap server
     "bootstrap_room"                     a random number of this request alone
     "rid"                                ours, so that `POST /abort_request` can name the legs
-    "routed_dp_rank"                     the data-parallel rank that does it
-    "disagg_prefill_dp_rank"             in the decode leg: the rank to ask for the KV
+    "routed_dp_rank"                     the data-parallel rank that does it, if the gateway chose one
+                                         ("data_parallel_rank" before 0.5.10)
+    "disagg_prefill_dp_rank"             the rank to ask for the KV
+
+Engines that are told no rank agree on one by the room: ``room % dp_size`` prefills. So the room of a request
+with a chosen rank leads there, too: an engine refuses a room that leads elsewhere, unless
+"disagg_prefill_dp_rank" is in the prefill leg, as the further rooms of a batch need it (SGLang 0.5.23
+``disaggregation/common/conn.py``, ``CommonKVSender``; ``disaggregation/decode.py``,
+``_resolve_prefill_dp_rank``).
 
 A request of several prompts needs a room for each. It gets one number, from which engines count up
 (``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``), as they make ``rid_0``, ``rid_1``, ... of
@@ -35,7 +42,7 @@ from os import urandom
 import msgspec
 
 from router.errors import UpstreamError
-from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
+from router.handover.bootstrap import bootstrap_of
 from router.handover.fields import Fields, Piece
 from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
@@ -49,8 +56,8 @@ ABORTED_MAX = 64
 
 _SPLIT = frozenset({"/v1/chat/completions", "/v1/completions", "/generate"})
 
-_ROOM_MAX = (1 << 63) - (1 << 20)
-"""63 bits, far enough from the end to count up a million rooms."""
+_ROOM_MAX = (1 << 63) - (1 << 21)
+"""63 bits, far enough from the end to count up a million rooms, from one that leads to a rank."""
 
 _FIELDS = Fields(
     "bootstrap_host",
@@ -95,6 +102,8 @@ class SglangHandover:
         """See `Handover`."""
         random = urandom(24)
         room = int.from_bytes(random[:8], "little") % _ROOM_MAX + 1  # 0 means none
+        if pair.prefill_rank >= 0:
+            room += pair.prefill_rank - room % len(pair.prefill.places) + len(pair.prefill.places)
         rid = random[8:].hex()
         body = _FIELDS.find(pair.body)
         bootstrap = bootstrap_of(pair.prefill)
@@ -103,18 +112,19 @@ class SglangHandover:
         both["bootstrap_port"] = b"%d" % bootstrap.port
         both["bootstrap_room"] = b"%d" % room
         both["rid"] = b'"%b"' % rid.encode()
-        prefill, decode = {**both, "stream": b"false"}, both
+        if pair.prefill_rank >= 0:
+            both["disagg_prefill_dp_rank"] = b"%d" % pair.prefill_rank
+        prefill = {**both, **_rank_fields(pair.prefill_rank), "stream": b"false"}
+        decode = {**both, **_rank_fields(pair.decode_rank)}
         if "stream_options" in body:
             prefill["stream_options"] = b"null"
-        prefill_ranks, decode_ranks = data_parallel_ranks(pair.prefill), data_parallel_ranks(pair.decode)
-        if prefill_ranks > 1:
-            rank = b"%d" % (room % prefill_ranks)
-            prefill["routed_dp_rank"] = decode["disagg_prefill_dp_rank"] = rank
-        if decode_ranks > 1:
-            decode["routed_dp_rank"] = b"%d" % (room // prefill_ranks % decode_ranks)
         legs = _RoomExchange(pair, sink, rid, self.counts)
         legs.begin(pair, body.having(prefill), body.having(decode))
         return legs
+
+
+def _rank_fields(rank: int) -> dict[str, bytes]:
+    return {} if rank < 0 else dict.fromkeys(("routed_dp_rank", "data_parallel_rank"), b"%d" % rank)
 
 
 class _RoomExchange(PairExchange):

@@ -108,12 +108,12 @@ class PairReservation(msgspec.Struct, eq=False):
         side, and not the decode worker that waited in vain.
         """
         if self.shipping is None or self.arrived:
-            return [self.local.worker.slot]
+            return self.local.slots
         return self.gateway.registry.at_site(self.prefill.worker.site)
 
     def avoided_at_least(self, error: UpstreamError) -> list[int]:
         """Return only the prefill worker if the KV did not come: the other side may serve it, too."""
-        return [self.prefill.worker.slot] if isinstance(error, TransferFailed) else []
+        return self.prefill.slots if isinstance(error, TransferFailed) else []
 
     @property
     def usage(self) -> bytes:
@@ -134,7 +134,7 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.dispatched(self.decode, attempt.placed_us)
         if shipping is not None:
             self.link_watch.begun(
-                shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
+                shipping, attempt.request_id, attempt.chosen.slot, prefill.protocol, self._patience()
             )
         self.stall_detector.prefilling(self)
         decision_s = gateway.now_s() - attempt.started_s

@@ -159,6 +159,8 @@ class PairPlugin:
                 prefill,
                 decode,
                 record.attempts == 1,
+                gateway.fleet.at_slot(decision.attempt.chosen.slot).rank,
+                gateway.fleet.at_slot(half.attempt.chosen.slot).rank,
             )
             attempt.upstream = pair.request = self._handovers[prefill.protocol].send(legs, attempt)
         except BaseException:

@@ -203,11 +203,11 @@ class RolePlanner:
         return RoleMember(
             worker,
             site=worker.site if away else "",
-            group="|".join((local.protocol, worker.site, str(fleet.buckets.of(worker.slot)), *served)),
+            group="|".join((local.protocol, worker.site, str(fleet.buckets.of(local.slots[0])), *served)),
             well=local.health is Health.HEALTHY and worker.slot not in fleet.circuits.tripped,
             convertible=not away and _convertible(worker),
-            inflight_requests=int(fleet.loads.inflight_requests[worker.slot]),
-            held_tokens=fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens,
+            inflight_requests=int(fleet.loads.inflight_requests[local.slots].sum()),
+            held_tokens=sum(map(fleet.tree.held_blocks, local.slots)) * fleet.rules.block_tokens,
         )
 
     def _publish(self, step: RoleStep) -> None:

@@ -106,11 +106,11 @@ class StallDetector:
 
     def decoding(self, pair: WatchedPair) -> None:
         """Wait for the decode leg of a request: its prefill leg is over."""
-        parsed, chosen, worker = pair.parsed, pair.decode_attempt.chosen, pair.decode.worker
-        loads, fit = self._fleet.loads, self._feedback.learn_decodes(worker.worker_class)
+        parsed, chosen = pair.parsed, pair.decode_attempt.chosen
+        loads, fit = self._fleet.loads, self._feedback.learn_decodes(pair.decode.worker.worker_class)
         prefill_s = self._prefill_s(pair)
         predicted_s = chosen.queue_s + _transfer_s(pair)
-        running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)
+        running = loads.inflight_requests.item(chosen.slot) - loads.prefill_requests.item(chosen.slot)
         if running:  # its engine may have no room before one of them ends
             predicted_s += fit.decode_s / running
         if HAND_OVERS[pair.prefill.protocol].prefills or prefill_s == inf:
@@ -122,7 +122,7 @@ class StallDetector:
 
     def answered(self, pair: WatchedPair) -> None:
         """Stop waiting: the answer began, or is complete."""
-        self._answered_us[pair.decode.worker.slot] = self._now_us()
+        self._answered_us[pair.decode_attempt.chosen.slot] = self._now_us()
         self.forget(pair)
 
     def forget(self, pair: WatchedPair) -> None:
@@ -158,12 +158,12 @@ class StallDetector:
 
     def _judge(self, watched: _Watched, now_s: float, now_us: int) -> None:
         pair, limit_s = watched.pair, watched.limit_s
-        decode_stalled = now_us - self._decode_progress_us(pair.decode.worker.slot) >= limit_s * 1e6
+        decode_stalled = now_us - self._decode_progress_us(pair.decode_attempt.chosen.slot) >= limit_s * 1e6
         if pair.prefilled:
             if decode_stalled:
                 self._give_up(pair, Leg.DECODE, limit_s)
             return
-        head = self._fleet.loads.head(pair.prefill.worker.slot, now_us)
+        head = self._fleet.loads.head(pair.attempt.chosen.slot, now_us)
         if head is None:
             return
         head_s = self._scratch_s(pair.prefill.worker, head.context_tokens)

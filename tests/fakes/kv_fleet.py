@@ -18,6 +18,7 @@ from loadtest.engine.kv_publisher import KvPublisher
 from loadtest.engine.kv_settings import KvEventsSettings
 from policies import FULL_ATTENTION, FleetRules
 from router.destinations import Destinations
+from router.engines import Description
 from router.fleet import Core, LocalWorker, ServedModel
 from router.fleet.kv_events import KvEvents
 from router.fleet.kv_events.following import FollowingRules
@@ -155,7 +156,7 @@ class Replica:
         local = self.registry.get(self.registry.add(url, capacity_tokens=1_000, labels=labels))
         assert local is not None
         self.registry.probed(local, ok=True, refused=False, detail="")
-        self.registry.described(local, (ServedModel(model, 8192, "", model),), "vllm", 0)
+        self.registry.described(local, (ServedModel(model, 8192, "", model),), Description("vllm", 0))
         return local
 
     def follow(self, engine: FakeEngine, **labels: str) -> LocalWorker:

@@ -64,13 +64,12 @@ def test_help_shows_the_25_common_settings_and_the_sections_that_have_some() -> 
         (["--vllm-discovery-address=x"], "--vllm-discovery-address is not available in this version: name"),
         (
             ["--intra-node-data-parallel-size", "8"],
-            "write dp_size=N after the URL of a --prefill or --decode",
+            "engines tell it; if one does not, write dp_size=N after its URL",
         ),
         (
             ["--cache-threshold=0.5"],
             "there is no flag --cache-threshold; write --policy-options cache_threshold=VALUE",
         ),
-        (["--dp-aware"], "there is no flag --dp-aware; write dp_size=N after the URL"),
         (["stray"], "stray belongs to no flag"),
         (["--port"], "argument --port: expected one argument"),
     ],

@@ -1,4 +1,4 @@
-"""One worker's KV events, and the operations that all replicas get of them.
+"""The KV events of a worker, or of one of its ranks, and the operations that all replicas get of them.
 
     feeds (one per data-parallel rank) ──events──> residency ──coalesced──> Insert, Trim, ... in the log
                                                        └── all of it known? ──> Tracked
@@ -26,7 +26,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from policies import Forget, Op, Tracked
+from policies import Forget, Op, Tracked, Worker
 from radix.residency import Residency
 from router.engines.sources import Source
 from router.fleet.core import Core
@@ -65,11 +65,15 @@ class State(StrEnum):
 
 
 class Follower:
-    """One followed worker, with a feed per data-parallel rank; `detail` says why there are none."""
+    """One followed worker, with a feed per data-parallel rank; `detail` says why there are none.
+
+    A worker whose ranks are places has a follower of each of them, with one feed.
+    """
 
     def __init__(
         self,
         local: LocalWorker,
+        place: Worker,
         core: Core,
         residency: Residency,
         *,
@@ -77,7 +81,8 @@ class Follower:
         woken: "Callable[[Follower], None]",
     ) -> None:
         self.local = local
-        self.worker_id = local.worker.worker_id
+        self.place = place
+        self.worker_id = place.worker_id
         self.feeds: list[Feed] = []
         self.detail = "its endpoints are not known yet"
         self.refused = False
@@ -92,7 +97,7 @@ class Follower:
         self._forgets = False
         self._retells = False
         self._published_us = 0
-        self._forgot_us = core.fleet.forgot_us(local.worker.slot)
+        self._forgot_us = core.fleet.forgot_us(place.slot)
         self._connected_us = core.log.now_us()
         self._counts: Counter[str] = Counter()
 
@@ -277,7 +282,7 @@ class Follower:
         """Correct a part of the tree by the engine's blocks, if all of them are known."""
         if not self.settled or self.state is not State.LIVE:
             return
-        slot, now_us = self.local.worker.slot, max(self._log.now_us(), self._published_us + 1)
+        slot, now_us = self._slot, max(self._log.now_us(), self._published_us + 1)
         before_us = min(now_us - round(SPARED_S * 1e6), self._fleet.loads.oldest_prefill_us(slot))
         ops = self._residency.reconcile(self._fleet.tree, slot, self.worker_id, now_us, before_us)
         if ops:
@@ -292,6 +297,12 @@ class Follower:
             feed.close()
 
     # Inside.
+
+    @property
+    def _slot(self) -> int:
+        """Slot of the worker or rank; another one if it was removed and came back."""
+        worker = self._fleet.worker(self.worker_id)
+        return self.place.slot if worker is None else worker.slot
 
     def _change(self) -> None:
         self._changed = True
@@ -319,12 +330,12 @@ class Follower:
 
     def _lost_before_us(self, now_us: int) -> int:
         """Log time before which use is void: prefills still under way are yet to come."""
-        oldest_us = self._fleet.loads.oldest_prefill_us(self.local.worker.slot)
+        oldest_us = self._fleet.loads.oldest_prefill_us(self._slot)
         return max(self._published_us + 1, min(now_us, oldest_us))
 
     def _see_forgets(self) -> None:
         """Doubt the feeds if another source reports that the worker lost everything."""
-        forgot_us = self._fleet.forgot_us(self.local.worker.slot)
+        forgot_us = self._fleet.forgot_us(self._slot)
         if forgot_us <= self._forgot_us:
             return
         self._forgot_us = forgot_us

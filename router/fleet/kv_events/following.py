@@ -1,6 +1,6 @@
 """Follows the KV events of workers, each by one replica, and publishes what their engines hold.
 
-    registry ──whose turn?──> Follower per worker ── every 50 ms: read, tell ──> the shared log
+    registry ──whose turn?──> Follower per place  ── every 50 ms: read, tell ──> the shared log
                                   └── sockets that are idle wake the loop
 
 One loop per replica, started by `router.app`. The replica in turn (`policies.turn_of`) follows a worker; when
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from policies import DP_SIZE_LABEL, Tracked
+from policies import DP_SIZE_LABEL, Tracked, Worker
 from radix import RANKS_MAX, parsed_whole
 from radix.residency import Residency
 from router.destinations import Destinations
@@ -196,12 +196,16 @@ class KvEvents:
                 follower.compare()
 
     async def _look(self) -> None:
-        wanted = {local.worker.worker_id: local for local in self.core.registry.all() if self._wants(local)}
+        wanted = {
+            place.worker_id: (local, place)
+            for local, place in self.core.registry.places()
+            if self._wants(local, place)
+        }
         for worker_id in [key for key in self.followers if key not in wanted]:
             self._drop(worker_id)
         now_us = self.core.log.now_us()
         pace = _Pace()
-        for worker_id, local in wanted.items():
+        for worker_id, (local, place) in wanted.items():
             await pace.pause()
             key = (
                 local.worker.url,
@@ -213,7 +217,7 @@ class KvEvents:
                 follower = None
             if follower is None:
                 self._keys[worker_id] = key
-                follower = self.followers[worker_id] = self._follower(local)
+                follower = self.followers[worker_id] = self._follower(local, place)
                 self._retry_us[worker_id] = now_us
             if not follower.feeds and now_us >= self._retry_us[worker_id]:
                 pause_s = self._pause_s.get(worker_id, SOON_S)
@@ -224,8 +228,8 @@ class KvEvents:
         for worker_id in self._untracked():
             self.core.log.publish(Tracked(worker_id, now_us, self.replica, exact=False))
 
-    def _wants(self, local: LocalWorker) -> bool:
-        if not self.on or not local.models or self.core.turn(local.worker.worker_id):
+    def _wants(self, local: LocalWorker, place: Worker) -> bool:
+        if not self.on or not local.models or self.core.turn(place.worker_id):
             return False
         return bool(local.worker.labels.get(EVENTS_LABEL)) or self._identifies(self._model_of(local))
 
@@ -235,7 +239,7 @@ class KvEvents:
         ids = [fleet.at_slot(slot).worker_id for slot in fleet.evidence.exact]
         return sorted(each for each in ids if each not in self.followers and not self.core.turn(each))
 
-    def _follower(self, local: LocalWorker) -> Follower:
+    def _follower(self, local: LocalWorker, place: Worker) -> Follower:
         def root_of(lora: str, salt: str) -> int | None:
             if not lora:
                 return self._root_of(self._model_of(local), salt)
@@ -244,6 +248,7 @@ class KvEvents:
 
         return Follower(
             local,
+            place,
             self.core,
             Residency(self.core.fleet.rules.block_tokens, root_of),
             now_unix_s=self._now_unix_s,
@@ -283,7 +288,9 @@ class KvEvents:
 
     async def _open(self, follower: Follower) -> None:
         try:
-            sources = await self._sources(follower.local)
+            rank, sources = follower.place.rank, await self._sources(follower.local)
+            if rank >= 0:
+                sources = tuple(source for source in sources if source.rank == rank)
             places = [(source, *await self._addresses(source)) for source in sources]
             if self.followers.get(follower.worker_id) is follower and self._context is not None:
                 follower.open(self._context, places, self._asking)
@@ -300,7 +307,8 @@ class KvEvents:
     async def _sources(self, local: LocalWorker) -> tuple[Source, ...]:
         """Find a worker's publishers by its labels or engine; may raise `ClientError`."""
         worker = local.worker
-        ranks = parsed_whole(worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
+        labelled_ranks = parsed_whole(worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
+        ranks = max(worker.ranks, labelled_ranks)
         sources = labelled(worker.labels, ranks)
         by_engine = not sources
         for dialect in DIALECTS.values() if by_engine else ():

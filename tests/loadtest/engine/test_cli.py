@@ -109,7 +109,7 @@ async def test_a_profile_gives_what_no_flag_says() -> None:
     try:
         async with httpx.AsyncClient() as client:
             info = (await client.get(f"{url}/server_info")).json()
-            body = {"prompt": [1] * 1000, "max_tokens": 2}
+            body = {"prompt": [1] * 1000, "max_tokens": 2, "routed_dp_rank": 1}
             answers = [(await client.post(f"{url}/v1/completions", json=body)).json() for _ in range(2)]
     finally:
         process.kill()

@@ -182,3 +182,39 @@ async def test_a_request_that_breaks_the_emulator_is_answered_with_500(
     assert answer.status_code == 500
     assert "request failed" in caplog.text
     assert (await client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+async def test_a_request_names_its_rank_in_a_header(start: Any, dialect: str) -> None:
+    engine, client = await start(dialect=dialect, dp_ranks=2, cache_tokens=100_000)
+    body = {"prompt": [1] * 1000, "max_tokens": 1}
+    for rank, tokens in (("1", [0, 960]), ("1", [0, 960]), ("0", [960, 960])):
+        headers = {"x-data-parallel-rank": rank}
+        assert (await client.post("/v1/completions", json=body, headers=headers)).status_code == 200
+        held = [each.cache.held_tokens // 64 * 64 for each in engine.scheduler.ranks]
+        assert held == [min(960, each) for each in held] == tokens
+    refused = await client.post("/v1/completions", json=body, headers={"x-data-parallel-rank": "2"})
+    assert refused.status_code == 400
+    assert "out of range [0, 2)" in refused.text
+
+
+async def test_sglang_takes_the_header_before_either_field_of_the_body(start: Any) -> None:
+    engine, client = await start(dialect="sglang", dp_ranks=4, cache_tokens=100_000)
+    used = []
+    for fields, header in (
+        ({"routed_dp_rank": 3}, None),
+        ({"data_parallel_rank": 2}, None),
+        ({"routed_dp_rank": 0, "data_parallel_rank": 2}, None),
+        ({"routed_dp_rank": 3}, "1"),
+    ):
+        before = [each.cache.held_tokens for each in engine.scheduler.ranks]
+        body = {"prompt": [len(used) + 1] * 1000, "max_tokens": 1, **fields}
+        headers = {} if header is None else {"x-data-parallel-rank": header}
+        assert (await client.post("/v1/completions", json=body, headers=headers)).status_code == 200
+        after = [each.cache.held_tokens for each in engine.scheduler.ranks]
+        used += [rank for rank in range(4) if after[rank] > before[rank]]
+    assert used == [3, 2, 0, 1]
+    for fields, header in (({"routed_dp_rank": 4}, None), ({"routed_dp_rank": -1}, None), ({}, "x")):
+        headers = {} if header is None else {"x-data-parallel-rank": header}
+        answer = await client.post("/v1/completions", json={"prompt": [1], **fields}, headers=headers)
+        assert answer.status_code == 400

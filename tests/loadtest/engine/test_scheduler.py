@@ -476,17 +476,30 @@ def test_beyond_128_waiting_the_longest_match_does_not_count(bench: Any, clock: 
     assert [index for _, index, _ in one.sink.ends[:4]] == [0, 1, 2, 130]
 
 
-def test_a_job_goes_to_the_rank_where_least_has_to_be_computed(bench: Any, clock: Any) -> None:
-    """New prompts spread; a next turn goes back to the rank that holds it, unless that one is too busy."""
+def test_a_job_that_names_no_rank_goes_in_turn_to_one_with_the_fewest_whatever_they_hold(
+    bench: Any, clock: Any
+) -> None:
+    """Engines look at no cache: a next turn may come to the rank that does not hold it."""
     one = bench(dp_ranks=2, chunk_tokens=4000)
     assert [one.submit(900, first_id=first_id).rank for first_id in (1, 2)] == [0, 1]
     clock.run()
-
-    assert [one.submit(1000, first_id=first_id).rank for first_id in (2, 1, 2)] == [1, 0, 1]
-    assert one.submit(2000, first_id=1).rank == 0
+    assert [one.submit(1000, first_id=first_id).rank for first_id in (2, 1, 2)] == [0, 1, 0]
     assert one.submit(1000, first_id=1).rank == 1
     clock.run()
     assert [len(cache.leases) for cache in one.caches] == [0, 0]
+
+
+def test_a_job_goes_to_the_rank_that_it_names(bench: Any, clock: Any) -> None:
+    one = bench(dp_ranks=2, chunk_tokens=4000)
+    jobs = [one.submit(900, first_id=1, rank=1) for _ in range(3)]
+    assert [job.rank for job in jobs] == [1, 1, 1]
+    clock.run()
+    again = one.submit(1000, first_id=1, rank=1)
+    clock.run()
+    assert again.cached_tokens > 800
+    elsewhere = one.submit(1000, first_id=1, rank=0)
+    clock.run()
+    assert elsewhere.cached_tokens == 0
 
 
 def test_all_ranks_wait_for_the_longest(bench: Any, clock: Any) -> None:

@@ -44,7 +44,7 @@ def test_workers_are_named_by_what_they_do_and_found_again() -> None:
         ("worker-001", "prefill", 10_000),
         ("decode-000", "decode", 10_000),
     ]
-    assert [fleet.places[put.worker] for put in puts] == [0, 1, 0]
+    assert [fleet.place_of(put.worker) for put in puts] == [(0, -1), (1, -1), (0, -1)]
     assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
 
 
@@ -97,3 +97,10 @@ def test_what_is_held_without_its_window_cannot_be_reused() -> None:
     reused, held = fleet.reach_tokens(PROMPT.blocks[:80], 641, 0, 640)
 
     assert (reused, held) == (0, 640)
+
+
+def test_the_log_is_told_of_ranks_unless_the_gateway_is_not_aware_of_them() -> None:
+    fleet = Fleet(PROFILES["mimo-v2.5-pro"], VirtualClock(), 1, 0)
+    assert [put.ranks for put in fleet.puts(1)] == [2]
+    assert [put.ranks for put in fleet.puts(1, dp_aware=False)] == [0]
+    assert fleet.place_of("worker-000@1") == (0, 1)

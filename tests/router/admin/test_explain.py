@@ -11,6 +11,7 @@ from fakes.rehearsals import digest
 
 from policies import Placed
 from radix import chain_bytes
+from router.engines import Description
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
 from router.tenant import ANONYMOUS
@@ -93,7 +94,7 @@ async def test_of_many_the_first_are_listed_and_the_rest_summed_up() -> None:
 
 async def test_a_model_that_nobody_serves_is_a_decision_too() -> None:
     bench = Bench(workers=1)
-    bench.registry.described(bench.local("w0:80"), (), "vllm", 0)
+    bench.registry.described(bench.local("w0:80"), (), Description("vllm", 0))
     found = await ask(bench, {"request": chat()})
     assert (found["decision"]["outcome"], found["decision"]["reason"]) == ("reject", "model_not_found")
     assert found["not_candidates"][0]["reason"] == "other_model"

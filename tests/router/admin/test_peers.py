@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from policies import Forget
 from router.admin.peers import add_encoders
+from router.engines import Description
 from router.errors import RouterError
 from router.fleet import Registry, ServedModel
 from tests.fakes.gateway import FakeShared, VirtualTime, registry
@@ -172,9 +173,9 @@ async def test_an_encoder_leaves_after_somebody_changed_it(
 
 async def test_models_are_merged_with_the_length_that_every_worker_takes(setup: Setup) -> None:
     a, b, c = setup.add("a", "b", "c")
-    setup.registry.described(a, (ServedModel("m", 8192, "vllm"), ServedModel("x")), "", 0)
-    setup.registry.described(b, (ServedModel("m", 4096),), "", 0)
-    setup.registry.described(c, (ServedModel("m"),), "", 0)
+    setup.registry.described(a, (ServedModel("m", 8192, "vllm"), ServedModel("x")), Description("", 0))
+    setup.registry.described(b, (ServedModel("m", 4096),), Description("", 0))
+    setup.registry.described(c, (ServedModel("m"),), Description("", 0))
     listed = (await setup.client.get("/v1/models")).json()
     models = {model["id"]: (model["workers"], model["max_model_len"]) for model in listed["data"]}
     assert models == {"m": (3, 4096), "x": (1, None)}

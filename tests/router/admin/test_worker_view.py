@@ -10,6 +10,7 @@ from fakes.gateway import chat
 
 from policies import BucketMembers, Circuit, CircuitSet, DecodeFitted, Insert, LengthBuckets, Placed, Started
 from router.admin.worker_view import discovered
+from router.engines import Description
 from router.fleet import HealthRules, ServedModel
 
 
@@ -25,7 +26,7 @@ async def test_a_workers_load_and_cache_are_shown(setup: Setup) -> None:
     path = bytes(range(1, 17))
     setup.shared.publish(Insert("a:80", path, now_us))
     setup.shared.publish(Placed("x", now_us, "a:80", "r2", 500_000, 600, 700, (path,)))
-    setup.registry.described(a, (ServedModel("m"),), "vllm", 1000)
+    setup.registry.described(a, (ServedModel("m"),), Description("vllm", 1000))
     one = (await setup.client.get("/workers/a:80")).json()
     assert (one["held_tokens"], one["inflight_requests"], one["inflight_tokens"]) == (512, 1, 700)
     assert one["backlog_s"] == pytest.approx(0.5, abs=0.01)
@@ -82,7 +83,7 @@ async def test_partners_speak_the_same_protocol(setup: Setup) -> None:
         local = setup.registry.get(name)
         assert local is not None
         setup.registry.probed(local, ok=True, refused=False, detail="")
-        setup.registry.described(local, (), "vllm", 0)
+        setup.registry.described(local, (), Description("vllm", 0))
     listed = {one["id"]: one for one in (await setup.client.get("/workers")).json()["workers"]}
     assert listed["a:1"]["partners"] == {"ready": 1, "total": 2}
     assert listed["b:1"]["partners"] == {"ready": 1, "total": 1}

@@ -125,3 +125,24 @@ def test_it_says_its_events_for_all_ranks() -> None:
     )
     named = {"kv_events": {**events, "endpoint_host": "engine-1", "dp_size": 1}}
     assert event_sources(msgspec.json.encode(named), URL) == (Source(0, "tcp://engine-1:5557"),)
+
+
+@pytest.mark.parametrize(
+    ("info", "ranks"),
+    [
+        ({"dp_size": 8, "version": "0.5.23"}, 8),
+        ({"dp_size": 8, "version": "0.5.7"}, 8),
+        ({"dp_size": 8, "version": "0.5.6.post2"}, 0),
+        ({"dp_size": 8, "version": "0.4.10"}, 0),
+        ({"dp_size": 8, "version": "main"}, 8),
+        ({"dp_size": 8}, 8),
+        ({"dp_size": 1, "version": "0.5.23"}, 1),
+        ({"dp_size": -2}, 0),
+        ({"dp_size": "8"}, 0),
+        ({"dp_size": 10**9}, 0),
+        ({"dp_size": 8, "version": "9" * 10_000}, 8),
+    ],
+)
+def test_its_ranks_count_where_a_request_can_name_one(info: dict[str, Any], ranks: int) -> None:
+    """The OpenAI endpoints take a rank since 0.5.7."""
+    assert describe(info).ranks == ranks

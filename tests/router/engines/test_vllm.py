@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from router.engines.sources import Source
-from router.engines.vllm import capacity_tokens, event_sources
+from router.engines.vllm import VLLM, capacity_tokens, event_sources
 
 URL = "http://10.0.0.7:8000"
 
@@ -54,3 +54,12 @@ def test_it_says_its_events_per_rank_and_a_wildcard_is_its_own_host() -> None:
     assert event_sources(
         msgspec.json.encode({"0": {"endpoint": "tcp://[::]:5"}}), "http://[fd00::7]:8000"
     ) == (Source(0, "tcp://[fd00::7]:5"),)
+
+
+@pytest.mark.parametrize(
+    ("engines", "ranks"), [("01", 2), ("10", 2), ("0", 1), ("12", 0), ("", 0), ("02", 0), ("0x", 0)]
+)
+def test_its_ranks_are_those_of_its_metrics_if_they_count_from_zero(engines: str, ranks: int) -> None:
+    """A server of some ranks of many names others: which of them a header means is not known."""
+    page = "".join(f'vllm:num_requests_running{{engine="{each}",model_name="m"}} 0\n' for each in engines)
+    assert VLLM.ranks(page) == ranks

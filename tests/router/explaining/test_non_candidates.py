@@ -8,6 +8,7 @@ from fakes.handover import PairBench
 from fakes.rehearsals import explained, parsed_text
 
 from policies import Circuit, CircuitSet, make_policy
+from router.engines import Description
 from router.explaining.explanation import explain
 from router.explaining.non_candidates import Absence
 from router.explaining.rehearsal import rehearse
@@ -33,11 +34,11 @@ def test_each_reason_is_said() -> None:
     registry.change("w0:80", draining=True)
     for _ in range(3):
         registry.probed(local("w1:80"), ok=False, refused=False, detail="timed out")
-    registry.described(local("w2:80"), (ServedModel("other"),), "vllm", 0)
+    registry.described(local("w2:80"), (ServedModel("other"),), Description("vllm", 0))
     bench.shared.publish(CircuitSet("w3:80", now_us, "r2", Circuit.OPEN, now_us + 5_000_000))
     registry.add("http://new:80")
     registry.add("http://eyes:80", role="encode")
-    registry.described(local("w4:80"), None, "sglang", 0, engine_role="decode")
+    registry.described(local("w4:80"), None, Description("sglang", role="decode"))
     found = {each.worker_id: each for each in explained(bench, PROMPT).bystanders}
 
     assert {worker: each.absence for worker, each in found.items()} == {
@@ -70,7 +71,7 @@ def test_a_worker_whose_engine_would_refuse_a_prompt_says_what_it_takes() -> Non
         bench.registry.add(f"http://{worker}:80")
         local = bench.local(f"{worker}:80")
         bench.registry.probed(local, ok=True, refused=False, detail="")
-        bench.registry.described(local, (ServedModel("m", length),), "", 0)
+        bench.registry.described(local, (ServedModel("m", length),), Description("", 0))
     (small,) = explained(bench, parsed_text((1,), prompt_bytes=4 * 100_000)).bystanders
     assert (small.worker_id, small.absence) == ("small:80", Absence.TOO_LONG)
     assert small.detail == "its engine takes 1024 tokens"
@@ -102,8 +103,8 @@ def test_one_that_has_just_returned_is_not_for_every_prompt() -> None:
 
 def test_a_cache_that_is_to_be_kept_apart_leaves_engines_out_that_cannot() -> None:
     bench = Bench(workers=2)
-    bench.registry.described(bench.local("w0:80"), None, "vllm", 0)
-    bench.registry.described(bench.local("w1:80"), None, "sglang", 0)
+    bench.registry.described(bench.local("w0:80"), None, Description("vllm", 0))
+    bench.registry.described(bench.local("w1:80"), None, Description("sglang", 0))
     endpoint = next(iter(OVERLOOKED_BY))
     rehearsed = rehearse(
         bench.gateway, parsed_text((1,), endpoint=endpoint), replace(Tenant("t"), salt="s" * 43)

@@ -47,3 +47,14 @@ def test_what_is_no_worker_url_is_refused_with_how_to_write_it(given: str) -> No
     with pytest.raises(ClientError, match="http://host:port") as caught:
         normal_url(given)
     assert caught.value.code == "invalid_worker_url"
+
+
+@pytest.mark.parametrize("text", ["http://a/p@0", "a:80/@12", "http://a/p/q@4095/"])
+def test_no_worker_may_have_the_id_of_a_rank(text: str) -> None:
+    with pytest.raises(ClientError, match="is not a worker URL"):
+        normal_url(text)
+
+
+@pytest.mark.parametrize("text", ["http://a/p@", "http://a/p@x", "http://a/p@4096", "http://a/@1/q"])
+def test_other_paths_may_have_the_mark_of_ranks(text: str) -> None:
+    assert normal_url(text).startswith("http://a:80/")

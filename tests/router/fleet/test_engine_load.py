@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.fleet.engine_load import EngineLoad, engine_load
+from router.fleet.engine_load import EngineLoad, engine_load, rank_loads
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -104,3 +104,20 @@ def test_numbers_that_no_engine_has_are_not_said(value: bytes) -> None:
 def test_ranks_that_add_up_to_too_much_are_bounded() -> None:
     line = b'vllm:num_requests_running{engine="%d"} 2e9\n'
     assert engine_load(b"".join(line % rank for rank in range(5))) == EngineLoad(running=2**31 - 1)
+
+
+def test_the_load_of_each_rank_is_told_apart() -> None:
+    page = b"""sglang:num_running_reqs{dp_rank="0"} 3
+sglang:num_running_reqs{dp_rank="1",tp_rank="0"} 5
+sglang:num_running_reqs{dp_rank="1",tp_rank="1"} 5
+sglang:num_queue_reqs{dp_rank="1"} 2
+sglang:token_usage{dp_rank="0"} 0.25
+"""
+    assert rank_loads(page, 2) == [EngineLoad(3, -1, 0.25), EngineLoad(5, 2, -1.0)]
+
+
+@pytest.mark.parametrize(
+    "page", [b"", b"sglang:num_running_reqs 3\n", b'sglang:num_running_reqs{dp_rank="0"} 3\n']
+)
+def test_a_page_that_does_not_tell_all_ranks_tells_none(page: bytes) -> None:
+    assert rank_loads(page, 2) is None

@@ -4,6 +4,7 @@ import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 
 from policies import ALONE, ANY_LENGTH, Circuit, CircuitSet
+from router.engines import Description
 from router.fleet import LocalWorker, ServedModel
 
 
@@ -110,7 +111,7 @@ def test_what_the_engine_says_decides_the_protocol_of_a_worker_without_a_label(s
     assert setup.beginners() == []
     for engine, beginners in (("vllm", ["p", "d"]), ("sglang", ["p"])):
         for local in (p, d):
-            setup.registry.described(local, None, engine, 0)
+            setup.registry.described(local, None, Description(engine, 0))
         assert setup.beginners() == beginners
         assert setup.partners() == {"p": ["d"]}
 
@@ -118,8 +119,8 @@ def test_what_the_engine_says_decides_the_protocol_of_a_worker_without_a_label(s
 def test_partners_serve_the_same_model(setup: Setup) -> None:
     setup.add("p", "prefill", "sglang")
     d1, d2 = setup.add("d1", "decode", "sglang"), setup.add("d2", "decode", "sglang")
-    setup.registry.described(d1, (ServedModel("m"),), "", 0)
-    setup.registry.described(d2, (ServedModel("n"),), "", 0)
+    setup.registry.described(d1, (ServedModel("m"),), Description("", 0))
+    setup.registry.described(d2, (ServedModel("n"),), Description("", 0))
     assert setup.partners("m") == {"p": ["d1"]}
     assert setup.partners("n") == {"p": ["d2"]}
     assert setup.partners("x") == {}

@@ -18,6 +18,7 @@ from policies import (
     WorkerPut,
     turn_of,
 )
+from router.engines import Description
 from router.errors import (
     ClientError,
     StreamBroken,
@@ -121,11 +122,11 @@ def test_a_drained_worker_takes_no_new_requests_until_it_is_back(setup: Setup) -
 def test_a_worker_takes_requests_for_the_models_it_lists(setup: Setup) -> None:
     a, _ = setup.add("a", "b")
     assert setup.eligible("x") == ["a:80", "b:80"]
-    setup.registry.described(a, (ServedModel("m"),), "sglang", 0)
+    setup.registry.described(a, (ServedModel("m"),), Description("sglang", 0))
     assert setup.eligible("m") == ["a:80", "b:80"]
     assert setup.eligible("x") == ["b:80"]
     assert setup.eligible(None) == ["a:80", "b:80"]
-    setup.registry.described(a, (ServedModel("x"),), "", 0)
+    setup.registry.described(a, (ServedModel("x"),), Description("", 0))
     assert (setup.eligible("m"), setup.eligible("x")) == (["b:80"], ["a:80", "b:80"])
     assert a.engine == "sglang"
 
@@ -144,9 +145,9 @@ def test_a_workers_rule_of_windows_is_its_labels_or_its_engines(setup: Setup) ->
 def test_a_model_is_known_if_some_worker_lists_it_well_or_not(setup: Setup) -> None:
     assert setup.registry.knows("m")  # nobody is there to say otherwise
     a, b = setup.add("a", "b")
-    setup.registry.described(a, (ServedModel("m"),), "", 0)
+    setup.registry.described(a, (ServedModel("m"),), Description("", 0))
     assert setup.registry.knows("x")  # b has not said yet
-    setup.registry.described(b, (ServedModel("n"),), "", 0)
+    setup.registry.described(b, (ServedModel("n"),), Description("", 0))
     setup.probe(a, ok=False, refused=True)
     assert setup.registry.knows("m")
     assert not setup.registry.knows("x")
@@ -164,7 +165,7 @@ def test_workers_of_an_engine_can_be_left_out(setup: Setup) -> None:
         (("vllm", "", ""), [0]),
     ):
         for local, engine in zip(workers, engines, strict=True):
-            setup.registry.described(local, None, engine, 0)
+            setup.registry.described(local, None, Description(engine, 0))
         assert setup.registry.without(slots, sglang).tolist() == slots[left].tolist()
     assert setup.registry.without(slots, sglang | {"vllm"}).tolist() == []
 
@@ -550,11 +551,63 @@ def test_slow_start_can_be_turned_off(setup: Setup) -> None:
 # What is said about workers.
 
 
+def told(ranks: int, capacity_tokens: int = 1000) -> Description:
+    return Description("sglang", capacity_tokens, ranks=ranks)
+
+
+def test_the_ranks_that_an_engine_tells_are_places_and_another_process_may_have_others(
+    setup: Setup,
+) -> None:
+    a, b = setup.add("a", "b")
+    for local in (a, b):
+        setup.probe(local)
+    setup.registry.described(a, None, told(2))
+    assert [place.worker_id for place in a.places] == ["a:80@0", "a:80@1"]
+    assert sorted(setup.eligible(None)) == ["a:80", "a:80", "b:80"]
+    setup.registry.described(a, None, Description())  # not asked
+    assert len(a.places) == 2
+    setup.registry.described(a, None, told(4, 3000))
+    assert [place.capacity_tokens for place in a.places] == [750] * 4
+    assert all(setup.registry.at_slot(place.slot) is a for place in a.places)
+    setup.registry.described(a, None, told(1))
+    assert a.places == (a.worker,)
+    assert setup.eligible(None) == ["a:80", "b:80"]
+
+
+@pytest.mark.parametrize(("label", "ranks"), [("4", 4), ("", 2), ("0", 2), ("many", 2), ("513", 2)])
+def test_a_label_counts_before_the_engines_number(setup: Setup, label: str, ranks: int) -> None:
+    (a,) = setup.add("a")
+    setup.registry.change("a:80", labels={"dp_size": label})
+    setup.registry.described(a, None, told(2))
+    assert len(a.places) == ranks
+
+
+@pytest.mark.parametrize("ranks", [0, 513, 4096])
+def test_an_engine_that_cannot_be_told_a_rank_or_tells_too_many_is_one_place(
+    setup: Setup, ranks: int
+) -> None:
+    (a,) = setup.add("a")
+    setup.registry.change("a:80", labels={"dp_size": "4"} if not ranks else {})
+    setup.registry.described(a, None, told(ranks))
+    assert a.places == (a.worker,)
+
+
+def test_an_operator_may_name_a_worker_by_one_of_its_ranks(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.registry.described(a, None, told(2))
+    assert setup.registry.get("a:80@1") is a
+    assert setup.registry.change("a:80@1", draining=True)
+    assert a.worker.draining
+    assert all(place.draining for place in a.places)
+    assert setup.registry.remove("a:80@0")
+    assert setup.registry.all() == []
+
+
 def test_a_reported_capacity_counts_unless_one_was_given(setup: Setup) -> None:
     (a,) = setup.add("a")
-    setup.registry.described(a, None, "vllm", 5000)
+    setup.registry.described(a, None, Description("vllm", 5000))
     assert a.worker.capacity_tokens == 5000
-    setup.registry.described(a, None, "vllm", 6000)
+    setup.registry.described(a, None, Description("vllm", 6000))
     assert a.worker.capacity_tokens == 5000
     assert setup.registry.change("a:80", capacity_tokens=7000)
     assert a.worker.capacity_tokens == 7000
@@ -629,7 +682,7 @@ def test_a_worker_that_cannot_hold_what_a_bucket_takes_is_not_visited(setup: Set
     workers = labelled(setup, a="0-64K", b="64K-256K", c="256K-1M")
     for name, length in (("a", 65_536), ("b", 200_000), ("c", 200_000)):
         models = (ServedModel("m", length), ServedModel("x"))
-        setup.registry.described(workers[name], models, "", 0)
+        setup.registry.described(workers[name], models, Description("", 0))
     assert setup.eligible(length=LengthClass(0)) == ["a:80", "b:80", "c:80"]
     assert setup.eligible(length=LengthClass(1)) == ["b:80", "c:80"]
     assert setup.eligible("x", length=LengthClass(1)) == ["a:80", "b:80", "c:80"]
@@ -641,14 +694,16 @@ def test_limits_are_what_some_workers_of_a_model_hold_and_others_exceed(setup: S
     a, b, c = setup.add("a", "b", "c")
     assert setup.registry.limits("m") == ()
     for local, length in ((a, 4096), (b, 4096), (c, 4096)):
-        setup.registry.described(local, (ServedModel("m", length), ServedModel("x")), "", 0)
+        setup.registry.described(local, (ServedModel("m", length), ServedModel("x")), Description("", 0))
     assert setup.registry.limits("m") == setup.registry.limits("x") == ()
-    setup.registry.described(a, (ServedModel("m", 1024), ServedModel("x")), "", 0)
+    setup.registry.described(a, (ServedModel("m", 1024), ServedModel("x")), Description("", 0))
     assert setup.registry.limits("m") == (1024,)
     assert setup.registry.limits("x") == ()
     assert setup.eligible("m", length=LengthClass(exceeds_tokens=1024)) == ["b:80", "c:80"]
     assert setup.eligible("m") == ["a:80", "b:80", "c:80"]
-    setup.registry.described(c, (ServedModel("m"),), "", 0)  # it does not say, and may hold more than all
+    setup.registry.described(
+        c, (ServedModel("m"),), Description("", 0)
+    )  # it does not say, and may hold more than all
     assert setup.registry.limits("m") == (1024, 4096)
     assert setup.eligible("m", length=LengthClass(exceeds_tokens=4096)) == ["c:80"]
 
@@ -711,7 +766,7 @@ def test_engines_names_of_a_model_follow_what_they_list(setup: Setup) -> None:
     (a,) = setup.add("a")
     assert setup.registry.cached_as("alias") == "alias"
     models = (ServedModel("m", root="/m"), ServedModel("alias", root="/m"))
-    setup.registry.described(a, models, "vllm", 0)
+    setup.registry.described(a, models, Description("vllm", 0))
     assert [setup.registry.cached_as(name) for name in ("alias", "m", "x")] == ["m", "m", "x"]
     for number in range(3000):
         setup.registry.cached_as(f"{number}")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import ClientError
-from router.gateway.edits import TIMES_MAX, members, removal
+from router.gateway.edits import TIMES_MAX, appended, members, removal
 from router.offsets import edited
 
 names = st.sampled_from(["rid", "request_id", "model", "a", ""])
@@ -92,3 +92,11 @@ def test_a_name_that_is_there_very_often_is_refused() -> None:
     with pytest.raises(ClientError):
         members(body, "rid")
     assert len(members(body.replace(b'"rid":1,', b"", 1), "rid")) == TIMES_MAX
+
+
+@pytest.mark.parametrize("text", [b'{"a":1}', b'{"a":{"b":[1]} }  ', b'{"routed_dp_rank":7,"a":1\n}'])
+def test_members_appended_to_an_object_are_its_last_of_their_names(text: bytes) -> None:
+    edit = appended(text, ("routed_dp_rank", "data_parallel_rank"), 3)
+    found = json.loads(b"".join(edited(text, (edit,))))
+    assert (found["routed_dp_rank"], found["data_parallel_rank"]) == (3, 3)
+    assert found["a"] == json.loads(text)["a"]

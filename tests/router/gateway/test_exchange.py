@@ -22,6 +22,7 @@ from policies import (
     RetryBudget,
     Trim,
 )
+from router.engines import Description
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.fleet import HealthRules, LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
@@ -191,7 +192,7 @@ def test_a_request_that_cannot_be_read_is_answered_at_once(
 
 def test_a_model_that_nobody_serves_is_not_found(bench: Bench) -> None:
     for local in bench.registry.all():
-        bench.registry.described(local, (ServedModel("other"),), "", 0)
+        bench.registry.described(local, (ServedModel("other"),), Description("", 0))
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (404, "model_not_found")
 
@@ -366,7 +367,7 @@ def test_when_no_worker_is_left_the_client_hears_of_the_failure_not_of_the_lack(
 def test_when_nobody_serves_the_model_any_more_the_client_hears_of_the_failure() -> None:
     bench = Bench(workers=1)
     _, client = bench.start(chat())
-    bench.registry.described(bench.registry.all()[0], (ServedModel("other"),), "", 0)
+    bench.registry.described(bench.registry.all()[0], (ServedModel("other"),), Description("", 0))
     bench.upstream.fail(WorkerUnreachable("refused"))
     bench.time.advance(1)
     assert (client.status, client.error["code"]) == (502, "upstream_unreachable")
@@ -931,7 +932,7 @@ def test_the_end_of_the_process_ends_a_request_that_is_being_parsed(bench: Bench
 )
 def test_a_large_body_is_refused_as_a_small_one_is(bench: Bench, body: bytes, status: int, code: str) -> None:
     for local in bench.registry.all():
-        bench.registry.described(local, (ServedModel("m"),), "", 0)
+        bench.registry.described(local, (ServedModel("m"),), Description("", 0))
     _, client = bench.start(body, path=b"/v1/completions")
 
     bench.time.advance(0.0)

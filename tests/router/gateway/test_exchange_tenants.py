@@ -8,6 +8,7 @@ from fakes.gateway import Bench, chat
 from fakes.handover import PairBench
 
 from policies import Placed
+from router.engines import Description
 from router.errors import WorkerUnreachable
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
@@ -37,7 +38,7 @@ def key_of(name: str) -> list[Header]:
 
 def describe(bench: Bench, worker_id: str, engine: str) -> None:
     """What an engine says about itself."""
-    bench.registry.described(bench.local(worker_id), None, engine, 0)
+    bench.registry.described(bench.local(worker_id), None, Description(engine, 0))
 
 
 def test_both_workers_of_a_pair_get_the_salt_and_no_key() -> None:

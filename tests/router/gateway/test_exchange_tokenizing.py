@@ -9,6 +9,7 @@ from fakes.insight import client_of
 
 from policies import BytesPerToken, Placed
 from radix import chain_token_ids
+from router.engines import Description
 from router.fleet import ServedModel
 from router.gateway.identity import Identity
 from router.gateway.large import LARGE_BODY_BYTES
@@ -124,7 +125,7 @@ def test_what_goes_wrong_afterwards_is_answered(
 ) -> None:
     bench = Bench(workers=1)
     tokenizing = Scripted(bench)
-    bench.registry.described(bench.local("w0:80"), (ServedModel("m"),), "", 0)
+    bench.registry.described(bench.local("w0:80"), (ServedModel("m"),), Description("", 0))
     _, client = bench.start({**chat(), "model": model})
     if status == 500:
         monkeypatch.setattr(bench.gateway.placing.decider, "decide", None)

@@ -93,7 +93,7 @@ def test_how_long_requests_stay_at_a_worker_is_known_of_those_that_were_complete
     (worker,) = {decision.attempt.worker_id for decision in bench.gateway.reports.decisions.since(0)[0]}
     bench.start(b"{")
     assert bench.gateway.reports.decisions.stay_s(worker) == 2.0
-    assert bench.gateway.reports.decisions.stay_s("another:80") is None
+    assert bench.gateway.reports.decisions.stay_s({"another:80"}) is None
 
 
 def test_only_the_newest_stays_count(bench: Bench) -> None:

@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from fakes.legs import FakePool, worker
+from fakes.legs import FakePool
 
 from policies import Worker
 from router.fleet import LocalWorker
-from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
+from router.handover.bootstrap import bootstrap_of
 
 
 def at(url: str, **labels: str) -> LocalWorker:
@@ -37,8 +37,3 @@ def test_a_port_that_the_engine_tells_counts_unless_a_label_says_otherwise() -> 
     told.advertised_port = labelled.advertised_port = 8999
 
     assert (bootstrap_of(told).port, bootstrap_of(labelled).port) == (8999, 9100)
-
-
-@pytest.mark.parametrize(("label", "ranks"), [("8", 8), ("", 1), ("0", 1), ("-2", 1), ("many", 1)])
-def test_a_worker_has_one_rank_unless_its_label_says_more(label: str, ranks: int) -> None:
-    assert data_parallel_ranks(worker("w", FakePool(), dp_size=label)) == ranks

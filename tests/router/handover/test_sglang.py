@@ -2,6 +2,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.legs import FakePool, HeardPair, pair, worker
 
@@ -14,6 +15,9 @@ from router.handover.sglang import Abort, SglangHandover
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"stream":true,"temperature":0.5}'
 
 
+RANKS = 4
+
+
 class Sent:
     """A request on its way over fakes."""
 
@@ -21,14 +25,18 @@ class Sent:
         self,
         body: Any = CHAT,
         endpoint: Endpoint = Endpoint.CHAT,
-        prefill_ranks: int = 1,
-        decode_ranks: int = 1,
+        prefill_rank: int = -1,
+        decode_rank: int = -1,
     ) -> None:
         self.prefill, self.decode, self.sink = FakePool(), FakePool(), HeardPair()
         self.handover = SglangHandover()
-        prefill = worker("p", self.prefill, bootstrap_port="9000", dp_size=str(prefill_ranks))
-        decode = worker("d", self.decode, dp_size=str(decode_ranks))
-        self.request: PairedRequest = self.handover.send(pair(prefill, decode, body, endpoint), self.sink)
+        prefill = worker("p", self.prefill, bootstrap_port="9000")
+        decode = worker("d", self.decode)
+        if prefill_rank >= 0:
+            prefill.places = (prefill.worker,) * RANKS
+        legs = pair(prefill, decode, body, endpoint)
+        legs = msgspec.structs.replace(legs, prefill_rank=prefill_rank, decode_rank=decode_rank)
+        self.request: PairedRequest = self.handover.send(legs, self.sink)
 
 
 async def test_both_legs_are_sent_at_once_and_meet_in_one_room() -> None:
@@ -72,19 +80,28 @@ async def test_a_client_cannot_say_where_its_legs_meet_or_what_they_are_called()
         assert {fields[name] for name in forged if "rank" in name or "key" in name} == {None}
 
 
-async def test_ranks_are_named_where_an_engine_has_several() -> None:
-    fields = [Sent(prefill_ranks=4, decode_ranks=2) for _ in range(200)]
-    seen = set()
-    for sent in fields:
+@pytest.mark.parametrize("rank", range(4))
+async def test_both_legs_name_the_chosen_ranks_and_the_room_leads_to_the_prefill_rank(rank: int) -> None:
+    """An engine refuses a rank that the room does not lead to, and takes the header before the field."""
+    for _ in range(50):
+        sent = Sent(prefill_rank=rank, decode_rank=1)
         prefill, decode = sent.prefill.leg.fields, sent.decode.leg.fields
-        assert decode["disagg_prefill_dp_rank"] == prefill["routed_dp_rank"]
-        assert "disagg_prefill_dp_rank" not in prefill
-        seen.add((prefill["routed_dp_rank"], decode["routed_dp_rank"]))
+        assert prefill["routed_dp_rank"] == prefill["data_parallel_rank"] == rank
+        assert decode["routed_dp_rank"] == decode["data_parallel_rank"] == 1
+        assert prefill["disagg_prefill_dp_rank"] == decode["disagg_prefill_dp_rank"] == rank
+        assert prefill["bootstrap_room"] == decode["bootstrap_room"]
+        assert prefill["bootstrap_room"] % RANKS == rank
+        assert 0 < prefill["bootstrap_room"] < 2**63
+    assert b"x-data-parallel-rank: %d\r\n" % rank in sent.prefill.leg.lines
+    assert b"x-data-parallel-rank: 1\r\n" in sent.decode.leg.lines
 
-    assert len(seen) == 8
-    one_rank = Sent(decode_ranks=2)
-    assert "routed_dp_rank" not in one_rank.prefill.leg.fields
-    assert "disagg_prefill_dp_rank" not in one_rank.decode.leg.fields
+
+async def test_no_rank_is_named_where_none_was_chosen() -> None:
+    one = Sent(decode_rank=2)
+    for leg in (one.prefill.leg,):
+        assert not [name for name in leg.fields if "rank" in name]
+        assert b"rank" not in leg.lines
+    assert "disagg_prefill_dp_rank" not in one.decode.leg.fields
 
 
 async def test_usage_in_the_stream_is_asked_of_the_decode_leg_only() -> None:

@@ -18,6 +18,7 @@ async def test_a_worker_without_publishers_is_silent_or_refused_and_history_desc
     publish = replica.shared.publish
     follower = Follower(
         local,
+        local.worker,
         replica.kv_events.core,
         Residency(32, lambda *_: None),
         now_unix_s=lambda: 0.0,

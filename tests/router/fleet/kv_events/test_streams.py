@@ -81,6 +81,7 @@ class Streams(RuleBasedStateMachine):
         self.fleet, self.slot = shared.fleet, local.worker.slot
         self.follower = Follower(
             local,
+            local.worker,
             Core(shared.fleet, workers, LogPort("r", shared.publish, self.now, lambda: ALONE_STATUS)),
             Residency(BLOCK, lambda lora, salt: ROOT),
             now_unix_s=lambda: 0.0,
