@@ -25,6 +25,7 @@ from policies.dispatch.request_queue import Refusal as QueueRefusal
 from policies.dispatch.turns import QueueEntry, QueueOrder
 from policies.estimates.costs import PROFILES, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.host_memory import HOST_LABEL
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.fleet.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.fleet.cache_pools import CachePool
@@ -73,6 +74,7 @@ from policies.state.ops import (
     Finished,
     FirstToken,
     Fitted,
+    HostMemory,
     Left,
     LinkMeasured,
     OffloadPlan,
@@ -133,6 +135,7 @@ __all__ = [
     "GRACE_S",
     "HANDOVER_LABEL",
     "HAND_OVERS",
+    "HOST_LABEL",
     "KIND_NAMES",
     "LOG_KINDS",
     "NEVER_TOKENS",
@@ -186,6 +189,7 @@ __all__ = [
     "GiveUp",
     "HandOver",
     "HandOverName",
+    "HostMemory",
     "Insert",
     "KnownPaths",
     "KvBytes",

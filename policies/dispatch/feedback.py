@@ -436,7 +436,7 @@ class Feedback:
             known = believed / block_tokens
         blocks = learned_blocks(known, reuse)
         if blocks != known:  # no worker's answers raise it beyond what it says, or what can be said
-            blocks = min(blocks, (worker.capacity_tokens or TOKENS_MAX) / block_tokens)
+            blocks = min(blocks, (fleet.reported_tokens(worker) or TOKENS_MAX) / block_tokens)
         if blocks == known:
             return
         if len(self._capacities) >= REPORTING_MAX:

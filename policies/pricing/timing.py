@@ -1,11 +1,13 @@
 """Time that a request needs on a worker: one assembly, for one worker and for columns of many.
 
     V' = max(V + A, F, W)       A   work of the waiting requests that go first (`policies.state.queue_view`)
-    x  = s(u, c) + X + P + D    F   the fetch from the cache that it shares, if that is sooner
+    x  = max(s, L) + X + P + D  F   the fetch from the cache that it shares, if that is sooner
                                 W   until a decode worker has room
                                 X   exposed transfer
                                 P   price of leaving the length bucket (`policies.state.buckets`)
                                 D   loss of the requests decoding there (`policies.pricing.views.Ships`)
+                                L   loading from host memory, beside the prefill s(u, c) of u uncached tokens
+                                    behind c cached ones (`policies.estimates.host_memory`)
 
 A few workers cost less one by one, as plain numbers: a vector operation on four rows takes 0.3 to 1 us, and a
 decision a dozen of them. So the formulas are written once, for `Number`, over an `Arithmetic`.
@@ -68,7 +70,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     Attributes:
         safe_tokens: Window-safe match, with the tokens it fetches.
         fetched_tokens: The part of them that comes from its pool.
-        service_s: s: prefill of the rest.
+        service_s: max(s, L): prefill of the rest.
         ready_s: V'.
         work_s: x.
         transfer_s: X.
@@ -103,6 +105,7 @@ def assemble(
     match: tuple[Number, Number | None],
     backlog_s: Number,
     *,
+    loaded_s: Number | None = None,
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
@@ -110,8 +113,9 @@ def assemble(
     """Assemble the time of a request on a worker.
 
     ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
-    is V; ``queue`` is None if requests do not wait in the gateway, ``waiting`` if no request waits;
-    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split.
+    is V; ``loaded_s`` is L, None for none; ``queue`` is None if requests do not wait in the gateway,
+    ``waiting`` if no request waits; ``shipped`` gives W, X and D by slot and prefill seconds, None if no
+    request is split.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
     cached, pooled = match
@@ -134,6 +138,8 @@ def assemble(
         prefill_s = math.pick(fetches, rest_s, prefill_s)
         fetched = math.pick(fetches, more, 0.0)
         cached = cached + fetched
+    if loaded_s is not None:
+        prefill_s = math.greatest(prefill_s, loaded_s)
     work_s = prefill_s + transfer_s
     stall_s: Number | float = 0.0
     if shipped is not None:

@@ -444,6 +444,21 @@ class CapacityLearned(Register, frozen=True, tag=34):
     tokens: Tokens
 
 
+class HostMemory(Register, frozen=True, tag=29):
+    """Tokens that a worker can reuse from its host memory, as its engine says (`estimates.host_memory`).
+
+    Those on its device are included; 0: it has none.
+    """
+
+    by = "worker"
+    ends_with_worker = True
+
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    tokens: Tokens
+
+
 class DecodeFitted(Register, frozen=True, tag=33):
     """Newest fit of decode on one worker class (`policies.estimates.decodes`).
 

@@ -20,6 +20,7 @@ class Description:
     Attributes:
         engine: Name of its dialect.
         capacity_tokens, running_max: KV capacity, and requests run at a time, of all data-parallel ranks.
+        host_tokens: Tokens that can be reused from host memory, those on the devices included, of all ranks.
         step_tokens: Tokens prefilled per step, if a step's results can be reused only when it is over.
         role: ``plain``, ``prefill`` or ``decode``, as started or switched.
     """
@@ -30,6 +31,7 @@ class Description:
     step_tokens: int = 0
     bootstrap_port: int = 0
     role: str = ""
+    host_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class EngineDialect:
         event_pages: Paths of the pages that may name its KV event publishers.
         event_sources: Reads such a page, given the URL of the worker.
         info_page: Path of the page that describes it; empty if only its metrics do.
-        describe: Reads that page, decoded from JSON.
+        describe: Reads that page, decoded from JSON, and its metrics.
         capacity_tokens: Reads its KV capacity from its metrics; 0 if they lack it.
         overlooks_salt: Endpoints where it overlooks a salt.
         role_switch: None if any role needs no switch, and its cache stays.
@@ -83,7 +85,7 @@ class EngineDialect:
     event_pages: tuple[str, ...]
     event_sources: Callable[[bytes | None, str], tuple[Source, ...]]
     info_page: str = ""
-    describe: Callable[[Any], Description] = lambda _: Description()
+    describe: Callable[[Any, str], Description] = lambda _answer, _metrics: Description()
     capacity_tokens: Callable[[str], int] = lambda _: 0
     overlooks_salt: frozenset[str] = frozenset()
     role_switch: RoleSwitch | None = None

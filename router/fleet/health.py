@@ -330,6 +330,8 @@ class HealthChecks:
             described.bootstrap_port,
             described.role,
         )
+        if described.engine:
+            self._registry.host_memory(local, described.host_tokens)
         started_ms = started_unix_ms(metrics)
         if started_ms:
             self._registry.started(local, started_ms, asked_us)
@@ -339,7 +341,7 @@ class HealthChecks:
         described = Description()
         for dialect in DIALECTS.values():
             if dialect.info_page:
-                described = dialect.describe(_json(await self._text(local, dialect.info_page)))
+                described = dialect.describe(_json(await self._text(local, dialect.info_page)), metrics)
                 if described.capacity_tokens:
                     return replace(described, engine=dialect.name)
         for dialect in DIALECTS.values():

@@ -94,6 +94,16 @@ def test_a_worker_of_which_no_cache_is_known_pushes_nothing_out(make_candidates:
     assert [each.evict_s for each in few.timings(PROMPT_TOKENS, few.few)] == [0.0, 2.0]
 
 
+@pytest.mark.parametrize(("load_s", "service_s"), [(0.5, 3.0), (3.5, 3.5)])
+def test_loading_from_host_memory_runs_beside_the_prefill(
+    load_s: float, service_s: float, make_candidates: MakeCandidates
+) -> None:
+    workers = make_candidates(safe_tokens=[1_000.0, 1_000.0], transfer_s=[0.5, 0.5])
+    loading, not_loading = structs.replace(workers, loads_s={0: load_s}).timings(PROMPT_TOKENS, workers.few)
+    assert (loading.service_s, loading.work_s) == (service_s, service_s + 0.5)
+    assert not_loading.service_s == 3.0
+
+
 @given(st.data())
 def test_numbers_and_columns_are_the_same(make_candidates: MakeCandidates, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 4))
@@ -118,7 +128,8 @@ def test_numbers_and_columns_are_the_same(make_candidates: MakeCandidates, data:
     ticket = st.tuples(st.integers(-1, n - 1), st.integers(0, 6_000), st.integers(1, 900))
     tickets = data.draw(st.none() | st.lists(ticket, max_size=10))
     view = None if tickets is None else queue(*tickets, workers=n)
-    workers = structs.replace(make_candidates(**columns), queue=view)
+    loads_s = data.draw(st.dictionaries(st.integers(0, n - 1), st.sampled_from([0.1, 9.0])))
+    workers = structs.replace(make_candidates(**columns), queue=view, loads_s=loads_s)
 
     times = workers.times(PROMPT_TOKENS)
     for row, timing in enumerate(workers.timings(PROMPT_TOKENS, workers.few)):
