@@ -15,10 +15,19 @@ from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.fetch_leads import FetchEstimate
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
-from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, OpLog
+from policies.state.ops import (
+    BytesPerToken,
+    CapacityLearned,
+    DecodeFitted,
+    EarlyRatio,
+    FetchLead,
+    Fitted,
+    OpLog,
+)
 from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
@@ -29,6 +38,9 @@ EARLY_CHANGE_MIN = 0.05
 
 DECODE_CHANGE_MIN = 0.05
 """The same of `policies.DecodeFit`, a mean of `decodes.MEMORY` answers that differ in length."""
+
+LEAD_CHANGE_MIN_S, FACTOR_CHANGE_MIN = 0.1, 0.1
+"""The same of `policies.estimates.fetch_leads`, in seconds and relative."""
 
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value; about one that replicas share, of all replicas."""
@@ -238,6 +250,7 @@ class Feedback:
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
         self._capacities: dict[str, tuple[int, float]] = {}  # per worker: log time, blocks
+        self._fetches: dict[str, tuple[int, FetchEstimate]] = {}  # per pool: log time
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
@@ -314,6 +327,7 @@ class Feedback:
             if answers is not None:
                 answers.prompt_tokens += usage.prompt_tokens
                 answers.cached_tokens += usage.cached_tokens
+            self._learn_fetch(attempt, usage.cached_tokens, now_us)
             if attempt.chosen.safe_tokens or usage.cached_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
             if not self._says_itself(request, attempt):
@@ -563,6 +577,26 @@ class Feedback:
             word = EarlyRatio(worker_class, now_us, self._replica, early.ratio, early.weight)
             share.said(word)
             self._publish(word)
+
+    def _learn_fetch(self, attempt: Attempt, cached_tokens: int, now_us: int) -> None:
+        """Learn how long fetches from the worker's pool take, from the part of one that came in time."""
+        chosen, pool = attempt.chosen, self._fleet.pool_of(attempt.worker_id)
+        came = cached_tokens - (chosen.safe_tokens - chosen.fetched_tokens)
+        if pool is None or came < 0:  # It lacks what it was to have itself, which says nothing of the pool.
+            return
+        at_us, estimate = self._fetches.get(pool, (0, FetchEstimate()))
+        told = self._fleet.registers.newest(FetchLead, pool)
+        if told is not None and told.at_us > at_us:
+            estimate = FetchEstimate(told.lead_s, told.factor)
+        estimate.observe(chosen.fetch_s, came / max(chosen.fetched_tokens, 1))
+        if len(self._fetches) >= MODELS_MAX:
+            self._fetches.clear()
+        self._fetches[pool] = now_us, estimate
+        known = FetchEstimate() if told is None else FetchEstimate(told.lead_s, told.factor)
+        moved = abs(estimate.lead_s - known.lead_s) > LEAD_CHANGE_MIN_S
+        moved |= abs(estimate.factor - known.factor) > FACTOR_CHANGE_MIN * known.factor
+        if moved and self._may_say(f"fetch {pool}", now_us):
+            self._publish(FetchLead(pool, now_us, self._replica, estimate.lead_s, estimate.factor))
 
     def _learn_decode(self, worker: Worker, decode_s: float, tokens: int, now_us: int) -> None:
         """Learn from an answer that has just ended, and is no longer one of those in flight."""

@@ -30,6 +30,7 @@ import numpy as np
 
 from policies.estimates.costs import PROFILES, Floats, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.fetch_leads import FACTOR_MAX
 from policies.estimates.host_memory import HOST_LABEL, HOST_TOKEN_S
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.estimates.length_histogram import LengthHistogram
@@ -54,6 +55,7 @@ from policies.state.ops import (
     DecodeFitted,
     EarlyRatio,
     Expire,
+    FetchLead,
     Finished,
     FirstToken,
     Fitted,
@@ -321,6 +323,7 @@ class FleetState:
             OffloadPlan: self._offload_plan,
             CapacityLearned: self._learned_capacity,
             HostMemory: self._host_memory,
+            FetchLead: self._fetch_lead,
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
@@ -950,6 +953,12 @@ class FleetState:
     def _host_memory(self, op: HostMemory) -> None:
         if self._of_worker(op):
             self._bound(self._workers[op.worker])
+
+    def _fetch_lead(self, op: FetchLead) -> None:
+        slot = self._slot(op.pool)
+        if self.registers.of(FetchLead).put(op):
+            self._pools.factors[slot] = min(max(op.factor, 1.0), FACTOR_MAX)
+            self.columns.forget()
 
     def _tracked(self, op: Tracked) -> None:
         if self._of_worker(op):

@@ -1,7 +1,9 @@
 """Time that a request needs on a worker: one assembly, for one worker and for columns of many.
 
-    V' = max(V + A, F, W)       A   work of the waiting requests that go first (`policies.state.queue_view`)
+    V' = max(V + A - H + F, W)  A   work of the waiting requests that go first (`policies.state.queue_view`)
     x  = max(s, L) + X + P + D  F   the fetch from the cache that it shares, if that is sooner
+                                H   the part of V + A that hides F, at most F: a fetch begins when the request
+                                    comes to its engine, so only the backlog that engines are given
                                 W   until a decode worker has room
                                 X   exposed transfer
                                 P   price of leaving the length bucket (`policies.state.buckets`)
@@ -78,6 +80,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
         evict_s: Expected price of computing again what it pushes out of the cache.
+        fetch_s: F, if it fetches; the part of V' that runs beside the backlog.
     """
 
     slot: Any
@@ -92,6 +95,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     settled_s: Number
     behind: Number | float
     evict_s: Number | float
+    fetch_s: Number | float
 
 
 Waiting = Callable[[Any, Number], tuple[Number, Number]]
@@ -128,15 +132,21 @@ def assemble(
         ahead_s, behind = waiting(slot, prefill_s + transfer_s)
         ready_s = backlog_s + ahead_s
     fetched: Number | float = 0.0
+    fetch_s: Number | float = 0.0
     if fetching is not None and pooled is not None:
         _, base_s, token_s, tokens_min = fetching
         more = pooled - cached
-        fetched_s = math.greatest(ready_s, base_s + more * token_s)
+        fetch_s = base_s + more * token_s
+        fetched_s = math.greatest(ready_s, fetch_s)
+        if queue is not None:  # The fetch begins when the request leaves the gateway.
+            hidden_s = math.least(ready_s, queue.committed_s)
+            fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
         rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
         fetches = (more >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
         ready_s = math.pick(fetches, fetched_s, ready_s)
         prefill_s = math.pick(fetches, rest_s, prefill_s)
         fetched = math.pick(fetches, more, 0.0)
+        fetch_s = math.pick(fetches, fetch_s, 0.0)
         cached = cached + fetched
     if loaded_s is not None:
         prefill_s = math.greatest(prefill_s, loaded_s)
@@ -166,4 +176,5 @@ def assemble(
         settled_s,
         behind,
         evict_s,
+        fetch_s,
     )

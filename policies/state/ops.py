@@ -444,6 +444,24 @@ class CapacityLearned(Register, frozen=True, tag=34):
     tokens: Tokens
 
 
+class FetchLead(Register, frozen=True, tag=36):
+    """What was learned of fetches from a pool, for all replicas (`policies.estimates.fetch_leads`).
+
+    Attributes:
+        pool: Name among workers (`policies.fleet.cache_pools.HOLDER`).
+        lead_s: Mean predicted fetch of a request there.
+        factor: Time of a fetch, relative to the pool's settings.
+    """
+
+    by = "pool"
+
+    pool: WorkerId
+    at_us: LogTime
+    replica: Name
+    lead_s: Seconds
+    factor: Amount
+
+
 class HostMemory(Register, frozen=True, tag=29):
     """Tokens that a worker can reuse from its host memory, as its engine says (`estimates.host_memory`).
 

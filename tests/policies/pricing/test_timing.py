@@ -62,17 +62,29 @@ def test_tickets_ahead_add_to_the_wait_and_those_behind_are_counted(make_candida
     assert (timing.ready_s, timing.behind, timing.settled_s) == (pytest.approx(2.25), 2.0, 0.5)
 
 
-def test_a_fetch_overlaps_also_the_tickets_that_go_first(make_candidates: MakeCandidates) -> None:
-    """3,000 of 4,000 tokens within 2 s; the key is that of the work without the fetch."""
+def test_a_fetch_overlaps_what_the_engine_has_and_not_the_tickets_that_go_first(
+    make_candidates: MakeCandidates,
+) -> None:
+    """3,000 of 4,000 tokens within 2 s, of which half a second of the engine's backlog hides 0.5 s."""
     workers = make_candidates(backlog_s=[1.0], pooled_tokens=[3_000.0], base_s=[2.0])
-    assert one(workers).ready_s == 2.0
+    assert (one(workers).ready_s, one(workers).fetch_s) == (2.0, 2.0)
     timing = one(workers, queue((0, 0, 4_000)))
     assert (timing.ready_s, timing.service_s, timing.fetched_tokens, timing.safe_tokens) == (
-        5.0,
+        6.5,
         1.0,
         3_000,
         3_000,
     )
+    assert one(workers, queue((0, 0, 4_000), committed_s=9.0)).ready_s == 5.0
+
+
+def test_a_fetch_that_no_queue_hides_is_left_when_computing_is_sooner(
+    make_candidates: MakeCandidates,
+) -> None:
+    workers = make_candidates(backlog_s=[1.0], pooled_tokens=[3_000.0], base_s=[3.6])
+    assert one(workers, queue((0, 0, 4_000), committed_s=4.0)).fetched_tokens == 3_000
+    timing = one(workers, queue((0, 0, 4_000)))
+    assert (timing.fetched_tokens, timing.fetch_s, timing.ready_s) == (0.0, 0.0, 5.0)
 
 
 @pytest.mark.parametrize(
