@@ -15,7 +15,7 @@ from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit
-from policies.estimates.fetch_leads import FetchEstimate
+from policies.estimates.fetch_times import bounded, learned
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
@@ -24,7 +24,7 @@ from policies.state.ops import (
     CapacityLearned,
     DecodeFitted,
     EarlyRatio,
-    FetchLead,
+    FetchTime,
     Fitted,
     OpLog,
 )
@@ -39,8 +39,8 @@ EARLY_CHANGE_MIN = 0.05
 DECODE_CHANGE_MIN = 0.05
 """The same of `policies.DecodeFit`, a mean of `decodes.MEMORY` answers that differ in length."""
 
-LEAD_CHANGE_MIN_S, FACTOR_CHANGE_MIN = 0.1, 0.1
-"""The same of `policies.estimates.fetch_leads`, in seconds and relative."""
+FETCH_CHANGE_MIN = 0.05
+"""The same of `policies.estimates.fetch_times`: half a step up."""
 
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value; about one that replicas share, of all replicas."""
@@ -250,7 +250,7 @@ class Feedback:
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
         self._capacities: dict[str, tuple[int, float]] = {}  # per worker: log time, blocks
-        self._fetches: dict[str, tuple[int, FetchEstimate]] = {}  # per pool: log time
+        self._fetches: dict[str, tuple[int, float]] = {}  # per pool: log time, factor
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
@@ -584,19 +584,17 @@ class Feedback:
         came = cached_tokens - (chosen.safe_tokens - chosen.fetched_tokens)
         if pool is None or came < 0:  # It lacks what it was to have itself, which says nothing of the pool.
             return
-        at_us, estimate = self._fetches.get(pool, (0, FetchEstimate()))
-        told = self._fleet.registers.newest(FetchLead, pool)
+        at_us, factor = self._fetches.get(pool, (0, 1.0))
+        told = self._fleet.registers.newest(FetchTime, pool)
+        known = 1.0 if told is None else bounded(told.factor)
         if told is not None and told.at_us > at_us:
-            estimate = FetchEstimate(told.lead_s, told.factor)
-        estimate.observe(chosen.fetch_s, came / max(chosen.fetched_tokens, 1))
+            factor = known
+        factor = learned(factor, came / chosen.fetched_tokens if chosen.fetched_tokens else None)
         if len(self._fetches) >= MODELS_MAX:
             self._fetches.clear()
-        self._fetches[pool] = now_us, estimate
-        known = FetchEstimate() if told is None else FetchEstimate(told.lead_s, told.factor)
-        moved = abs(estimate.lead_s - known.lead_s) > LEAD_CHANGE_MIN_S
-        moved |= abs(estimate.factor - known.factor) > FACTOR_CHANGE_MIN * known.factor
-        if moved and self._may_say(f"fetch {pool}", now_us):
-            self._publish(FetchLead(pool, now_us, self._replica, estimate.lead_s, estimate.factor))
+        self._fetches[pool] = now_us, factor
+        if abs(factor - known) > FETCH_CHANGE_MIN * known and self._may_say(f"fetch {pool}", now_us):
+            self._publish(FetchTime(pool, now_us, self._replica, factor))
 
     def _learn_decode(self, worker: Worker, decode_s: float, tokens: int, now_us: int) -> None:
         """Learn from an answer that has just ended, and is no longer one of those in flight."""

@@ -22,10 +22,6 @@ it is early and gains nothing when it is late. r is a ratio, so a prompt of 100 
 All replicas share it (`policies.EarlyRatio`): one that saw room where the others see none would send past the
 best of the queue.
 
-**The lead.** Requests that fetch from a pool need a queue before them in the engine that hides the fetch: the
-target of a worker with a pool is longer by the pool's lead (`policies.estimates.fetch_leads`). All requests
-have the same target, since one that goes past the best of the queue would overtake it.
-
 **The caps.** Our own count of requests in flight always counts. An engine's report adds unknown load
 (`policies.state.slot_registers`), as long as it is fresh: a stale report is ignored, and never stops dispatch
 (wire.md 5). Neither does an impossible report: a worker without requests of ours in flight may always be
@@ -47,10 +43,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.declared import setting
-from policies.estimates.fetch_leads import LEAD_S_MAX
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Slots
-from policies.state.ops import EarlyRatio, FetchLead
+from policies.state.ops import EarlyRatio
 from radix import COUNT_MAX, parsed_whole
 
 RUNNING_MAX_LABEL = "max_running_requests"
@@ -138,14 +133,10 @@ class Admission:
         self.rules = rules
         self._fleet = fleet
         self._early = fleet.registers.of(EarlyRatio)
-        self._leads = fleet.registers.of(FetchLead)
         self._stale_us = 0
-        self._followed: tuple[AdmissionRules | None, int, int, int, int] = (None, -1, -1, -1, -1)
+        self._followed: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
         self._classes: dict[str, int] = {}
-        self._pools: dict[str, int] = {}
-        self._pool = np.zeros(0, dtype=np.intp)
-        """By slot, the number of its worker's pool; 0 without one."""
         self._class = np.zeros(0, dtype=np.intp)
         """By slot, the number of its worker's class; 0 if there is no worker."""
         self._labelled = self._capacity = np.zeros(0)
@@ -260,13 +251,7 @@ class Admission:
     def _follow(self) -> None:
         """Follow changes of the rules, the workers, their reports and r."""
         fleet = self._fleet
-        state = (
-            self.rules,
-            fleet.revision,
-            self._early.revision,
-            fleet.reports.running_max_revision,
-            self._leads.revision,
-        )
+        state = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
         if state == self._followed:
             return
         rules, rows = self.rules, len(fleet.loads.prefill_us)
@@ -279,8 +264,6 @@ class Admission:
             ratio = max(fleet.early_ratio(worker_class), RATIO_MIN)
             targets_s.append(min(rules.backlog_target_s / ratio, rules.backlog_target_s_max))
         self._target_s = np.array(targets_s)[self._class]
-        leads_s = [0.0, *(self._lead_s(pool) for pool in self._pools)]
-        self._target_s += np.array(leads_s)[self._pool]
         exists = self._class > 0
         known = min(len(fleet.reports.running_max), rows)
         running_max = np.full(rows, inf)
@@ -292,25 +275,18 @@ class Admission:
         kv_max = rules.kv_ratio_max * capacity
         self._kv_max = np.where(exists & (capacity > 0.0), kv_max, inf)
 
-    def _lead_s(self, pool: str) -> float:
-        lead = self._leads.get(pool)
-        return 0.0 if lead is None else min(lead.lead_s, LEAD_S_MAX)
-
     def _note_workers(self, revision: int, rows: int) -> None:
         """Note what workers say of themselves that changed since a revision."""
         added = rows - len(self._class)
         if added:
             self._class = np.append(self._class, np.zeros(added, dtype=np.intp))
-            self._pool = np.append(self._pool, np.zeros(added, dtype=np.intp))
             self._labelled = np.append(self._labelled, np.zeros(added))
             self._capacity = np.append(self._capacity, np.zeros(added))
         for slot in self._fleet.revised(revision):
             worker = self._fleet.in_slot(slot)
             if worker is None:
-                self._class[slot] = self._pool[slot] = 0
+                self._class[slot] = 0
                 continue
-            pool = self._fleet.pool_of(worker.worker_id)
-            self._pool[slot] = 0 if pool is None else self._pools.setdefault(pool, len(self._pools) + 1)
             self._class[slot] = self._classes.setdefault(worker.worker_class, len(self._classes) + 1)
             self._labelled[slot] = _labelled_max(worker)
             self._capacity[slot] = worker.capacity_tokens

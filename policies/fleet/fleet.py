@@ -30,7 +30,7 @@ import numpy as np
 
 from policies.estimates.costs import PROFILES, Floats, ServiceModel
 from policies.estimates.decodes import DecodeFit
-from policies.estimates.fetch_leads import FACTOR_MAX
+from policies.estimates.fetch_times import bounded
 from policies.estimates.host_memory import HOST_LABEL, HOST_TOKEN_S
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.estimates.length_histogram import LengthHistogram
@@ -55,7 +55,7 @@ from policies.state.ops import (
     DecodeFitted,
     EarlyRatio,
     Expire,
-    FetchLead,
+    FetchTime,
     Finished,
     FirstToken,
     Fitted,
@@ -323,7 +323,7 @@ class FleetState:
             OffloadPlan: self._offload_plan,
             CapacityLearned: self._learned_capacity,
             HostMemory: self._host_memory,
-            FetchLead: self._fetch_lead,
+            FetchTime: self._fetch_time,
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
@@ -954,10 +954,10 @@ class FleetState:
         if self._of_worker(op):
             self._bound(self._workers[op.worker])
 
-    def _fetch_lead(self, op: FetchLead) -> None:
+    def _fetch_time(self, op: FetchTime) -> None:
         slot = self._slot(op.pool)
-        if self.registers.of(FetchLead).put(op):
-            self._pools.factors[slot] = min(max(op.factor, 1.0), FACTOR_MAX)
+        if self.registers.of(FetchTime).put(op):
+            self._pools.factors[slot] = bounded(op.factor)
             self.columns.forget()
 
     def _tracked(self, op: Tracked) -> None:

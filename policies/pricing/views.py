@@ -408,7 +408,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
         safe_tokens: Window-safe match: the tokens that the engine is predicted to reuse.
         estimated_ttft_s: Backlog plus fetch plus prefill plus transfer.
         reason: Stable word for metrics and logs (see `policies.scoring.placement`).
-        fetched_tokens: The part of the safe tokens that comes from its pool, in ``fetch_s`` seconds.
+        fetched_tokens: The part of the safe tokens that comes from its pool.
         queue_s: Seconds until the prefill can begin: backlog, fetch, and room for the KV elsewhere.
         transfer_s: Exposed transfer.
         stall_s: Seconds that the requests decoding there would lose.
@@ -429,7 +429,6 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     stall_s: float = 0.0
     tpot_s: float = 0.0
     others_s: float = 0.0
-    fetch_s: float = 0.0
 
 
 class Shed(msgspec.Struct, frozen=True, gc=False):

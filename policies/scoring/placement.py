@@ -78,7 +78,6 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s,
         reason=_reason(candidates, timings, timing) if spilled is None else spilled,
         fetched_tokens=round(timing.fetched_tokens),
-        fetch_s=timing.fetch_s,
         queue_s=timing.ready_s,
         transfer_s=timing.transfer_s,
         stall_s=timing.stall_s,

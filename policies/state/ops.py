@@ -444,13 +444,10 @@ class CapacityLearned(Register, frozen=True, tag=34):
     tokens: Tokens
 
 
-class FetchLead(Register, frozen=True, tag=36):
-    """What was learned of fetches from a pool, for all replicas (`policies.estimates.fetch_leads`).
+class FetchTime(Register, frozen=True, tag=36):
+    """Time of fetches from a pool, relative to its settings (`policies.estimates.fetch_times`).
 
-    Attributes:
-        pool: Name among workers (`policies.fleet.cache_pools.HOLDER`).
-        lead_s: Mean predicted fetch of a request there.
-        factor: Time of a fetch, relative to the pool's settings.
+    ``pool`` is its name among workers (`policies.fleet.cache_pools.HOLDER`).
     """
 
     by = "pool"
@@ -458,7 +455,6 @@ class FetchLead(Register, frozen=True, tag=36):
     pool: WorkerId
     at_us: LogTime
     replica: Name
-    lead_s: Seconds
     factor: Amount
 
 

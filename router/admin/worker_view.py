@@ -66,6 +66,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "labels": worker.labels,
         **_part(local, legs),
         "capacity_tokens": worker.capacity_tokens,
+        "host_tokens": gateway.fleet.host_tokens(worker),
         "held_tokens": gateway.fleet.tree.held_blocks(slot) * gateway.fleet.rules.block_tokens,
         **evidence(gateway.fleet, worker.worker_id),
         "hits": _hits(gateway, worker.worker_id),

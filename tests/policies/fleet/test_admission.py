@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from policies import (
     Admission,
     AdmissionRules,
-    CachePool,
     EarlyEnds,
     EarlyRatio,
-    FetchLead,
     Finished,
     FirstToken,
     FleetRules,
@@ -23,7 +21,6 @@ from policies import (
     WorkerGone,
     WorkerPut,
 )
-from policies.estimates.fetch_leads import LEAD_S_MAX
 from policies.fleet.admission import MEMORY, RATIO_MIN
 
 NOW_US = 1_000_000_000
@@ -68,22 +65,6 @@ def test_room_comes_back_with_time_and_with_a_first_token() -> None:
     assert admission.has_room(0, NOW_US + 500_001)
     fleet.apply(FirstToken("r1", NOW_US + 100))
     assert admission.has_room(0, NOW_US + 100)
-
-
-def test_workers_with_a_pool_get_a_longer_target_by_its_lead() -> None:
-    """All requests alike, so their order stays; a word beyond the bound counts as the bound."""
-    fleet = FleetState(FleetRules(pools={"east": CachePool()}))
-    for name, labels in (("w0:1", {"cache_pool": "east"}), ("w1:1", {})):
-        fleet.apply(WorkerPut(name, 1, "one", f"http://{name}", labels=labels))
-    slots = {name: fleet.worker(name).slot for name in ("w0:1", "w1:1")}  # type: ignore[union-attr]
-    admission = Admission(RULES, fleet)
-    for at_us, lead_s, target_s in ((1, 1.5, 2.0), (2, 100.0, 0.5 + LEAD_S_MAX), (3, 0.0, 0.5)):
-        fleet.apply(FetchLead("pool/east", at_us, "one", lead_s, 1.0))
-        assert admission.target_s(slots["w0:1"]) == target_s
-        assert admission.target_s(slots["w1:1"]) == 0.5
-    fleet.apply(FetchLead("pool/east", 4, "one", 1.5, 1.0))
-    fleet.apply(WorkerPut("w0:1", 5, "one", "http://w0:1"))
-    assert admission.target_s(slots["w0:1"]) == 0.5
 
 
 def test_a_class_whose_queues_end_early_gets_a_longer_target_within_bounds() -> None:

@@ -15,7 +15,7 @@ from policies import (
     CachePool,
     Candidates,
     Chosen,
-    FetchLead,
+    FetchTime,
     Finished,
     FirstToken,
     FleetRules,
@@ -192,9 +192,9 @@ def test_members_are_columns_in_the_order_that_is_asked_for() -> None:
 @pytest.mark.parametrize(("factor", "token_s"), [(3.0, 3e-6), (0.0, 1e-6), (1e9, 16e-6)])
 def test_a_fetch_is_priced_by_what_was_learned_of_the_pool(factor: float, token_s: float) -> None:
     """Within bounds, and a newcomer knows it; an older word changes nothing."""
-    fleet = fleet_after(placed(), FetchLead("pool/east", START, "r", 0.0, factor))
+    fleet = fleet_after(placed(), FetchTime("pool/east", START, "r", factor))
     seen(fleet)
-    fleet.apply(FetchLead("pool/east", START - 1, "r", 0.0, 7.0))
+    fleet.apply(FetchTime("pool/east", START - 1, "r", 7.0))
     newcomer = FleetState(RULES)
     newcomer.restore(fleet.snapshot())
     for one in (fleet, newcomer):
