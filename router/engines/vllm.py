@@ -1,6 +1,8 @@
 """vLLM.
 
 GET /metrics            KV capacity: ``vllm:cache_config_info`` block size and count, of all ranks
+                        (``kv_offloading_size`` of the offloading connector is in GiB; 0.33 does not say the
+                        bytes of a token, so its host memory is told by a label: `policies.HOST_LABEL`)
 GET /kv_event_sources   its publishers: {rank: {endpoint, replay_endpoint, topic, publisher}}
 
 It takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
