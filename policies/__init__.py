@@ -25,6 +25,7 @@ from policies.dispatch.request_queue import Refusal as QueueRefusal
 from policies.dispatch.turns import QueueEntry, QueueOrder
 from policies.estimates.costs import PROFILES, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.host_memory import HOST_LABEL
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.fleet.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.fleet.cache_pools import CachePool
@@ -71,9 +72,11 @@ from policies.state.ops import (
     DecodeFitted,
     EarlyRatio,
     Expire,
+    FetchTime,
     Finished,
     FirstToken,
     Fitted,
+    HostMemory,
     Left,
     LinkMeasured,
     LoadVector,
@@ -126,6 +129,7 @@ __all__ = [
     "GRACE_S",
     "HANDOVER_LABEL",
     "HAND_OVERS",
+    "HOST_LABEL",
     "KIND_NAMES",
     "NEVER_TOKENS",
     "OP_KINDS",
@@ -170,6 +174,7 @@ __all__ = [
     "Expired",
     "Fairness",
     "Feedback",
+    "FetchTime",
     "Finished",
     "FirstToken",
     "Fitted",
@@ -179,6 +184,7 @@ __all__ = [
     "GiveUp",
     "HandOver",
     "HandOverName",
+    "HostMemory",
     "Insert",
     "KvBytes",
     "Lanes",

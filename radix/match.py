@@ -59,6 +59,10 @@ class Match(msgspec.Struct, gc=False, eq=False):
                 return depth
         return 0
 
+    def safe_at(self, slot: int) -> int:
+        """Window-safe prefix match of one worker, in blocks."""
+        return self.matched_at(slot) if self._safe is None else self._safe.item(slot)
+
     def add_safe(self, blocks: list[int], slots: Sequence[int]) -> None:
         """Add the window-safe prefix match of each of a few workers, in blocks."""
         if self._safe is not None or len(self.depths) > PARTS_SEARCHED_MAX:

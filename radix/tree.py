@@ -29,6 +29,7 @@ worker's newest eviction does not count: its window went with everything else of
 """
 
 from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,10 @@ WIDE_ENDS_MIN = 32
 
 JOINED_HOLDERS_MAX = 16
 """With more holders, times are compared only when one comes back: it costs O(holders), as dividing did."""
+
+
+SAMPLED_MAX = 1024
+"""Runs of a worker that `PrefixTree.newest_from_us` looks at: 0.3 ms."""
 
 
 class Room(NamedTuple):
@@ -140,6 +145,32 @@ class PrefixTree:
         """Blocks that a worker holds and last used at a log time or later; one step for each run it holds."""
         used = self.holdings_of(slot).used
         return sum([node.size for node, at_us in used.items() if at_us >= from_us])
+
+    def newest_from_us(self, slot: int, blocks: int) -> int:
+        """Log time from which on a worker last used about so many of its blocks; 0 if it holds no more.
+
+        Estimated from at most `SAMPLED_MAX` of its runs.
+        """
+        holdings = self.holdings_of(slot)
+        if holdings.blocks <= blocks:
+            return 0
+        step = len(holdings.used) // SAMPLED_MAX + 1
+        sample = sorted([(at_us, node.size) for node, at_us in islice(holdings.used.items(), 0, None, step)])
+        left = blocks / holdings.blocks * sum([size for _, size in sample])
+        for at_us, size in reversed(sample):
+            left -= size
+            if left < 0.0:
+                return at_us + 1
+        return 0
+
+    def newest_blocks(self, slot: int, path: bytes, from_us: int) -> int:
+        """Leading blocks of a path that a worker last used at a log time or later; a step for each run."""
+        used, blocks = self.holdings_of(slot).used, 0
+        for node, depth in self.held_along(slot, path):
+            if used[node] < from_us:
+                break
+            blocks = depth
+        return blocks
 
     def match(self, path: bytes, profile: AttentionProfile = FULL_ATTENTION) -> Match:
         """Measure every worker's match of a path; matching is not using.

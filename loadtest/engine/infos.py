@@ -78,7 +78,22 @@ def server_info(
             for rank in scheduler.ranks
         ],
         "version": SGLANG_VERSION,
+        **_hicache(settings),
         "kv_events": None if feed is None else feed.sglang_source(settings.block_tokens),
+    }
+
+
+def _hicache(settings: EngineSettings) -> dict[str, Any]:
+    """HiCache's arguments (srt/arg_groups/fields/memory.py); they are there without it, too."""
+    ratio = settings.host_tokens / settings.cache_tokens
+    return {
+        "enable_hierarchical_cache": settings.host_tokens > 0,
+        "hicache_host_memory_mode": "cache",
+        "hicache_ratio": ratio or None,
+        "hicache_size": 0,
+        "hicache_write_policy": settings.write_policy,
+        "hicache_storage_backend": "mooncake" if settings.pool_tokens else None,
+        "hicache_storage_prefetch_policy": settings.prefetch_policy,
     }
 
 

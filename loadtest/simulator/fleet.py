@@ -23,7 +23,7 @@ from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
 from loadtest.simulator.site_links import LinkPlan, SiteLink
-from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, SITE_LABEL, WorkerPut, rank_of
+from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, SITE_LABEL, HostMemory, WorkerPut, rank_of
 
 CLASS_LABEL = "worker_class"
 
@@ -58,11 +58,14 @@ def capacity_tokens(
 ) -> int:
     """Tokens that so many workers can hold, with the pool that they share.
 
-    Host memory holds a copy of the device's content, so the larger of the two counts.
+    Host memory holds a copy of the device's content, so the larger of the two counts; if it is written back,
+    it holds what the device does not.
     """
     rank_tokens = profile.rules.full_tokens
     if host is not None:
-        rank_tokens = max(rank_tokens, host.host_tokens or int(rank_tokens * host.host_ratio))
+        host_tokens = host.host_tokens or int(rank_tokens * host.host_ratio)
+        writes_back = host.write_policy == "write_back"
+        rank_tokens = rank_tokens + host_tokens if writes_back else max(rank_tokens, host_tokens)
     pool_tokens = l3.nodes * (l3.memory_tokens + l3.disk_tokens) if l3 is not None else 0
     return workers * profile.dp_ranks * rank_tokens + pool_tokens
 
@@ -101,6 +104,7 @@ class Fleet:
         self.clock = clock
         self.pool = build_shared_pool(profile, l3) if l3 is not None else None
         self._labelled = len(groups) > 0
+        self._host = host
         if not groups:
             taking: Role = "prefill" if decode_workers else "plain"
             groups = [WorkerGroup(name="worker", profile=profile, count=workers, role=taking)]
@@ -144,13 +148,16 @@ class Fleet:
         worker_id, rank = rank_of(worker_id)
         return self._index[worker_id], rank
 
-    def puts(self, at_us: int, buckets: Sequence[str] = (), *, dp_aware: bool = True) -> list[WorkerPut]:
+    def puts(
+        self, at_us: int, buckets: Sequence[str] = (), *, dp_aware: bool = True
+    ) -> list[WorkerPut | HostMemory]:
         """The workers as the log describes them, those that only decode last.
 
-        ``buckets`` names those of the others. If ``dp_aware``, their ranks are told.
+        ``buckets`` names those of the others. If ``dp_aware``, their ranks are told. Host memory is told as
+        the gateway reads it from an engine's description (`router.engines.sglang`).
         """
         taken = iter(buckets)
-        return [
+        puts: list[WorkerPut | HostMemory] = [
             WorkerPut(
                 f"{group.name}-{number:03d}",
                 at_us,
@@ -164,6 +171,14 @@ class Fleet:
             )
             for group in self._groups
             for number in range(group.count)
+        ]
+        if self._host is None:
+            return puts
+        return puts + [
+            HostMemory(f"{group.name}-{number:03d}", at_us, "", capacity_tokens(group.profile, 1, self._host))
+            for group in self._groups
+            for number in range(group.count)
+            if group.role != "decode"
         ]
 
     def _labels(self, group: WorkerGroup, bucket: str) -> dict[str, str]:

@@ -69,7 +69,6 @@ from policies import (
     WaitEnd,
     Waiting,
     Worker,
-    WorkerPut,
     lane_of,
     model_and_length,
 )
@@ -211,7 +210,7 @@ class Replica:
         self._fitting: dict[LengthClass, tuple[NDArray[np.intp], Pairing | None]] = {}
         self._revision = -1
 
-    def know(self, workers: Iterable[WorkerPut]) -> None:
+    def know(self, workers: Iterable[Op]) -> None:
         """Learn of the workers, in the order of their slots."""
         for op in workers:
             self.fleet.apply(op)

@@ -16,6 +16,7 @@ from policies.dispatch.request import RequestFacts
 from policies.estimates.capacities import Reuse, learned_blocks
 from policies.estimates.costs import ServiceFit, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.fetch_times import bounded, learned
 from policies.estimates.slowdowns import RENEWED_US, SAID_US, Slowdowns
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
@@ -25,6 +26,7 @@ from policies.state.ops import (
     CapacityLearned,
     DecodeFitted,
     EarlyRatio,
+    FetchTime,
     Fitted,
     OpLog,
     SlowdownLearned,
@@ -39,6 +41,9 @@ EARLY_CHANGE_MIN = 0.05
 
 DECODE_CHANGE_MIN = 0.05
 """The same of `policies.DecodeFit`, a mean of `decodes.MEMORY` answers that differ in length."""
+
+FETCH_CHANGE_MIN = 0.05
+"""The same of `policies.estimates.fetch_times`: half a step up."""
 
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value; about one that replicas share, of all replicas."""
@@ -252,6 +257,7 @@ class Feedback:
         self._reporting: dict[str, _Answers] = {}
         self._capacities: dict[str, tuple[int, float]] = {}  # per worker: log time, blocks
         self._continuations = Continuations()
+        self._fetches: dict[str, tuple[int, float]] = {}  # per pool: log time, factor
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
@@ -331,6 +337,7 @@ class Feedback:
             if answers is not None:
                 answers.prompt_tokens += usage.prompt_tokens
                 answers.cached_tokens += usage.cached_tokens
+            self._learn_fetch(attempt, usage.cached_tokens, now_us)
             if attempt.chosen.safe_tokens or usage.cached_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
             if attempt.sglang is not None:
@@ -485,7 +492,7 @@ class Feedback:
             known = believed / block_tokens
         blocks = learned_blocks(known, reuse)
         if blocks != known:  # no worker's answers raise it beyond what it says, or what can be said
-            blocks = min(blocks, (worker.capacity_tokens or TOKENS_MAX) / block_tokens)
+            blocks = min(blocks, (fleet.reported_tokens(worker) or TOKENS_MAX) / block_tokens)
         if blocks == known:
             return
         if len(self._capacities) >= REPORTING_MAX:
@@ -633,6 +640,24 @@ class Feedback:
             word = EarlyRatio(worker_class, now_us, self._replica, early.ratio, early.weight)
             share.said(word)
             self._publish(word)
+
+    def _learn_fetch(self, attempt: Attempt, cached_tokens: int, now_us: int) -> None:
+        """Learn how long fetches from the worker's pool take, from the part of one that came in time."""
+        chosen, pool = attempt.chosen, self._fleet.pool_of(attempt.worker_id)
+        came = cached_tokens - (chosen.safe_tokens - chosen.fetched_tokens)
+        if pool is None or came < 0:  # It lacks what it was to have itself, which says nothing of the pool.
+            return
+        at_us, factor = self._fetches.get(pool, (0, 1.0))
+        told = self._fleet.registers.newest(FetchTime, pool)
+        known = 1.0 if told is None else bounded(told.factor)
+        if told is not None and told.at_us > at_us:
+            factor = known
+        factor = learned(factor, came / chosen.fetched_tokens if chosen.fetched_tokens else None)
+        if len(self._fetches) >= MODELS_MAX:
+            self._fetches.clear()
+        self._fetches[pool] = now_us, factor
+        if abs(factor - known) > FETCH_CHANGE_MIN * known and self._may_say(f"fetch {pool}", now_us):
+            self._publish(FetchTime(pool, now_us, self._replica, factor))
 
     def _learn_decode(self, worker: Worker, decode_s: float, tokens: int, now_us: int) -> None:
         """Learn from an answer that has just ended, and is no longer one of those in flight."""

@@ -48,6 +48,8 @@ class PoolMembers:
     def __init__(self) -> None:
         self.slots: dict[int, int] = {}
         self._pools: dict[int, CachePool] = {}
+        self.factors: dict[int, float] = {}
+        """By slot of a pool, the learned time of a fetch relative to its settings."""
 
     def join(self, slot: int, pool_slot: int, pool: CachePool) -> None:
         """Put a worker into this pool, and no other."""
@@ -67,7 +69,12 @@ class PoolMembers:
         return Pools(
             np.array([self.slots.get(slot, slot) for slot in slots], dtype=np.intp),
             np.array([pool.fetch_base_s if pool else 0.0 for pool in pools]),
-            np.array([1.0 / pool.fetch_tokens_per_s if pool else 0.0 for pool in pools]),
+            np.array(
+                [
+                    self.factors.get(self.slots[slot], 1.0) / pool.fetch_tokens_per_s if pool else 0.0
+                    for slot, pool in zip(slots, pools, strict=True)
+                ]
+            ),
             np.array([float(pool.fetch_tokens_min) if pool else np.inf for pool in pools]),
         )
 

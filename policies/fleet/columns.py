@@ -2,6 +2,7 @@
 
     hash, prices             when the worker, its slowdown, or the fit of its class changes
     congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
+    what is on the device    of one worker with host memory every `REFRESH_US`: a pass over its runs
 
 The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
 changes. So a request costs a dictionary look-up, and not a gathering per column.
@@ -52,6 +53,7 @@ _NAMES = (
     "held_tokens",
     "evict_ratio",
     "free_tokens",
+    "device_from_us",
 )
 
 
@@ -84,6 +86,8 @@ class Columns:
         self._columns = {name: np.zeros(8) for name in _NAMES}
         self._worker_hash = np.zeros(8, dtype=np.uint64)
         self.classes: dict[str, int] = {}
+        self._device_blocks: dict[int, int] = {}
+        """By slot, of workers whose host memory holds more; in the order in which they are looked at."""
         self._class = np.full(8, -1)
         self.ranks: dict[int, tuple[int, ...]] = {}
         self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
@@ -103,6 +107,14 @@ class Columns:
     def slowdown(self, slot: int) -> float:
         """Time that the worker in a slot takes over that of its class, as it is priced."""
         return self._columns["slowdown"].item(slot)
+
+    def put_device(self, slot: int, blocks: int) -> None:
+        """Note how many blocks the device of a worker holds that has host memory; 0: it has none."""
+        self._device_blocks.pop(slot, None)
+        if blocks:
+            self._device_blocks[slot] = blocks
+        else:
+            self._columns["device_from_us"][slot] = 0.0
 
     def price(self, worker_class: str, model: ServiceModel) -> None:
         """Set the prices of all workers of a class."""
@@ -165,6 +177,7 @@ class Columns:
         self._looked = min(first + TAILS_MAX, count)
         for slot in range(first, self._looked):
             self._look_at_tail(slot, now_us)
+        self._look_at_device()
 
     def _look_at_tail(self, slot: int, now_us: int) -> None:
         """Find the free space of a worker's cache, and the chance that its next block to go is wanted again.
@@ -180,6 +193,13 @@ class Columns:
             ratio = RETURN_S / (RETURN_S + age_s)
         self._columns["evict_ratio"][slot] = ratio
         self._columns["free_tokens"][slot] = free_tokens
+
+    def _look_at_device(self) -> None:
+        """Find, for one worker with host memory, since when what it last used is on its device."""
+        slot = next(iter(self._device_blocks), -1)
+        if slot >= 0:
+            blocks = self._device_blocks[slot] = self._device_blocks.pop(slot)
+            self._columns["device_from_us"][slot] = self._tree.newest_from_us(slot, blocks)
 
     def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices[float]]]:
         if len(self._gathered) >= GATHERED_MAX:
@@ -203,6 +223,7 @@ class Columns:
             self._evictions(slots),
             self._delayed_ratio(slots, returning),
             self._beside(slots) if self.ranks else None,
+            columns["device_from_us"][slots] if columns["device_from_us"].any() else None,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         rows = self._gathered[id(slots), bucket] = slow, few

@@ -29,8 +29,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from policies.estimates.costs import PROFILES, ServiceModel
+from policies.estimates.costs import PROFILES, Floats, ServiceModel
 from policies.estimates.decodes import DecodeFit
+from policies.estimates.fetch_times import bounded
+from policies.estimates.host_memory import HOST_LABEL, HOST_TOKEN_S
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.estimates.length_histogram import LengthHistogram
 from policies.estimates.slowdowns import KEPT_US
@@ -38,7 +40,7 @@ from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, 
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
 from policies.fleet.ranks import place_of, rank_id, rank_of
-from policies.pricing.views import Candidates, Ships, Slots
+from policies.pricing.views import NO_LOADS, Candidates, Ships, Slots
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
@@ -57,9 +59,11 @@ from policies.state.ops import (
     DecodeFitted,
     EarlyRatio,
     Expire,
+    FetchTime,
     Finished,
     FirstToken,
     Fitted,
+    HostMemory,
     Left,
     LoadVector,
     OffloadPlan,
@@ -88,6 +92,7 @@ from policies.state.worker_fields import changed, generation_of
 from policies.state.worker_fields import merged as merged_entry
 from radix import (
     HASH_BYTES,
+    TOKENS_MAX,
     WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
@@ -99,6 +104,7 @@ from radix import (
     check_path,
     finished,
     is_base_url,
+    parsed_whole,
 )
 
 GONE_MAX = 1000
@@ -109,6 +115,9 @@ ROLE_CHANGES_KEPT = 20
 AUDIT_KEPT = 1000
 EXPIRES_KEPT = 1000
 """Actions of operators that are kept, for the audit; orders to end a wait, until they are obeyed."""
+
+LOADS_MAX = 16
+"""Workers whose loading from host memory is computed for one request: 2 us each."""
 
 PLACED_PATHS_MAX = 256
 """Placed prompts remembered until they are read: some tenths of a second in overload."""
@@ -343,6 +352,8 @@ class FleetState:
             SlowdownLearned: self._slowdown_learned,
             OffloadPlan: self._offload_plan,
             CapacityLearned: self._learned_capacity,
+            HostMemory: self._host_memory,
+            FetchTime: self._fetch_time,
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
@@ -460,13 +471,29 @@ class FleetState:
     def cache_tokens(self, worker: Worker) -> int:
         """Tokens that a worker is believed to keep; 0 for no bound.
 
-        The learned capacity counts, but never more than the reported one. Without either an assumption
-        counts.
+        The learned capacity counts, but never more than the reported one, of device and host. Without either
+        an assumption counts.
         """
-        reported, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
+        reported = self.reported_tokens(worker)
+        learned = self.registers.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
             return reported or self.rules.capacity_tokens // (max(worker.ranks, 1) if worker.rank >= 0 else 1)
         return min(reported, learned.tokens) if reported else learned.tokens
+
+    def reported_tokens(self, worker: Worker) -> int:
+        """Tokens that device and host memory of a worker hold for reuse, as reported; 0 if unknown."""
+        return max(worker.capacity_tokens, self.host_tokens(worker))
+
+    def host_tokens(self, worker: Worker) -> int:
+        """Tokens that a worker can reuse from its host memory; 0 for none, or if unknown.
+
+        Each rank has an equal part.
+        """
+        tokens = parsed_whole(worker.labels.get(HOST_LABEL, ""), TOKENS_MAX)
+        if tokens is None:
+            said = self.registers.newest(HostMemory, worker.base or worker.worker_id)
+            tokens = 0 if said is None else said.tokens
+        return tokens // worker.ranks if worker.rank >= 0 else tokens
 
     def block_tokens(self, slot: int) -> float:
         """Tokens in a block of what a worker was given lately; text is cut by bytes."""
@@ -552,12 +579,17 @@ class FleetState:
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
+        held: list[bytes] = []
         for path in paths:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
+                held.append(path)
+        loads_s = NO_LOADS
+        if slow.device_from_us is not None and matches:
+            loads_s = self._loads_s(slow.slots, slow.device_from_us, held, matches, tokens_per_block)
         return Candidates(
-            slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, None, queue
+            slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, None, queue, loads_s
         )
 
     def among(
@@ -575,7 +607,35 @@ class FleetState:
             candidates.now_us,
             ships or candidates.ships,
             candidates.queue,
+            candidates.loads_s,
         )
+
+    def _loads_s(
+        self,
+        slots: Slots,
+        device_from_us: Floats,
+        paths: Sequence[bytes],
+        matches: Sequence[Match],
+        tokens_per_block: float,
+    ) -> Mapping[int, float]:
+        """Seconds of loading what only host memory has of these prompts, by slot.
+
+        Of more than `LOADS_MAX` workers those with the longest matches count: a short match loads little.
+        """
+        rows = np.flatnonzero(device_from_us)
+        if len(rows) > LOADS_MAX:
+            safe = sum([match.safe[slots[rows]] for match in matches])
+            rows = rows[np.argsort(-safe, kind="stable")[:LOADS_MAX]]
+        loads_s: dict[int, float] = {}
+        for row in rows.tolist():
+            slot, from_us, blocks = slots.item(row), int(device_from_us.item(row)), 0
+            for path, match in zip(paths, matches, strict=True):
+                safe_blocks = match.safe_at(slot)
+                if safe_blocks:
+                    blocks += max(safe_blocks - self.tree.newest_blocks(slot, path, from_us), 0)
+            if blocks:
+                loads_s[slot] = blocks * tokens_per_block * HOST_TOKEN_S
+        return loads_s
 
     # Snapshot.
 
@@ -821,7 +881,11 @@ class FleetState:
 
     def _bound(self, worker: Worker) -> None:
         """Bound a worker's believed cache, unless its engine reports it."""
-        capacity_tokens = self.cache_tokens(worker)
+        capacity_tokens, device_tokens = self.cache_tokens(worker), worker.capacity_tokens
+        has_host = device_tokens < self.host_tokens(worker)
+        self.columns.put_device(
+            worker.slot, int(device_tokens / self.block_tokens(worker.slot)) if has_host else 0
+        )
         if not capacity_tokens or worker.slot in self.evidence.exact:
             blocks = None
         else:
@@ -1025,6 +1089,17 @@ class FleetState:
                 self._relieve(row)
             if op.state is Circuit.CLOSED:
                 self.returns(slot, op.at_us)
+
+    def _host_memory(self, op: HostMemory) -> None:
+        if self._of_worker(op):
+            for row in self._rows_of(self._workers[op.worker].slot):
+                self._bound(self._by_slot[row])
+
+    def _fetch_time(self, op: FetchTime) -> None:
+        slot = self._slot(op.pool)
+        if self.registers.of(FetchTime).put(op):
+            self._pools.factors[slot] = bounded(op.factor)
+            self.columns.forget()
 
     def _tracked(self, op: Tracked) -> None:
         if self._of_worker(op):

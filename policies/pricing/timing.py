@@ -1,12 +1,16 @@
 """Time that a request needs on a worker: one assembly, for one worker and for columns of many.
 
-    V' = max(V + A + R, F, W)   A   work of the waiting requests that go first (`policies.state.queue_view`)
-    x  = s(u, c) + X + P + D    R   work of other data-parallel ranks in the same steps
-                                F   the fetch from the cache that it shares, if that is sooner
+    B  = V + A + R              A   work of the waiting requests that go first (`policies.state.queue_view`)
+    V' = max(B - H + F, W)      R   work of other data-parallel ranks in the same steps
+    x  = max(s, L) + X + P + D  F   the fetch from the cache that it shares, if that is sooner
+                                H   the part of B that hides F, at most F: a fetch begins when the request
+                                    comes to its engine, so only the backlog that engines are given
                                 W   until a decode worker has room
                                 X   exposed transfer
                                 P   price of leaving the length bucket (`policies.state.buckets`)
                                 D   loss of the requests decoding there (`policies.pricing.views.Ships`)
+                                L   loading from host memory, beside the prefill s(u, c) of u uncached tokens
+                                    behind c cached ones (`policies.estimates.host_memory`)
 
 **Ranks.** The ranks of an engine step together, and each fills its share of a step. So while one of them does
 its V + A + s seconds of work, the engine also does as much of every other one that has so much: R = sum of
@@ -75,7 +79,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     Attributes:
         safe_tokens: Window-safe match, with the tokens it fetches.
         fetched_tokens: The part of them that comes from its pool.
-        service_s: s: prefill of the rest.
+        service_s: max(s, L): prefill of the rest.
         ready_s: V'.
         work_s: x.
         transfer_s: X.
@@ -84,6 +88,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
         evict_s: Expected price of computing again what it pushes out of the cache.
+        fetch_s: F, if it fetches; the part of V' that runs beside the backlog.
     """
 
     slot: Any
@@ -99,6 +104,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     settled_s: Number
     behind: Number | float
     evict_s: Number | float
+    fetch_s: Number | float
 
 
 Waiting = Callable[[Any, Number], tuple[Number, Number]]
@@ -112,6 +118,7 @@ def assemble(
     match: tuple[Number, Number | None],
     backlog_s: Number,
     *,
+    loaded_s: Number | None = None,
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
@@ -120,9 +127,9 @@ def assemble(
     """Assemble the time of a request on a worker.
 
     ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
-    is V; ``queue`` is None if requests do not wait in the gateway, ``waiting`` if no request waits;
-    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split; ``shared`` gives R
-    by `Prices.beside` and seconds of work.
+    is V; ``loaded_s`` is L, None for none; ``queue`` is None if requests do not wait in the gateway,
+    ``waiting`` if no request waits; ``shipped`` gives W, X and D by slot and prefill seconds, None if no
+    request is split; ``shared`` gives R by `Prices.beside` and seconds of work.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting, beside = prices
     cached, pooled = match
@@ -139,16 +146,24 @@ def assemble(
         own_s = ready_s
         ready_s = ready_s + shared(beside, ready_s + prefill_s)
     fetched: Number | float = 0.0
+    fetch_s: Number | float = 0.0
     if fetching is not None and pooled is not None:
         _, base_s, token_s, tokens_min = fetching
         more = pooled - cached
-        fetched_s = math.greatest(ready_s, base_s + more * token_s)
+        fetch_s = base_s + more * token_s
+        fetched_s = math.greatest(ready_s, fetch_s)
+        if queue is not None:  # The fetch begins when the request leaves the gateway.
+            hidden_s = math.least(ready_s, queue.committed_s)
+            fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
         rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
         fetches = (more >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
         ready_s = math.pick(fetches, fetched_s, ready_s)
         prefill_s = math.pick(fetches, rest_s, prefill_s)
         fetched = math.pick(fetches, more, 0.0)
+        fetch_s = math.pick(fetches, fetch_s, 0.0)
         cached = cached + fetched
+    if loaded_s is not None:
+        prefill_s = math.greatest(prefill_s, loaded_s)
     work_s = prefill_s + transfer_s
     stall_s: Number | float = 0.0
     if shipped is not None:
@@ -181,4 +196,5 @@ def assemble(
         settled_s,
         behind,
         evict_s,
+        fetch_s,
     )

@@ -8,8 +8,9 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 (0.15 us each, a third of a small placement).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Self
 
 import msgspec
@@ -27,6 +28,8 @@ FEW_MAX = 16
 loadtest.bench.decision --workers 12 16 24``)."""
 
 Slots = NDArray[np.intp]
+
+NO_LOADS: Mapping[int, float] = MappingProxyType({})
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
@@ -108,6 +111,8 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         delayed_ratio: Chance that work on one of them delays a later request while no request waits.
         beside: None if none of them is a data-parallel rank.
+        device_from_us: Log time before which what a worker last used is in its host memory; 0 if all is on
+            its device, None if that is so of all workers.
     """
 
     slots: Slots
@@ -124,11 +129,13 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     evictions: Evictions | None = None
     delayed_ratio: float = 1.0
     beside: Beside | None = None
+    device_from_us: Floats | None = None
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
         """Rows of some candidates."""
         slots, pools, spills, evictions = self.slots[rows], self.pools, self.spills, self.evictions
         beside = self.beside
+        device_from_us = self.device_from_us
         return SlowColumns(
             slots,
             slots,
@@ -144,6 +151,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None if evictions is None else evictions.only(rows),
             self.delayed_ratio,
             None if beside is None else beside.only(rows),
+            None if device_from_us is None else device_from_us[rows],
         )
 
     @property
@@ -242,6 +250,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         tokens_per_block: Estimated tokens in a block of these prompts.
         ships: None if no request would be split.
         queue: None if requests do not wait in the gateway.
+        loads_s: By slot, seconds of loading what only the host memory of a candidate has of the prompt.
     """
 
     slow: SlowColumns
@@ -253,6 +262,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     now_us: int
     ships: Ships | None = None
     queue: QueueView | None = None
+    loads_s: Mapping[int, float] = NO_LOADS
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -315,6 +325,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             prompt_tokens,
             (own, pooled),
             self.backlog_s,
+            loaded_s=self._loaded_s() if self.loads_s else None,
             queue=queue,
             waiting=None
             if queue is None or queue.tickets is None
@@ -337,7 +348,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
         """Time of a request on a few workers, one by one."""
         now_us, backlog_at_s, queue, ships = self.now_us, self.loads.backlog_at_s, self.queue, self.ships
-        tokens_per_block, tokens_max = self.tokens_per_block, self.prompt_tokens
+        tokens_per_block, tokens_max, loads_s = self.tokens_per_block, self.prompt_tokens, self.loads_s
         waiting = None if queue is None or queue.tickets is None else queue.at
         shipped = None if ships is None else partial(ships.at, self.loads)
         blocks = self._safe_blocks([worker.slot for worker in prices])
@@ -360,6 +371,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                         pooled if pooled is None or pooled < tokens_max else tokens_max,
                     ),
                     backlog_at_s(worker.slot, now_us),
+                    loaded_s=loads_s.get(worker.slot) if loads_s else None,
                     queue=queue,
                     waiting=waiting,
                     shipped=shipped,
@@ -389,6 +401,13 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         for match in self.matches:
             match.add_safe(blocks, slots)
         return blocks
+
+    def _loaded_s(self) -> Floats:
+        """Seconds of loading from host memory, of each candidate."""
+        loaded_s = np.zeros(len(self))
+        for slot, load_s in self.loads_s.items():
+            loaded_s[self.slots == slot] = load_s
+        return loaded_s
 
     @property
     def deepest_tokens(self) -> float:

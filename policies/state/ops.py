@@ -486,6 +486,35 @@ class SlowdownLearned(Register, frozen=True, tag=36):
     slowdown: Slowdown
 
 
+class FetchTime(Register, frozen=True, tag=37):
+    """Time of fetches from a pool, relative to its settings (`policies.estimates.fetch_times`).
+
+    ``pool`` is its name among workers (`policies.fleet.cache_pools.HOLDER`).
+    """
+
+    by = "pool"
+
+    pool: WorkerId
+    at_us: LogTime
+    replica: Name
+    factor: Amount
+
+
+class HostMemory(Register, frozen=True, tag=29):
+    """Tokens that a worker can reuse from its host memory, as its engine says (`estimates.host_memory`).
+
+    Those on its device are included; 0: it has none.
+    """
+
+    by = "worker"
+    ends_with_worker = True
+
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    tokens: Tokens
+
+
 class DecodeFitted(Register, frozen=True, tag=33):
     """Newest fit of decode on one worker class (`policies.estimates.decodes`).
 

@@ -68,6 +68,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
         "labels": worker.labels,
         **_part(local, legs),
         "capacity_tokens": worker.capacity_tokens,
+        "host_tokens": gateway.fleet.host_tokens(worker),
         "held_tokens": sum(_held_tokens(gateway, slot) for slot in slots),
         **evidence(gateway.fleet, local.places[0].worker_id),
         "hits": _hits(gateway, local.places),

@@ -32,6 +32,7 @@ class Description:
     Attributes:
         engine: Name of its dialect.
         capacity_tokens, running_max: KV capacity, and requests run at a time, of all data-parallel ranks.
+        host_tokens: Tokens that can be reused from host memory, those on the devices included, of all ranks.
         step_tokens: Tokens prefilled per step, if a step's results can be reused only when it is over.
         role: ``plain``, ``prefill`` or ``decode``, as started or switched.
         ranks: Data-parallel ranks that a request can be sent to; 1 for none to choose from.
@@ -44,6 +45,7 @@ class Description:
     bootstrap_port: int = 0
     role: str = ""
     ranks: int = 0
+    host_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class EngineDialect:
         event_pages: Paths of the pages that may name its KV event publishers.
         event_sources: Reads such a page, given the URL of the worker.
         info_page: Path of the page that describes it; empty if only its metrics do.
-        describe: Reads that page, decoded from JSON.
+        describe: Reads that page, decoded from JSON, and its metrics.
         capacity_tokens: Reads its KV capacity from its metrics; 0 if they lack it.
         ranks: Reads its data-parallel ranks from its metrics; 0 if they lack them.
         rank_fields: Fields of a body that name the rank at `RANKED`, beside `RANK_HEADER`.
@@ -99,7 +101,7 @@ class EngineDialect:
     event_pages: tuple[str, ...]
     event_sources: Callable[[bytes | None, str], tuple[Source, ...]]
     info_page: str = ""
-    describe: Callable[[Any], Description] = lambda _: Description()
+    describe: Callable[[Any, str], Description] = lambda _answer, _metrics: Description()
     capacity_tokens: Callable[[str], int] = lambda _: 0
     ranks: Callable[[str], int] = lambda _: 0
     rank_fields: tuple[str, ...] = ()

@@ -12,6 +12,12 @@ POST /pd_role_switch   {"new_role": "decode"}: takes another role in place, with
                        graphs, which takes minutes; newer releases want their sizes and memory in the
                        request, as a decoding engine reports them (``internal_states`` of /get_server_info).
 
+Host memory (HiCache of 0.5.23, ``arg_groups/fields/memory.py``, ``mem_cache/pool_host/base.py``): the server
+info has ``enable_hierarchical_cache``, ``hicache_ratio`` (host per device, 2 by default) or ``hicache_size``
+(GB of each GPU), and ``hicache_write_policy``. With metrics, ``sglang:hicache_host_total_tokens`` of each
+rank is exact: the default ratio shrinks where memory is short. The host has a copy of what is on the device,
+unless it is written back: then it has the rest. ``hicache_host_memory_mode`` ``buffer_only`` keeps nothing.
+
 Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); ``/generate``
 takes ``extra_key``. ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), embeddings, ranks and scores
 (``EmbeddingReqInput`` in ``managers/io_struct.py``) have neither and would share the cache.
@@ -35,7 +41,7 @@ import httpx
 import msgspec
 
 from policies import DECODE, PREFILL, Switched
-from radix import COUNT_MAX, KEYS_MAX, RANKS_MAX, TOKENS_MAX, sane_whole
+from radix import COUNT_MAX, KEYS_MAX, RANKS_MAX, TOKENS_MAX, sane_real, sane_whole, whole
 from router.engines import sources
 from router.engines.dialect import Description, EngineDialect, LoadMetrics, Read, RoleSwitch
 from router.engines.sources import Source, at_worker, decoded, shifted
@@ -54,19 +60,24 @@ NOT_YET = ("not idle", "in progress")
 BROKEN = ("unhealthy", "restart")
 """In its message if it has neither the old nor the new role."""
 
-GRAPH_MEMORY_GB_MAX = 1e6
+MEMORY_GB_MAX = 1e6
 """More than any machine has."""
 
 GRAPH_MEMORY, GRAPH_SIZES = "decode_cuda_graph_memory_gb", "decode_cuda_graph_bs"
 
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 _RANKS_SINCE = (0, 5, 7)
+HICACHE_RATIO = 2.0
+"""Host memory per device memory by default."""
+
+_HOST_TOTAL = re.compile(r"^sglang:hicache_host_total_tokens(?:\{([^}]*)\})?[ \t]+(\S+)", re.MULTILINE)
+_DP_RANK = re.compile(r'(?:^|,)dp_rank="([^"]*)"')
 
 _ROLES = {"null": "plain", "prefill": PREFILL, "decode": DECODE}
 
 
-def describe(answer: Any) -> Description:
-    """Read its server info; a number beyond `radix.bounds` counts as missing."""
+def describe(answer: Any, metrics: str) -> Description:
+    """Read its server info and metrics; a number beyond `radix.bounds` counts as missing."""
     if not isinstance(answer, dict):
         return Description()
     return Description(
@@ -76,6 +87,7 @@ def describe(answer: Any) -> Description:
         bootstrap_port=sane_whole(answer.get("disaggregation_bootstrap_port"), 65535),
         role=_role(answer),
         ranks=sane_whole(answer.get("dp_size"), RANKS_MAX) if _is_told_ranks(answer) else 0,
+        host_tokens=_host_tokens(answer, metrics),
     )
 
 
@@ -96,6 +108,55 @@ def _capacity_tokens(answer: dict[str, Any]) -> int:
         if value:
             return sane_whole(value * _ranks(answer), TOKENS_MAX)
     return 0
+
+
+def _host_tokens(answer: dict[str, Any], metrics: str) -> int:
+    """Return the tokens that host memory of all ranks offers for reuse; 0 for none, or if unknown."""
+    in_cache_mode = answer.get("hicache_host_memory_mode") in (None, "cache")
+    device_tokens = _capacity_tokens(answer)
+    if answer.get("enable_hierarchical_cache") is not True or not in_cache_mode or not device_tokens:
+        return 0
+    tokens = _counted_host_tokens(metrics) or _configured_host_tokens(answer, device_tokens)
+    if answer.get("hicache_write_policy") == "write_back":
+        tokens += device_tokens
+    return whole(tokens, TOKENS_MAX)
+
+
+def _counted_host_tokens(metrics: str) -> float:
+    """Return the size of the host pools by the metrics, of all ranks; 0 without such lines."""
+    ranks: dict[str, float] = {}
+    for labels, number in _HOST_TOTAL.findall(metrics):
+        found = _DP_RANK.search(labels)
+        try:
+            tokens = sane_real(float(number), TOKENS_MAX)
+        except ValueError:
+            continue
+        rank = found.group(1) if found is not None else ""
+        ranks[rank] = max(ranks.get(rank, 0.0), tokens)
+        if len(ranks) == RANKS_MAX:
+            break
+    return sum(ranks.values())
+
+
+def _configured_host_tokens(answer: dict[str, Any], device_tokens: int) -> float:
+    """Return the same by the arguments it was started with; 0 if they do not tell."""
+    size_gb = _amount(answer.get("hicache_size"), MEMORY_GB_MAX)
+    if not size_gb:
+        ratio = answer.get("hicache_ratio")
+        return device_tokens * (HICACHE_RATIO if ratio is None else _amount(ratio, COUNT_MAX))
+    for state in _states(answer):
+        usage = state.get("memory_usage")
+        if isinstance(usage, dict):
+            device_gib = _amount(usage.get("kvcache"), MEMORY_GB_MAX)
+            rank_tokens = sane_whole(usage.get("token_capacity"), TOKENS_MAX)
+            if device_gib and rank_tokens:
+                return size_gb * 1e9 / (device_gib * (1 << 30)) * rank_tokens * _ranks(answer)
+    return 0.0
+
+
+def _amount(value: object, most: float) -> float:
+    """Return a number of its answer within 0 to ``most``; 0 for everything else."""
+    return max(sane_real(value, most), 0.0) if isinstance(value, int | float) else 0.0
 
 
 def _ranks(info: dict[str, Any]) -> int:
@@ -204,9 +265,7 @@ async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
     for url in list(peers)[:PEERS_ASKED_MAX]:
         states = _states(await _info(read, url))
         memory_gb = [state.get(GRAPH_MEMORY) for state in states]
-        sane_gb = [
-            one for one in memory_gb if isinstance(one, int | float) and 0 < one <= GRAPH_MEMORY_GB_MAX
-        ]
+        sane_gb = [one for one in memory_gb if isinstance(one, int | float) and 0 < one <= MEMORY_GB_MAX]
         if sane_gb:
             sizes = states[0].get(GRAPH_SIZES)
             return {GRAPH_MEMORY: max(sane_gb), **({GRAPH_SIZES: sizes} if _are_sizes(sizes) else {})}

@@ -2,6 +2,8 @@
 
 GET /metrics            KV capacity: ``vllm:cache_config_info`` block size and count, of all ranks
                         ranks: the ``engine`` labels
+                        (``kv_offloading_size`` of the offloading connector is in GiB; 0.33 does not say the
+                        bytes of a token, so its host memory is told by a label: `policies.HOST_LABEL`)
 GET /kv_event_sources   its publishers: {rank: {endpoint, replay_endpoint, topic, publisher}}
 
 A request names its rank in the header ``X-data-parallel-rank`` (vLLM 0.33 ``entrypoints/generate/base/

@@ -154,7 +154,7 @@ def _candidate(gateway: Gateway, scored: ScoredRequest, side: _Priced, row: int,
     decode_view = scored.decode_view if isinstance(scored, ScoredPair) else None
     prices = workers.slow.prices_at(row)
     timing = workers.timings(scored.view.prompt_tokens, (prices,))[0]
-    slot, now_us, pool = timing.slot, workers.now_us, prices[6]
+    slot, now_us = timing.slot, workers.now_us
     ttft_s = timing.ready_s + timing.work_s
     cost = side.costs.item(row)
     priced = policy.price is not None and cost < inf
@@ -175,7 +175,7 @@ def _candidate(gateway: Gateway, scored: ScoredRequest, side: _Priced, row: int,
         fetched_tokens=round(timing.fetched_tokens),
         uncached_tokens=round(scored.view.prompt_tokens - timing.safe_tokens),
         backlog_s=workers.loads.backlog_at_s(slot, now_us),
-        fetch_s=pool[1] + timing.fetched_tokens * pool[2] if pool and timing.fetched_tokens else 0.0,
+        fetch_s=timing.fetch_s,
         room_s=room_s,
         queue_s=timing.ready_s,
         service_s=timing.service_s,

@@ -321,6 +321,8 @@ class HealthChecks:
         if not complete or local.suspected_us:
             described = await self._description(local, metrics)
         self._registry.described(local, models, described)
+        if described.engine:
+            self._registry.host_memory(local, described.host_tokens)
         started_ms = started_unix_ms(metrics)
         if started_ms:
             self._registry.started(local, started_ms, asked_us)
@@ -330,7 +332,7 @@ class HealthChecks:
         described = Description()
         for dialect in DIALECTS.values():
             if dialect.info_page:
-                described = dialect.describe(_json(await self._text(local, dialect.info_page)))
+                described = dialect.describe(_json(await self._text(local, dialect.info_page)), metrics)
                 if described.capacity_tokens:
                     return replace(described, engine=dialect.name)
         for dialect in DIALECTS.values():

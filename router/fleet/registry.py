@@ -27,6 +27,7 @@ from policies import (
     BreakerRules,
     FleetState,
     Forget,
+    HostMemory,
     LengthClass,
     Pairing,
     Started,
@@ -460,6 +461,13 @@ class Registry:
         labelled = parsed_whole(local.worker.labels.get(DP_SIZE_LABEL, ""), PLACES_MAX)
         ranks = labelled or told.ranks
         return ranks if 1 < ranks <= PLACES_MAX else 0
+
+    def host_memory(self, local: LocalWorker, tokens: int) -> None:
+        """Apply an engine's report of its host memory, if it is news (`policies.HostMemory`); 0 for none."""
+        worker_id = local.worker.worker_id
+        known = self._fleet.registers.newest(HostMemory, worker_id)
+        if tokens != (0 if known is None else known.tokens):
+            self._publish(HostMemory(worker_id, self.now_us(), self._replica, tokens))
 
     def started(self, local: LocalWorker, started_unix_ms: int, asked_us: int) -> None:
         """Apply a process's start time by its own clock; `asked_us` is the log time of the question.

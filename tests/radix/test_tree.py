@@ -26,7 +26,7 @@ from radix import (
     safe_blocks,
 )
 from radix.invariants import check
-from radix.tree import JOINED_HOLDERS_MAX, WIDE_ENDS_MIN
+from radix.tree import JOINED_HOLDERS_MAX, SAMPLED_MAX, WIDE_ENDS_MIN
 
 WORKERS = 4
 WINDOW = AttentionProfile("sliding_window", window_tokens=128)
@@ -547,3 +547,39 @@ def stored(event_id: int, path: bytes) -> bytes:
 def removed(event_id: int, blocks: list[bytes]) -> bytes:
     data = {"removed": {"block_hashes": [int.from_bytes(block[-8:], "little") for block in blocks]}}
     return msgspec.json.encode({"event_id": event_id, "data": data, "dp_rank": 0})
+
+
+@given(st.data())
+def test_the_newest_blocks_are_those_that_a_smaller_cache_would_hold(data: st.DataObject) -> None:
+    """The same uses, in order, on a worker without a bound and on one with a bound of n blocks.
+
+    The split is found to the microsecond, so blocks of one use are on one side of it.
+    """
+    tree, small = PrefixTree(block_tokens=1), PrefixTree(block_tokens=1)
+    blocks = data.draw(st.integers(1, 12))
+    small.set_capacity(0, blocks)
+    prompts = data.draw(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=12))
+    for at_us, letters in enumerate(prompts, 1):
+        for one in (tree, small):
+            one.insert(0, path(letters), at_us, end=False)
+
+    from_us = tree.newest_from_us(0, blocks)
+
+    assert tree.blocks_since(0, from_us) <= blocks
+    assert not from_us or tree.blocks_since(0, from_us - 1) > blocks
+    for letters in prompts:
+        newest = tree.newest_blocks(0, path(letters), from_us)
+        held = small.match(path(letters)).matched_at(0)
+        assert newest <= held
+        assert small.used_us(0, path(letters), held) < from_us or newest == held
+        assert tree.newest_blocks(0, path(letters), 0) == len(letters)
+
+
+def test_of_many_runs_a_sample_tells_what_is_newest() -> None:
+    tree = PrefixTree(block_tokens=1)
+    runs = 4 * SAMPLED_MAX
+    for number in range(runs):
+        tree.insert(0, number.to_bytes(8, "big") + b"x" * 8, number + 1, end=False)
+    assert tree.newest_from_us(0, runs) == pytest.approx(runs / 2, rel=0.01)
+    assert tree.newest_from_us(0, 2 * runs) == 0
+    assert tree.newest_from_us(1, 5) == 0

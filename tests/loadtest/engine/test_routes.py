@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from router.engines.sglang import describe
+
 DIALECTS = pytest.mark.parametrize("dialect", ["sglang", "vllm"])
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -48,6 +50,23 @@ async def test_sizes_are_told_where_gateways_look_for_them(start: Any) -> None:
     info = (await client.get("/get_server_info")).json()
 
     assert (info["max_total_num_tokens"], info["page_size"]) == (6400, 64)
+
+
+async def test_host_memory_is_told_as_sglang_does(start: Any) -> None:
+    """The gateway reads it from there, with metrics or without."""
+    _, client = await start(cache_tokens=6400, block_tokens=64, host_tokens=25_600, dp_ranks=2)
+    info = (await client.get("/get_server_info")).json()
+    metrics = (await client.get("/metrics")).text
+
+    assert (info["enable_hierarchical_cache"], info["hicache_ratio"]) == (True, 4.0)
+    assert describe(info, "").host_tokens == describe(info, metrics).host_tokens == 25_600
+    assert describe(info | {"hicache_ratio": None}, metrics).host_tokens == 25_600
+
+
+async def test_an_engine_without_host_memory_says_so(start: Any) -> None:
+    _, client = await start()
+    info = (await client.get("/get_server_info")).json()
+    assert describe(info, "").host_tokens == 0
 
 
 @DIALECTS

@@ -12,6 +12,8 @@ from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.fleet import Fleet
+from policies import HostMemory
+from router.engines.sglang import describe
 
 ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=10_000))
 PROMPT = request(bytes(i % 251 for i in range(2000)), tokens=1500, output_tokens=1)
@@ -46,6 +48,34 @@ def test_workers_are_named_by_what_they_do_and_found_again() -> None:
     ]
     assert [fleet.place_of(put.worker) for put in puts] == [(0, -1), (1, -1), (0, -1)]
     assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
+
+
+@pytest.mark.parametrize(
+    ("host", "tokens"),
+    [
+        (HiCacheSettings(host_ratio=3.0), 30_000),
+        (HiCacheSettings(host_tokens=50_000), 50_000),
+        (HiCacheSettings(host_ratio=3.0, write_policy="write_back"), 40_000),
+        (None, 0),
+    ],
+)
+def test_the_gateway_is_told_of_host_memory_as_engines_describe_it(
+    host: HiCacheSettings | None, tokens: int
+) -> None:
+    """The same number as the gateway reads from the description of an emulated engine of that size."""
+    fleet = Fleet(ENGINE, VirtualClock(), 2, 1, host)
+    told = [op for op in fleet.puts(1) if isinstance(op, HostMemory)]
+    assert {op.worker: op.tokens for op in told} == (
+        {"worker-000": tokens, "worker-001": tokens} if tokens else {}
+    )
+    if host is not None:
+        info = {
+            "max_total_num_tokens": 10_000,
+            "enable_hierarchical_cache": True,
+            "hicache_ratio": (host.host_tokens or host.host_ratio * 10_000) / 10_000,
+            "hicache_write_policy": host.write_policy,
+        }
+        assert describe(info, "").host_tokens == tokens
 
 
 def test_workers_that_take_requests_carry_the_label_of_their_bucket() -> None:

@@ -23,6 +23,7 @@ from policies import (
     EndGone,
     EndReach,
     Feedback,
+    FetchTime,
     FirstToken,
     Fitted,
     FleetRules,
@@ -380,6 +381,39 @@ def test_prefills_are_known_after_enough_of_them_and_not_of_prompts_much_longer(
     assert setup.feedback.knows_prefills("default", 8_192)
     assert not setup.feedback.knows_prefills("default", 8_193)
     assert not setup.feedback.knows_prefills("other", 100)
+
+
+# What fetches from a pool take.
+
+
+def test_fetches_that_are_cut_off_make_the_pool_slower_for_all_replicas(pooled: Setup) -> None:
+    tried = fetching()
+    for _ in range(10):
+        pooled.answer(4096, 1024, tried=tried)
+    said = pooled.shared.said(FetchTime)
+    assert {op.pool for op in said} == {"pool/*"}
+    assert [op.factor for op in said] == sorted(op.factor for op in said)
+    assert said[-1].factor == pytest.approx(1.1**10, rel=0.11)
+    pooled.shared.publish(FetchTime("pool/*", pooled.now_us + 1, "r2", 8.0))
+    pooled.answer(4096, 1024, tried=tried)
+    for _ in range(10):
+        pooled.answer(4096, 4096, tried=tried)
+    assert pooled.shared.said(FetchTime)[-1].factor == pytest.approx(8.0 * 1.1 * 0.98**10, rel=0.11)
+
+
+@pytest.mark.parametrize("cached_tokens", [4096, 0, 1_000])
+def test_a_whole_fetch_and_one_behind_blocks_that_are_gone_make_no_pool_slower(
+    pooled: Setup, cached_tokens: int
+) -> None:
+    for _ in range(10):
+        pooled.answer(4096, cached_tokens, tried=fetching())
+    assert not pooled.shared.said(FetchTime)
+
+
+def test_nothing_is_learned_of_fetches_without_a_pool(setup: Setup) -> None:
+    for _ in range(10):
+        setup.answer(4096, 1024, tried=fetching())
+    assert not setup.shared.said(FetchTime)
 
 
 # How much a worker keeps.

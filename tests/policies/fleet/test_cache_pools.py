@@ -15,6 +15,7 @@ from policies import (
     CachePool,
     Candidates,
     Chosen,
+    FetchTime,
     Finished,
     FirstToken,
     FleetRules,
@@ -186,3 +187,17 @@ def test_members_are_columns_in_the_order_that_is_asked_for() -> None:
     assert members.columns([0, 2]) is None
     members.leave(1)
     assert members.columns([2, 1]) is None
+
+
+@pytest.mark.parametrize(("factor", "token_s"), [(3.0, 3e-6), (0.0, 1e-6), (1e9, 16e-6)])
+def test_a_fetch_is_priced_by_what_was_learned_of_the_pool(factor: float, token_s: float) -> None:
+    """Within bounds, and a newcomer knows it; an older word changes nothing."""
+    fleet = fleet_after(placed(), FetchTime("pool/east", START, "r", factor))
+    seen(fleet)
+    fleet.apply(FetchTime("pool/east", START - 1, "r", 7.0))
+    newcomer = FleetState(RULES)
+    newcomer.restore(fleet.snapshot())
+    for one in (fleet, newcomer):
+        pools = seen(one).slow.pools
+        assert pools is not None
+        assert pools.token_s[0] == pytest.approx(token_s)

@@ -29,6 +29,7 @@ from policies import (
     FleetRules,
     FleetState,
     Forget,
+    HostMemory,
     Insert,
     KvBytes,
     Left,
@@ -49,9 +50,10 @@ from policies import (
     make_policy,
     place,
 )
+from policies.estimates.host_memory import HOST_TOKEN_S
 from policies.estimates.length_histogram import row_of
 from policies.estimates.slowdowns import KEPT_US
-from policies.fleet.fleet import GONE_MAX
+from policies.fleet.fleet import GONE_MAX, LOADS_MAX
 from policies.scoring.placement import Reason
 from radix import WORKERS_MAX, chain_bytes
 from radix.invariants import check
@@ -862,6 +864,77 @@ def test_a_slowdown_that_nobody_says_any_more_ends() -> None:
     assert fleet.columns.slowdown(0) == 1.0
     fleet.apply(SlowdownLearned("a:1", START + KEPT_US + 1, "one", 2.0))
     assert fleet.columns.slowdown(0) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("device", "label", "said", "kept", "splits"),
+    [
+        (512, None, None, 2, False),
+        (512, None, 1_024, 4, True),
+        (512, None, 256, 2, False),
+        (512, "768", 1_024, 3, True),
+        (512, "0", 1_024, 2, False),
+        (512, "many", 1_024, 4, True),
+        (0, None, 1_024, 4, True),
+    ],
+)
+def test_a_worker_keeps_what_its_device_and_host_memory_hold(
+    device: int, label: str | None, said: int | None, kept: int, splits: bool
+) -> None:
+    """By the label, else by its engine's report, which a newcomer knows and a removal ends."""
+    labels = {} if label is None else {"host_tokens": label}
+    ops = [put("a:1", capacity_tokens=device, labels=labels)]
+    said_ops = [] if said is None else [HostMemory("a:1", START, "one", said)]
+    for order in ([*ops, *said_ops], [*said_ops, *ops, *said_ops]):
+        fleet = fleet_after(*order, Insert("a:1", path(*range(10)), START))
+        newcomer = FleetState()
+        newcomer.restore(fleet.snapshot())
+        for one in (fleet, newcomer):
+            worker = one.worker("a:1")
+            assert worker is not None
+            assert one.tree.held_blocks(worker.slot) == kept
+    fleet.apply(WorkerGone("a:1", START + 1, "one"))
+    fleet.apply(put("a:1", START + 2, capacity_tokens=device))
+    fleet.apply(Insert("a:1", path(*range(10)), START + 3))
+    assert fleet.tree.held_blocks(0) == (device // 256 or 10)
+
+
+def test_only_what_was_used_long_ago_is_loaded_from_host_memory() -> None:
+    """The device has 4 of 12 blocks: the newest prompt, and what older ones share with new ones."""
+    fleet = fleet_after(put("a:1", capacity_tokens=4 * 256, labels={"host_tokens": str(12 * 256)}))
+    for number, prompt in enumerate((path(0, 1, 2, 3, 4, 5), path(0, 1, 7), path(8, 9))):
+        fleet.apply(Insert("a:1", prompt, START + number))
+    slots = np.array([0], dtype=np.intp)
+
+    def load_s(prompt: bytes) -> float:
+        fleet.columns.refresh_soon()
+        seen = fleet.candidates(slots, (prompt,), FULL_ATTENTION, 1536.0, 256.0, START + 9)
+        return seen.loads_s.get(0, 0.0) / (256.0 * HOST_TOKEN_S)
+
+    assert load_s(path(8, 9)) == 0.0
+    assert load_s(path(0, 1, 2, 3, 4, 5)) == pytest.approx(6.0)
+    assert load_s(path(0, 1, 2)) == pytest.approx(3.0)
+    fleet.apply(Insert("a:1", path(0, 1), START + 3))
+    assert load_s(path(0, 1, 2, 3, 4, 5)) == pytest.approx(4.0)
+    fleet.apply(put("a:1", START + 4, capacity_tokens=4 * 256))
+    assert load_s(path(0, 1)) == 0.0
+
+
+def test_loading_is_priced_on_the_workers_with_the_longest_matches() -> None:
+    """LOADS_MAX of them, with one more than that."""
+    fleet = FleetState()
+    for worker in range(LOADS_MAX + 1):
+        labels = {"host_tokens": str(30 * 256)}
+        fleet.apply(put(f"w{worker}:1", capacity_tokens=256, labels=labels))
+        fleet.apply(Insert(f"w{worker}:1", path(*range(2 + worker)), START))
+        fleet.apply(Insert(f"w{worker}:1", path(99), START + 1))
+    for _ in range(LOADS_MAX + 1):
+        slots = np.arange(LOADS_MAX + 1)
+        fleet.columns.refresh_soon()
+        seen = fleet.candidates(slots, (path(*range(20)),), FULL_ATTENTION, 5120.0, 256.0, START + 9)
+    assert sorted(seen.loads_s) == list(range(1, LOADS_MAX + 1))
+    assert seen.loads_s[LOADS_MAX] == pytest.approx((2 + LOADS_MAX) * 256 * HOST_TOKEN_S)
+    assert fleet.among(seen, slots[:3]).loads_s == seen.loads_s
 
 
 def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> None:

@@ -62,17 +62,29 @@ def test_tickets_ahead_add_to_the_wait_and_those_behind_are_counted(make_candida
     assert (timing.ready_s, timing.behind, timing.settled_s) == (pytest.approx(2.25), 2.0, 0.5)
 
 
-def test_a_fetch_overlaps_also_the_tickets_that_go_first(make_candidates: MakeCandidates) -> None:
-    """3,000 of 4,000 tokens within 2 s; the key is that of the work without the fetch."""
+def test_a_fetch_overlaps_what_the_engine_has_and_not_the_tickets_that_go_first(
+    make_candidates: MakeCandidates,
+) -> None:
+    """3,000 of 4,000 tokens within 2 s, of which half a second of the engine's backlog hides 0.5 s."""
     workers = make_candidates(backlog_s=[1.0], pooled_tokens=[3_000.0], base_s=[2.0])
-    assert one(workers).ready_s == 2.0
+    assert (one(workers).ready_s, one(workers).fetch_s) == (2.0, 2.0)
     timing = one(workers, queue((0, 0, 4_000)))
     assert (timing.ready_s, timing.service_s, timing.fetched_tokens, timing.safe_tokens) == (
-        5.0,
+        6.5,
         1.0,
         3_000,
         3_000,
     )
+    assert one(workers, queue((0, 0, 4_000), committed_s=9.0)).ready_s == 5.0
+
+
+def test_a_fetch_that_no_queue_hides_is_left_when_computing_is_sooner(
+    make_candidates: MakeCandidates,
+) -> None:
+    workers = make_candidates(backlog_s=[1.0], pooled_tokens=[3_000.0], base_s=[3.6])
+    assert one(workers, queue((0, 0, 4_000), committed_s=4.0)).fetched_tokens == 3_000
+    timing = one(workers, queue((0, 0, 4_000)))
+    assert (timing.fetched_tokens, timing.fetch_s, timing.ready_s) == (0.0, 0.0, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +104,16 @@ def test_a_worker_of_which_no_cache_is_known_pushes_nothing_out(make_candidates:
     few = make_candidates(evict_token_s=[0.0, 0.0005], free_tokens=[0.0, 0.0])
     assert [each.evicting is None for each in few.few] == [True, False]
     assert [each.evict_s for each in few.timings(PROMPT_TOKENS, few.few)] == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(("load_s", "service_s"), [(0.5, 3.0), (3.5, 3.5)])
+def test_loading_from_host_memory_runs_beside_the_prefill(
+    load_s: float, service_s: float, make_candidates: MakeCandidates
+) -> None:
+    workers = make_candidates(safe_tokens=[1_000.0, 1_000.0], transfer_s=[0.5, 0.5])
+    loading, not_loading = structs.replace(workers, loads_s={0: load_s}).timings(PROMPT_TOKENS, workers.few)
+    assert (loading.service_s, loading.work_s) == (service_s, service_s + 0.5)
+    assert not_loading.service_s == 3.0
 
 
 @given(st.data())
@@ -118,7 +140,8 @@ def test_numbers_and_columns_are_the_same(make_candidates: MakeCandidates, data:
     ticket = st.tuples(st.integers(-1, n - 1), st.integers(0, 6_000), st.integers(1, 900))
     tickets = data.draw(st.none() | st.lists(ticket, max_size=10))
     view = None if tickets is None else queue(*tickets, workers=n)
-    workers = structs.replace(make_candidates(**columns), queue=view)
+    loads_s = data.draw(st.dictionaries(st.integers(0, n - 1), st.sampled_from([0.1, 9.0])))
+    workers = structs.replace(make_candidates(**columns), queue=view, loads_s=loads_s)
 
     times = workers.times(PROMPT_TOKENS)
     for row, timing in enumerate(workers.timings(PROMPT_TOKENS, workers.few)):

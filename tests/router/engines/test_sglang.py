@@ -28,7 +28,51 @@ URL = "http://10.0.0.7:8000"
     ],
 )
 def test_it_says_its_capacity_in_tokens(answer: Any, tokens: int) -> None:
-    assert describe(answer).capacity_tokens == tokens
+    assert describe(answer, "").capacity_tokens == tokens
+
+
+HOST = {"max_total_num_tokens": 100_000, "enable_hierarchical_cache": True}
+STATE = {"memory_usage": {"kvcache": 10.0, "token_capacity": 100_000}}
+COUNTED = 'sglang:hicache_host_total_tokens{model_name="m",tp_rank="0"} 150000.0\n'
+RANKED = "".join(
+    f'sglang:hicache_host_total_tokens{{tp_rank="{tp}",dp_rank="{dp}"}} 2e5\n'
+    for dp in (0, 1)
+    for tp in (0, 1)
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "metrics", "tokens"),
+    [
+        (HOST | {"enable_hierarchical_cache": False}, COUNTED, 0),
+        ({"max_total_num_tokens": 100_000, "hicache_ratio": 2.0}, "", 0),
+        (HOST, "", 200_000),
+        (HOST | {"hicache_ratio": None}, "", 200_000),
+        (HOST | {"hicache_ratio": 4.0, "hicache_size": 0}, "", 400_000),
+        (HOST | {"hicache_ratio": 4.0, "dp_size": 2}, "", 800_000),
+        (HOST | {"hicache_ratio": 4.0, "hicache_write_policy": "write_through"}, "", 400_000),
+        (HOST | {"hicache_ratio": 4.0, "hicache_write_policy": "write_back"}, "", 500_000),
+        (HOST | {"hicache_host_memory_mode": "cache"}, "", 200_000),
+        (HOST | {"hicache_host_memory_mode": "buffer_only"}, COUNTED, 0),
+        (HOST | {"hicache_size": 30, "internal_states": [STATE]}, "", 279_397),
+        (HOST | {"hicache_size": 30, "internal_states": [STATE], "dp_size": 2}, "", 558_794),
+        (HOST | {"hicache_size": 30}, "", 0),
+        (HOST | {"hicache_size": 30}, COUNTED, 150_000),
+        (HOST, COUNTED, 150_000),
+        (HOST | {"dp_size": 2}, RANKED, 400_000),
+        (HOST, "sglang:hicache_host_total_tokens many\n", 200_000),
+        (HOST, "sglang:hicache_host_total_tokens nan\n", 200_000),
+        (HOST, "sglang:hicache_host_total_tokens -5\n", 200_000),
+        (HOST | {"hicache_ratio": "2"}, "", 0),
+        (HOST | {"hicache_ratio": -2.0}, "", 0),
+        (HOST | {"hicache_ratio": 1e300}, "", 0),
+        (HOST | {"hicache_ratio": True, "hicache_size": "x"}, "", 100_000),
+        ({"enable_hierarchical_cache": True}, COUNTED, 0),
+    ],
+)
+def test_it_says_what_its_host_memory_offers(answer: Any, metrics: str, tokens: int) -> None:
+    """30 GB of KV that takes 10 GiB for 100,000 tokens; a rank counts once, however many processes it has."""
+    assert describe(answer, metrics).host_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -58,7 +102,7 @@ def test_it_says_its_capacity_in_tokens(answer: Any, tokens: int) -> None:
     ],
 )
 def test_it_says_how_many_requests_it_runs_at_a_time(answer: Any, requests: int) -> None:
-    assert describe(answer).running_max == requests
+    assert describe(answer, "").running_max == requests
 
 
 @pytest.mark.parametrize(
@@ -72,7 +116,7 @@ def test_it_says_how_many_requests_it_runs_at_a_time(answer: Any, requests: int)
     ],
 )
 def test_it_says_where_decode_workers_come(answer: Any, port: int) -> None:
-    assert describe(answer).bootstrap_port == port
+    assert describe(answer, "").bootstrap_port == port
 
 
 @pytest.mark.parametrize(
@@ -92,7 +136,7 @@ def test_it_says_where_decode_workers_come(answer: Any, port: int) -> None:
     ],
 )
 def test_the_scheduler_knows_the_role_of_an_engine_better_than_its_start(answer: Any, role: str) -> None:
-    assert describe(answer).role == role
+    assert describe(answer, "").role == role
 
 
 @pytest.mark.parametrize(
@@ -105,14 +149,14 @@ def test_numbers_beyond_their_bounds_are_not_said(number: object) -> None:
         "chunked_prefill_size": number,
         "disaggregation_bootstrap_port": number,
     }
-    assert describe(info) == Description()
-    assert describe({"max_total_num_tokens": 10, "dp_size": number}).capacity_tokens == 10
+    assert describe(info, "") == Description()
+    assert describe({"max_total_num_tokens": 10, "dp_size": number}, "").capacity_tokens == 10
 
 
 def test_products_beyond_their_bounds_are_not_said() -> None:
-    assert describe({"max_total_num_tokens": 2**30, "dp_size": 4096}).capacity_tokens == 0
+    assert describe({"max_total_num_tokens": 2**30, "dp_size": 4096}, "").capacity_tokens == 0
     states = [{"effective_max_running_requests_per_dp": 2**30}]
-    assert describe({"dp_size": 4096, "internal_states": states}).running_max == 0
+    assert describe({"dp_size": 4096, "internal_states": states}, "").running_max == 0
 
 
 def test_it_says_its_events_for_all_ranks() -> None:

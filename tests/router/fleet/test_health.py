@@ -12,7 +12,7 @@ from fakes.asking import ScriptedAsker
 from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.running import until
 
-from policies import Started
+from policies import HostMemory, Started
 from router.destinations import Destinations
 from router.errors import WorkerRefused
 from router.fleet import (
@@ -116,6 +116,30 @@ async def test_vllm_says_its_capacity_in_its_metrics(setup: Setup) -> None:
     local = setup.add()
     await setup.checks.probe(local)
     assert (local.engine, local.worker.capacity_tokens) == ("vllm", 16_000)
+
+
+async def test_host_memory_that_an_engine_reports_is_in_the_log_once(setup: Setup) -> None:
+    """Reading the same again is no news; an engine that comes back without it is believed, too."""
+    ratio = 3.0
+
+    def engine(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/get_server_info":
+            info = {"max_total_num_tokens": 400, "enable_hierarchical_cache": ratio > 0}
+            return httpx.Response(200, json=info | {"hicache_ratio": ratio})
+        return sglang(request)
+
+    setup.answer = engine
+    local = setup.add()
+    await setup.checks.probe(local)
+    assert [op.tokens for op in setup.shared.said(HostMemory)] == [1200]
+    assert setup.shared.fleet.host_tokens(local.worker) == 1200
+    setup.registry.noticed(local, WorkerRefused("gone"), setup.registry.now_us())
+    await setup.checks.probe(local)
+    assert len(setup.shared.said(HostMemory)) == 1
+    ratio = 0.0
+    setup.registry.noticed(local, WorkerRefused("gone"), setup.registry.now_us())
+    await setup.checks.probe(local)
+    assert [op.tokens for op in setup.shared.said(HostMemory)] == [1200, 0]
 
 
 async def test_an_engine_is_named_although_its_capacity_was_given(setup: Setup) -> None:

@@ -134,8 +134,8 @@ def test_a_worker_takes_requests_for_the_models_it_lists(setup: Setup) -> None:
 def test_a_workers_rule_of_windows_is_its_labels_or_its_engines(setup: Setup) -> None:
     a, b = setup.add("a", "b")
     assert setup.registry.engine_rule(a.worker.slot) is None
-    setup.registry.described(a, None, "sglang", 0)
-    setup.registry.described(b, None, "another", 0)
+    setup.registry.described(a, None, Description("sglang"))
+    setup.registry.described(b, None, Description("another"))
     assert [setup.registry.engine_rule(local.worker.slot) for local in (a, b)] == ["sglang", None]
     for local, told in ((a, "vllm"), (b, "sglang")):
         assert setup.registry.change(local.worker.worker_id, labels={"engine_rule": told})

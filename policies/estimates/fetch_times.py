@@ -1,0 +1,34 @@
+"""Time of a fetch from a shared pool: the configured time, times a factor learned from what came.
+
+An engine begins to fetch when a request comes to it. The queue in the engine hides that, the wait in the
+gateway hides nothing (`policies.pricing.timing`); HiCache's ``best_effort`` even ends a fetch when the
+prefill could begin. A pool that many share is slower than its settings say, which shows in what is cut off:
+
+    less than `WHOLE_RATIO` of a predicted fetch came    the factor grows by `RISE`
+    all came                                             it falls by `FALL`, to 1 at least
+    nothing was to be fetched                            it falls by `FORGET`: what is too dear is tried again
+
+Engines that wait for a fetch (``timeout``, ``wait_complete``) cut none off: the factor stays 1.
+"""
+
+WHOLE_RATIO = 0.9
+"""Share of a fetch that counts as all of it: text is rounded to blocks."""
+
+RISE, FALL, FORGET = 0.1, 0.02, 0.001
+"""Steps of the factor: in balance one fetch of six is cut off."""
+
+FACTOR_MAX = 16.0
+"""Greatest factor [guess]."""
+
+
+def bounded(factor: float) -> float:
+    """Return a factor within 1 to `FACTOR_MAX`, as others may say it."""
+    return min(max(factor, 1.0), FACTOR_MAX)
+
+
+def learned(factor: float, fetched_share: float | None) -> float:
+    """Return the factor after a request of whose predicted fetch a share came; None: none was predicted."""
+    step = -FORGET
+    if fetched_share is not None:
+        step = RISE if fetched_share < WHOLE_RATIO else -FALL
+    return bounded(factor * (1.0 + step))
