@@ -493,7 +493,7 @@ class FleetState:
         if tokens is None:
             said = self.registers.newest(HostMemory, worker.base or worker.worker_id)
             tokens = 0 if said is None else said.tokens
-        return tokens // worker.ranks if worker.rank >= 0 else tokens
+        return tokens // max(worker.ranks, 1) if worker.rank >= 0 else tokens
 
     def block_tokens(self, slot: int) -> float:
         """Tokens in a block of what a worker was given lately; text is cut by bytes."""

@@ -189,4 +189,4 @@ def test_it_says_its_events_for_all_ranks() -> None:
 )
 def test_its_ranks_count_where_a_request_can_name_one(info: dict[str, Any], ranks: int) -> None:
     """The OpenAI endpoints take a rank since 0.5.7."""
-    assert describe(info).ranks == ranks
+    assert describe(info, "").ranks == ranks
