@@ -92,13 +92,15 @@ class KvCache:
         """Tokens of window KV that running requests lock or reserve."""
         return self.device.swa.used
 
-    def open(self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float) -> Lease:
+    def open(
+        self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float, session: bytes = b""
+    ) -> Lease:
         """Queue a request of ``prompt_tokens`` > 0 and at most ``output_tokens``.
 
-        Both must fit the empty cache.
+        Both must fit the empty cache. ``session`` names its session for a shared pool.
         """
         assert len(blocks) // HASH_BYTES == prompt_tokens // self._size
-        lease = Lease(blocks, prompt_tokens, output_tokens, now_s)
+        lease = Lease(blocks, prompt_tokens, output_tokens, now_s, session)
         if self._tiers is not None:
             self._tiers.open(lease, now_s)
         return lease
@@ -237,7 +239,7 @@ class KvCache:
         device.unlock(lease.node)
         lease.node = node
         if self._tiers is not None and tokens >= lease.prompt_tokens:
-            self._tiers.stored(node, now_s)
+            self._tiers.stored(lease, node, now_s)
 
     def _end(self, lease: Lease, now_s: float) -> None:
         device = self.device

@@ -198,19 +198,19 @@ class HiCache:
         if anchor.parent is not None and not anchor.host:
             return
         anchor.host_locks += 1
-        found = self.client.find(lease.blocks, start, end, now_s)
+        found = self.client.find(lease.blocks, start, end, now_s, lease.session)
         lease.ready_s = min(found.answered_s, now_s + self.settings.timeout_s(0))
         if found.end_block - start >= self._threshold_blocks:
             self.host.make_room((found.end_block - start) * self._size)
             room = self.host.full.free // self._size
             if room < found.end_block - start:
-                found = self.client.find(lease.blocks, start, start + room, now_s)
+                found = self.client.find(lease.blocks, start, start + room, now_s, lease.session)
         tokens = (found.end_block - start) * self._size
         window_tokens = min(self._window_blocks * self._size, tokens)
         if tokens >= self._threshold_blocks * self._size and self.host.make_window_room(window_tokens):
             self.host.full.reserved += tokens
             self.host.swa.reserved += window_tokens
-            fetch = self.client.read(lease.blocks, start, found.end_block, found.answered_s)
+            fetch = self.client.read(lease.blocks, start, found.end_block, found.answered_s, lease.session)
             self._prefetches[lease] = _Prefetch(fetch, anchor, tokens, window_tokens)
             lease.ready_s = min(fetch.ends_s, now_s + self.settings.timeout_s(tokens))
             self.counters.prefetches += 1
@@ -253,7 +253,7 @@ class HiCache:
                     walk.hits += 1
                 walk = walk.parent
         if self.client is not None and self.settings.keep_alive:
-            self.client.keep_alive(lease.blocks, 0, matched, now_s)
+            self.client.keep_alive(lease.blocks, 0, matched, now_s, lease.session)
             self.counters.keep_alives += 1
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
@@ -262,15 +262,18 @@ class HiCache:
         self.counters.loaded_tokens += full_blocks * self._size
         self.counters.loaded_bytes += lease.load_bytes
 
-    def stored(self, node: Node, now_s: float) -> None:
+    def stored(self, lease: Lease, node: Node, now_s: float) -> None:
         """See `TierPolicy`."""
         self._now_s = now_s
         self._flushing = False
         self.host.touch(node)
+        walk = node
         if self.settings.write_policy == "write_back":
+            while walk.parent is not None and not walk.session:
+                walk.session = lease.session
+                walk = walk.parent
             return
         missing: list[Node] = []
-        walk = node
         while walk.parent is not None and not walk.host:
             missing.append(walk)
             walk = walk.parent
@@ -281,8 +284,8 @@ class HiCache:
                 break
             stop = run.end
         if stop > start:
-            self._archive(node, start, stop, windows)
-        self._repair(node)
+            self._archive(node, start, stop, windows, lease.session)
+        self._repair(node, lease.session)
 
     def leaving(self, node: Node, group: Group) -> None:
         """See `TierPolicy`."""
@@ -291,7 +294,7 @@ class HiCache:
         if not node.host and self.settings.write_policy == "write_back" and not self._flushing:
             windows: list[Span] = []
             if self._copy(node, windows, cut=False):
-                self._archive(node, node.start, node.end, windows)
+                self._archive(node, node.start, node.end, windows, node.session)
         if node.host:
             self.host.left_device(node)
         else:
@@ -387,22 +390,26 @@ class HiCache:
         if self.host.hold_window(run):
             windows.append((max(run.start, run.end - self._window_blocks), run.end))
 
-    def _repair(self, node: Node) -> None:
+    def _repair(self, node: Node, session: bytes) -> None:
         """Copy what the host lacks of the window before the end of a node."""
         walk = node
         while walk.parent is not None and walk.end > node.end - self._window_blocks - 1:
             if walk.host and walk.swa and not walk.host_swa:
                 windows: list[Span] = []
                 self._copy_window(walk, windows)
-                self._archive(walk, walk.start, walk.end, windows)
+                self._archive(walk, walk.start, walk.end, windows, session)
             walk = walk.parent
 
-    def _archive(self, node: Node, start: int, end: int, windows: list[Span]) -> None:
-        """Write blocks on the path to a node to the shared pool, as far as they are not there."""
+    def _archive(self, node: Node, start: int, end: int, windows: list[Span], session: bytes) -> None:
+        """Write blocks on the path to a node to the shared pool, as far as they are not there.
+
+        Of a session all before them, too: what other sessions share with it may lie on other nodes only.
+        """
         if self.client is not None:
             keys: list[bytes] = []
             walk = node
             while walk.parent is not None:
                 keys.append(walk.key)
                 walk = walk.parent
-            self.client.store(b"".join(reversed(keys)), start, end, windows, self._now_s)
+            first = 0 if session else start
+            self.client.store(b"".join(reversed(keys)), first, end, windows, self._now_s, session)

@@ -42,6 +42,7 @@ class Node:
         hits: Admissions that reused this run, as far as the tier policy counts (``write_through_selective``).
         host_used: Last use of its host copy, in operations, like ``host_swa_used``; kept by the tier policy.
         host_locks: Transfers that read or fill its host copy; kept by the tier policy.
+        session: Session that computed it, if it is copied when the device evicts it (``write_back``).
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Node:
         "key",
         "locks",
         "parent",
+        "session",
         "start",
         "state",
         "swa",
@@ -87,6 +89,7 @@ class Node:
         self.host_used = 0
         self.host_swa_used = 0
         self.host_locks = 0
+        self.session = b""
 
     @property
     def blocks(self) -> int:
@@ -183,6 +186,7 @@ class RadixTree:
         upper.device, upper.swa, upper.host, upper.host_swa = node.device, node.swa, node.host, node.host_swa
         upper.hits, upper.host_locks = node.hits, node.host_locks
         upper.host_swa_used = node.host_swa_used
+        upper.session = node.session
         upper.device_children = 1 if node.device else 0
         parent.children[upper.key[:HASH_BYTES]] = upper
         node.key = node.key[cut:]

@@ -463,7 +463,13 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
     if kind != "none":
         disk = 20 * SIZE if kind == "grouped" else 0
         pool = shared(
-            rules, kind=kind, nodes=2, memory_tokens=30 * SIZE, disk_tokens=disk, group_tokens=2 * SIZE
+            rules,
+            kind=kind,
+            nodes=2,
+            memory_tokens=30 * SIZE,
+            disk_tokens=disk,
+            group_tokens=2 * SIZE,
+            rank_loss_ratio=0.02,
         )
     workers = []
     for _ in range(2):
@@ -475,7 +481,7 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
             prefetch_threshold_tokens=2 * SIZE,
             prefetch_batch_blocks=2,
         )
-        client = None if pool is None else L3Client(pool, read_bytes_per_s=5 * BYTES, rank_loss_ratio=0.02)
+        client = None if pool is None else L3Client(pool, read_bytes_per_s=5 * BYTES)
         tiers = Witness(rules, options, tree, sizes(rules), client=client)
         workers.append((KvCache(rules, tree=tree, tiers=tiers), tiers))
     queues: list[list[tuple[Lease, bytes]]] = [[], []]
