@@ -53,4 +53,4 @@ def device_tokens(engine: EngineProfile) -> int:
 
 def can_hold_more(engine: EngineProfile) -> bool:
     """True if memory below the device is modelled for an engine."""
-    return has_lower_tiers(cache_rules(engine, "sglang"))
+    return has_lower_tiers(cache_rules(engine))

@@ -66,6 +66,8 @@ class Workload:
         users: Sessions at work at the same time in a closed loop; 0 in an open one.
         block_tokens: Tokens per block of all its requests.
         notes: Changes to the recording, for reports.
+        named_sessions: A session is what one client would name so. If not, its requests continue others in
+            ways that the recording does not tell.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Workload:
     users: int = 0
     block_tokens: int = ENGINE_BLOCK_TOKENS
     notes: str = ""
+    named_sessions: bool = False
 
     def requests(self) -> Iterator[SimRequest]:
         """All requests, session by session."""

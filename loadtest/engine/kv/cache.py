@@ -31,7 +31,7 @@ from loadtest.engine.kv.windows import Windows
 class KvCache:
     """The KV cache of one rank; without ``tiers`` the device only.
 
-    ``tree`` must be that of the tiers, which need SGLang's pools and hold no states.
+    ``tree`` must be that of the tiers, which need SGLang's pools.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class KvCache:
         tiers: TierPolicy | None = None,
     ) -> None:
         self.rules = rules
-        self.tree = tree or RadixTree()
+        self.tree = tree or RadixTree(states=rules.state_slots > 0)
         self._tiers = tiers
         self._listener = listener or KvListener()
         self._size = rules.block_tokens
         shared = rules.match_rule == "vllm" and rules.window_tokens > 0
-        assert tiers is None or not (shared or rules.state_slots)
+        assert tiers is None or not shared
         self.device = (
             SharedDevice(rules, self.tree, self._listener)
             if shared
@@ -183,6 +183,9 @@ class KvCache:
         lease.blocks = blocks
         self._insert(lease, tokens, now_s)
         self._boundaries.closed(lease)
+        if self._tiers is not None and self.rules.state_slots:
+            assert lease.node is not None
+            self._tiers.stored(lease, lease.node, now_s)
         self._end(lease, now_s)
 
     def abort(self, lease: Lease, now_s: float) -> None:

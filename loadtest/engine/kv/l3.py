@@ -102,6 +102,8 @@ class L3Settings:
         virtual_nodes: Points of a node on the ring.
         rank_loss_ratio: Probability that one tensor-parallel rank misses a block that the others have.
         absences: Nodes that are away for a time.
+        decode_writes: Workers that only decode write what they computed (`DecodeOffload`).
+        tensor_parallel: Sizes of the workers, in turn; none: all have that of the profile.
     """
 
     kind: Literal["grouped", "pooled"] = "grouped"
@@ -119,6 +121,8 @@ class L3Settings:
     virtual_nodes: int = 128
     rank_loss_ratio: float = 0.0
     absences: tuple[Absence, ...] = ()
+    decode_writes: bool = True
+    tensor_parallel: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a pool without nodes, and tiers or absences that it cannot have, with `ValueError`."""
@@ -130,6 +134,8 @@ class L3Settings:
             raise ValueError("rank_loss_ratio is a share, 0 or above and below 1")
         if any(not 0 <= absence.node < self.nodes for absence in self.absences):
             raise ValueError(f"absences name a node beyond 0 to {self.nodes - 1}")
+        if any(size < 1 for size in self.tensor_parallel):
+            raise ValueError("a tensor-parallel size is 1 or more")
 
 
 @dataclass(frozen=True, slots=True)

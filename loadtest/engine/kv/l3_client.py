@@ -4,7 +4,8 @@
                                    └─ stop: what has arrived in whole batches is kept
 
 Tensor-parallel ranks read at once. With multi-head attention each reads its heads; with MLA each reads
-everything, but only one writes (SGLang ``managers/cache_controller.py``, ``backup_skip``).
+all latent KV, but only one writes (SGLang ``managers/cache_controller.py``, ``backup_skip``). Linear states
+are divided in both cases.
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,8 @@ class L3Client:
         self.pool = pool
         self._ranks = tensor_parallel
         self._copies = tensor_parallel if replicated else 1
-        shared = replicated or pool.settings.share_tensor_parallel
+        latent_only = replicated and not pool.sizes.window_blocks
+        shared = latent_only or pool.settings.share_tensor_parallel
         self._space = b"" if shared else tensor_parallel.to_bytes(4, "little")
         self._network = Link(read_bytes_per_s)
         self._rank_loss_ratio = pool.settings.rank_loss_ratio
@@ -95,7 +97,7 @@ class L3Client:
         """Begin to read blocks that were found."""
         sizes = self.pool.sizes
         windows = min(sizes.window_blocks, end_block - start_block)
-        n_bytes = sizes.n_bytes(end_block - start_block, windows) * self._copies
+        n_bytes = sizes.n_bytes((end_block - start_block) * self._copies, windows)
         sent_s = self.pool.read(self._space, blocks, start_block, end_block, now_s, session)
         ends_s = max(sent_s, self._network.send(n_bytes, now_s))
         self.read_bytes += n_bytes
