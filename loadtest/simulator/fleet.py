@@ -158,6 +158,24 @@ class Fleet:
         if absence.returns_s < inf:
             self.clock.call_at(absence.returns_s, lambda: pool.recover(absence.node, self.clock.time()))
 
+    def pool_figures(self) -> dict[str, float]:
+        """Use of the shared pool over the whole run, bytes and counts; empty without one."""
+        if self.pool is None:
+            return {}
+        tiers = [rank.tiers for worker in self.workers for rank in worker.ranks if rank.tiers is not None]
+        clients = [tier.client for tier in tiers if tier.client is not None]
+        moved = self.pool.node_bytes
+        return {
+            "pool_read_bytes": sum(client.read_bytes for client in clients),
+            "pool_held_bytes": self.pool.held_bytes,
+            "pool_evicted_bytes": self.pool.evicted_bytes,
+            "pool_moved_bytes": self.pool.moved_bytes,
+            "pool_imbalance": max(moved) * len(moved) / max(sum(moved), 1),
+            "prefetches": sum(tier.counters.prefetches for tier in tiers),
+            "prefetches_stopped": sum(tier.counters.prefetches_stopped for tier in tiers),
+            "prefetch_dropped_tokens": sum(tier.counters.dropped_tokens for tier in tiers),
+        }
+
     def link_between(self, worker: int, decode_worker: int) -> SiteLink | None:
         """The link that KV takes from a worker to one that decodes; None if both stand at one site."""
         begins, ends = self._sites[0][worker], self._sites[1][decode_worker]

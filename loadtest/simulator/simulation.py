@@ -318,6 +318,7 @@ class _Simulation:
             inversion_s_max=max(inversions.us_max for inversions in found) / 1e6,
             rooms_overdue=sum(replica.room.overdue for replica in self.replicas),
             egress={name: link.egress() for name, link in self.fleet.links.items()},
+            pool=self.fleet.pool_figures(),
         )
 
     # Sessions.
