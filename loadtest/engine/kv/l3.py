@@ -196,7 +196,10 @@ class L3Pool(Protocol):
         now_s: float,
         session: bytes = b"",
     ) -> Stored:
-        """Write what is absent of a span of blocks, with the window data of some spans in it."""
+        """Write what is absent of a span of blocks, with the window data of some spans in it.
+
+        Of a session a pool may take what it lacks before the span, too: the writer has it.
+        """
 
     def touch(
         self,
@@ -346,6 +349,8 @@ class GroupedPool:
         added = added_windows = 0
         for node, start, end in self._parts(space, session, blocks, start_block, end_block, now_s):
             if node.failed_s > now_s:
+                if session:
+                    start = node.store.reach(space, blocks, 0, start, now_s)[0]
                 stored = node.store.store(space, blocks, start, end, windows, now_s)
                 added += stored.blocks
                 added_windows += stored.window_blocks

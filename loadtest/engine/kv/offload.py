@@ -24,7 +24,8 @@ class DecodeOffload:
 
     def stored(self, lease: Lease, node: Node, now_s: float) -> None:
         """See `TierPolicy`; a prompt alone is the prefill worker's to write."""
-        if node.end * self._rules.block_tokens <= lease.prompt_tokens:
+        prompt_end = lease.prompt_tokens // self._rules.block_tokens
+        if node.end <= prompt_end:
             return
         first = node.end - self._rules.window_blocks
         windows: list[Span] = []
@@ -33,7 +34,7 @@ class DecodeOffload:
             if walk.swa or (walk is node and walk.state is not None):
                 windows.insert(0, (max(walk.start, first), walk.end))
             walk = walk.parent
-        self.client.store(sequence_to(node), 0, node.end, windows, now_s, lease.session)
+        self.client.store(sequence_to(node), prompt_end, node.end, windows, now_s, lease.session)
 
     def open(self, lease: Lease, now_s: float) -> None:
         """See `TierPolicy`; nothing is read."""

@@ -412,10 +412,6 @@ class HiCache:
             walk = walk.parent
 
     def _archive(self, node: Node, start: int, end: int, windows: list[Span], session: bytes) -> None:
-        """Write blocks on the path to a node to the shared pool, as far as they are not there.
-
-        Of a session all before them, too: what other sessions share with it may lie on other nodes only.
-        """
+        """Write blocks on the path to a node to the shared pool, as far as they are not there."""
         if self.client is not None:
-            first = 0 if session else start
-            self.client.store(sequence_to(node), first, end, windows, self._now_s, session)
+            self.client.store(sequence_to(node), start, end, windows, self._now_s, session)
