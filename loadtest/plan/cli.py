@@ -55,6 +55,7 @@ from loadtest.simulator.memory import can_hold_more
 from loadtest.simulator.parallel import SimulationFailed
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.theme import style
+from loadtest.simulator.tier_rules import PLAIN
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 
@@ -143,6 +144,8 @@ def _assumed(options: argparse.Namespace) -> list[str]:
             f"arrivals are a Poisson process, and a prompt shares its beginning with one that came about "
             f"{options.reuse_s:g} s before: how much memory is worth depends on that."
         )
+    if options.pool != PLAIN:
+        assumed.append(f"Host memory and pools work by {options.pool}; disks cost nothing here.")
     if options.speed != 1.0:
         assumed.append(f"The workload comes {options.speed:g} times as fast as recorded.")
     if options.warmup_s:

@@ -83,8 +83,8 @@ class DualPools:
             else ""
         )
         weights = [
-            f"A sequence of {tokens:,} tokens weighs {kept_mib:,.4g} MiB, with all layers full "
-            f"{full_mib:,.4g} MiB: {full_mib / kept_mib:.1f} times as much."
+            f"A sequence of {tokens:,} tokens weighs {kept_mib:,.0f} MiB, with all layers full "
+            f"{full_mib:,.0f} MiB: {full_mib / kept_mib:.1f} times as much."
             for tokens, full_mib, kept_mib in self.rows()
         ]
         return [layers, *([ratio] if ratio else []), *weights]

@@ -205,7 +205,11 @@ def _told(value: object) -> str:
     """A setting as text; of settings of its own, each with its name."""
     if not is_dataclass(value):
         return str(value)
-    return ", ".join(f"{field.name}={getattr(value, field.name)}" for field in fields(value))
+    return ", ".join(f"{field.name}={_plainly(getattr(value, field.name))}" for field in fields(value))
+
+
+def _plainly(value: object) -> str:
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _parser() -> argparse.ArgumentParser:

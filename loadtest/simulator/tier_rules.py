@@ -85,6 +85,10 @@ class TierRules:
     host: Values = ()
     pool: Values = ()
 
+    def __str__(self) -> str:
+        """The rules as they were told."""
+        return ", ".join(f"{key}={_told(value)}" for key, value in (*self.host, *self.pool))
+
 
 PLAIN = TierRules()
 
@@ -167,6 +171,12 @@ def _switch(key: str, told: str) -> bool:
 def _number(key: str, told: str) -> float:
     value = _within(key, told, *LIMITS[key])
     return int(value) if key in _WHOLE else value
+
+
+def _told(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
 
 
 def _within(key: str, text: str, low: float, high: float) -> float:

@@ -82,6 +82,11 @@ class Absence:
                 f"a node cannot leave at {self.leaves_s:g} s and be back at {self.returns_s:g} s"
             )
 
+    def __str__(self) -> str:
+        """As it is told on a command line."""
+        back = "" if self.returns_s == inf else f"{self.returns_s:g}"
+        return f"{self.node}@{self.leaves_s:g}-{back}:{self.how}"
+
 
 @dataclass(frozen=True, slots=True)
 class L3Settings:

@@ -28,6 +28,18 @@ def test_a_published_pool_with_changes() -> None:
     assert PUBLISHED["gcache"] == {}
 
 
+def test_rules_are_told_as_they_can_be_given() -> None:
+    rules = read_tier_rules(
+        "keep_alive=no,absences=2@600-900:kept 3@5-,tensor_parallel=4 8,ttl_s=1.5,nodes=4"
+    )
+
+    assert (
+        str(rules)
+        == "keep_alive=no, absences=2@600-900:kept 3@5-:lost, tensor_parallel=4 8, ttl_s=1.5, nodes=4"
+    )
+    assert read_tier_rules(str(rules)) == rules
+
+
 def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "pool.yaml"
     file.write_text(
