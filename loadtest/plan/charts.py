@@ -116,7 +116,7 @@ def draw_lifetimes(value: TierValue) -> Chart:
     if enough is not None:
         title = (
             f"Blocks kept for {seconds(enough)} after their last use give "
-            f"{percent(LIFETIME_ENOUGH)} of what keeping them for ever would"
+            f"at least {percent(LIFETIME_ENOUGH)} of what keeping them for ever would"
         )
     return Chart(
         "lifetimes",
@@ -132,27 +132,27 @@ def draw_tiers(value: TierValue) -> Chart:
     with style():
         figure, (axes,) = canvas(3.2)
         _ceiling(axes, value)
-        axes.axhline(value.device_hit_ratio, color=FAINT, linewidth=1.1, label="devices alone")
+        axes.axvline(value.device_gib, color=INK, linewidth=1.1, linestyle=(0, (2, 2)), label="the devices")
         for number, (line, label) in enumerate(
-            ((value.host, "host memory, each worker's own"), (value.pool, "shared pool, memory and disk"))
+            ((value.own, "own memory of each worker"), (value.pool, "a pool beside the devices"))
         ):
             axes.plot(
                 line.points, line.hit_ratios, marker="o", markersize=3.4, label=label, **series(number + 1)
             )
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("GiB of the tier, of all workers or nodes together")
+        axes.set_xlabel("GiB of KV, of all workers or of the pool's nodes together")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
         _shares(axes, value)
     workers = f"{value.workers} worker{'s' * (value.workers != 1)}"
-    best = max((*value.host.hit_ratios, *value.pool.hit_ratios))
+    best = max((*value.own.hit_ratios, *value.pool.hit_ratios))
     return Chart(
         "tiers",
         f"The devices of {workers} could reuse {percent(value.device_hit_ratio)} of the prompt tokens, tiers "
         f"below them up to {percent(best)}",
-        "Each line adds one tier to the devices. Requests go to the worker that holds most of their prompt, "
-        "if that is half of it, else to the one with the fewest tokens. What leaves a pool's memory goes to "
-        "its disks, so both count as one.",
+        "A worker's own memory is its device, and host memory beyond the dashed line. A pool is shared, "
+        "memory and disks together. Requests go to the worker that holds most of their prompt, if that is "
+        "half of it, else to the one with the fewest tokens.",
         figure,
     )
 

@@ -1,7 +1,8 @@
 """What time and room are worth: hit rate over a lifetime, and over the capacity of each tier.
 
     lifetime   one cache without bounds that drops a block so long after its last use
-    host       workers that keep so much each, with the device: requests go where most of their prompt is
+    own        workers that keep so much each, on the device and beyond it in host memory: requests go where
+               most of their prompt is
     pool       the same workers without host memory, and one cache behind them that all write and read
 
 No request waits and none is computed twice at once: what caches could do, not what a fleet does.
@@ -20,8 +21,8 @@ from radix import PrefixTree
 TTLS_S = (10, 30, 60, 120, 300, 600, 1_200, 3_600, 10_800, 43_200, 86_400)
 """Lifetimes to look at, up to a day."""
 
-SIZES_MAX = 8
-"""Doublings of a tier that are looked at."""
+DOUBLINGS = (-5, 8)
+"""Sizes of a tier: a thirty-second of the devices to 128 times as much, as far as they are worth anything."""
 
 ENOUGH = 0.999
 """Share of the infinite cache's reuse at which a line ends."""
@@ -48,14 +49,16 @@ class TierValue:
 
     Attributes:
         workers: Workers that share the requests.
+        device_gib: KV memory of their devices together.
         device_hit_ratio: Of their devices alone.
     """
 
     workers: int
     infinite_hit_ratio: float
+    device_gib: float
     device_hit_ratio: float
     ttl: Line
-    host: Line
+    own: Line
     pool: Line
 
 
@@ -81,14 +84,15 @@ def tier_value(
         return Line([at for at, _ in found], [ratio for _, ratio in found])
 
     total_gib = workers * device * engine.shape.token_bytes / GIB
-    sizes = [2**doubling for doubling in range(SIZES_MAX)]
+    sizes = [2.0**doubling for doubling in range(*DOUBLINGS)]
     return TierValue(
         workers=workers,
         infinite_hit_ratio=infinite_hit_ratio,
+        device_gib=total_gib,
         device_hit_ratio=tier(device, 0),
         ttl=line((ttl_s, _ttl_hits(arrivals, workload.block_tokens, ttl_s)) for ttl_s in TTLS_S),
-        host=line((total_gib * size, tier(device * size, 0)) for size in sizes[1:]),
-        pool=line((total_gib * size, tier(device, workers * device * size)) for size in sizes),
+        own=line((total_gib * size, tier(int(device * size), 0)) for size in sizes),
+        pool=line((total_gib * size, tier(device, int(workers * device * size))) for size in sizes),
     )
 
 

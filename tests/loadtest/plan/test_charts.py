@@ -33,12 +33,12 @@ def test_a_lifetime_that_is_enough_is_named_or_that_none_is() -> None:
 
 def test_each_tier_is_a_line_over_its_capacity() -> None:
     chart = draw_tiers(TIERS)
-    _, devices, host, pool = chart.figure.axes[0].lines
+    _, devices, own, pool = chart.figure.axes[0].lines
 
     assert "could reuse 20.0 %" in chart.title.replace("\N{NO-BREAK SPACE}", " ")
     assert "up to 50.0 %" in chart.title.replace("\N{NO-BREAK SPACE}", " ")
-    assert list(np.asarray(devices.get_ydata())) == [0.2, 0.2]
-    assert list(np.asarray(host.get_xdata())) == [100.0, 200.0]
+    assert list(np.asarray(devices.get_xdata())) == [100.0, 100.0]
+    assert list(np.asarray(own.get_xdata())) == [100.0, 200.0]
     assert list(np.asarray(pool.get_ydata())) == [0.4, 0.5]
 
 

@@ -32,14 +32,14 @@ def test_more_room_is_never_worth_less_and_a_pool_is_worth_more_than_as_much_of_
 
     value = tier_value(comes, ENGINE, 3, infinite)
 
-    for line in (value.ttl, value.host, value.pool):
+    for line in (value.ttl, value.own, value.pool):
         assert list(line.hit_ratios) == sorted(line.hit_ratios)
         assert line.hit_ratios[-1] <= infinite + 1e-9
-    assert value.device_hit_ratio <= value.host.hit_ratios[0]
+    own = dict(zip(value.own.points, value.own.hit_ratios, strict=True))
+    assert own[value.device_gib] == value.device_hit_ratio
     assert value.pool.hit_ratios[-1] >= ENOUGH * infinite
-    shared = dict(zip(value.pool.points, value.pool.hit_ratios, strict=True))
-    for gib, ratio in zip(value.host.points, value.host.hit_ratios, strict=True):
-        assert shared.get(gib, 1.0) >= ratio - 0.01
+    for gib, ratio in zip(value.pool.points, value.pool.hit_ratios, strict=True):
+        assert ratio >= max(value.device_hit_ratio, own[gib] - 0.01)
 
 
 def test_nothing_comes() -> None:
