@@ -19,6 +19,12 @@ def test_keys_are_all_fields_but_sizes() -> None:
     assert set(KEYS) == names - SIZES
 
 
+def test_the_page_explains_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pools.md").read_text()
+
+    assert [key for key in (*KEYS, *PUBLISHED) if f"`{key}`" not in page] == []
+
+
 def test_a_published_pool_with_changes() -> None:
     rules = read_tier_rules("mooncake, ttl_s=600, write_policy=write_back,keep_alive=yes")
 

@@ -3,6 +3,8 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadtest.engine.kv.l3 import (
     Absence,
@@ -184,6 +186,42 @@ def test_sessions_of_a_failed_node_go_on_elsewhere_and_return_with_what_was_writ
 
     assert shared.find(b"", turns[rewritten], 0, 40, 8.0, rewritten).end_block == 40
     assert found(shared, turns, 8.0) == (40 - len(missing) + 1 if lost else 40)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["store", "store", "leave", "return", "fail"]),
+            st.integers(0, 5),
+            st.integers(1, 30),
+        ),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_what_is_found_was_stored_and_planned_moves_lose_nothing(
+    script: list[tuple[str, int, int]], planned: bool
+) -> None:
+    """Six growing sessions on four nodes, of which one stays."""
+    shared = pool(SLIDING, nodes=4, detection_s=0.0)
+    turns = [sequence(0, 5) + sequence(seed + 1, 60) for seed in range(6)]
+    stored = [0] * 6
+    for step, (action, number, blocks) in enumerate(script):
+        now_s, name = float(step), f"s{number}".encode()
+        if action == "store":
+            end = min(stored[number] + blocks, 65)
+            shared.store(b"", turns[number], stored[number], end, [(max(end - 2, 0), end)], now_s, name)
+            stored[number] = end
+        elif action == "return":
+            shared.recover(number % 3, now_s)
+        elif action == "leave" or planned:
+            shared.drain(number % 3, now_s)
+        else:
+            shared.fail(number % 3, now_s)
+        for other, end in enumerate(stored):
+            reach = shared.find(b"", turns[other], 0, 65, now_s + 0.5, f"s{other}".encode()).end_block
+            assert reach <= max(end, 5), "its own, or the head that all share"
+            assert reach >= end or not planned
 
 
 def test_a_pool_without_nodes_holds_nothing_and_says_so() -> None:
