@@ -44,7 +44,7 @@ from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.runs import Run
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.table import comparison_table
-from loadtest.simulator.tier_rules import PLAIN
+from loadtest.simulator.tier_rules import KEYS, PLAIN, PUBLISHED
 from loadtest.simulator.words import bucket_shares, percent
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare placement policies on recorded traffic: the gateway's decisions, modelled "
         "engines, virtual time.",
     )
-    parser.add_argument("--list", action=_List, nargs=0, help="show engines and policies, and end")
+    parser.add_argument("--list", action=_List, nargs=0, help="show engines, pools and policies, and end")
     add_workload(parser)
     _add_fleet(parser.add_argument_group("fleet"))
     _add_gateway(parser.add_argument_group("gateway"))
@@ -316,6 +316,10 @@ class _List(argparse.Action):
         for name, profile in PROFILES.items():
             default = " (default)" * (name == DEFAULT_ENGINE)
             print(f"  {name}: {device_tokens(profile):,} tokens of KV cache{default}")
+        print("Pools")
+        for name, rules in PUBLISHED.items():
+            print(f"  {name}{' (default)' if not rules else ''}")
+        print(f"  their keys: {', '.join(KEYS)}")
         print("Policies")
         for name, rule in POLICIES.items():
             options = () if rule.options is None else fields(rule.options)

@@ -135,6 +135,8 @@ def test_engines_and_policies_are_listed_without_a_trace(capsys: pytest.CaptureF
 
     listed = capsys.readouterr().out
     assert all(f"  {name}" in listed for name in POLICIES)
+    assert "  mooncake" in listed
+    assert "write_policy" in listed
     assert "mimo-v2.5-pro" in listed
     assert "affinity: match_weight=1" in listed
 
