@@ -23,12 +23,14 @@ def build_worker(
     pool: L3Pool | None = None,
     dialect: Dialect | None = None,
     emit_s: float = 0.0,
+    decodes: bool = False,
 ) -> Scheduler:
     """Build an engine, on the event loop's clock or a virtual one.
 
     ``listeners`` hear the KV events, one for each rank or none. A ``pool`` that engines share is read into
-    the profile's host tier, or one of the usual size. Without a ``dialect`` the profile's rules say it.
-    Stream tokens due within ``emit_s`` are sent together.
+    the profile's host tier, or one of the usual size; an engine that only ``decodes`` writes to it and reads
+    nothing. Without a ``dialect`` the profile's rules say it. Stream tokens due within ``emit_s`` are sent
+    together.
 
     Raises:
         ValueError: The model or the dialect has no lower tiers, and the profile or the pool asks for them.
@@ -44,6 +46,7 @@ def build_worker(
             settings=host_tier,
             client=_client(profile, pool, seed) if pool is not None else None,
             listener=listener,
+            decodes=decodes,
         )
         for seed, listener in enumerate(heard_by)
     ]
@@ -76,7 +79,7 @@ def build_shared_pool(profile: EngineProfile, settings: L3Settings) -> L3Pool:
 
 def _sizes(profile: EngineProfile, rules: CacheRules) -> BlockSizes:
     shape = profile.shape
-    return block_sizes(rules, shape.token_bytes, shape.window_token_bytes)
+    return block_sizes(rules, shape.token_bytes, shape.window_token_bytes, shape.state_bytes)
 
 
 def _client(profile: EngineProfile, pool: L3Pool, seed: int) -> L3Client:

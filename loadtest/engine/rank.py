@@ -46,7 +46,7 @@ class Rank:
     def push(self, job: Job, uncached_tokens: int, now_s: float) -> None:
         """Take a job in; ``uncached_tokens`` estimates its work until it is admitted."""
         job.rank = self.number
-        job.lease = self.cache.open(job.blocks, job.prompt_tokens, job.output_tokens, now_s)
+        job.lease = self.cache.open(job.blocks, job.prompt_tokens, job.output_tokens, now_s, job.session)
         self._owe(job, uncached_tokens)
         self.waiting.push(job)
 

@@ -8,6 +8,7 @@ from loadtest.plan.objective import Prices
 from loadtest.simulator.contenders import Contender
 from loadtest.simulator.memory import Memory
 from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.tier_rules import PLAIN, TierRules
 from loadtest.simulator.words import bucket_shares
 
 GIB = 1 << 30
@@ -22,6 +23,7 @@ class Family:
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
         division: Of those that take requests, by length; None: all take any length.
+        tier_rules: How host memory and the pool work.
     """
 
     contender: Contender
@@ -29,6 +31,7 @@ class Family:
     host_gib: float = 0.0
     pool_gib: float = 0.0
     division: Division | None = None
+    tier_rules: TierRules = PLAIN
 
     @property
     def label(self) -> str:
@@ -54,7 +57,8 @@ class Family:
     def memory(self, engine: EngineProfile) -> Memory:
         """Its memory below the device, in tokens."""
         tokens_per_gib = GIB / engine.shape.token_bytes
-        return Memory(int(self.host_gib * tokens_per_gib), int(self.pool_gib * tokens_per_gib))
+        host_tokens, pool_tokens = int(self.host_gib * tokens_per_gib), int(self.pool_gib * tokens_per_gib)
+        return Memory(host_tokens, pool_tokens, self.tier_rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.objective import Slo
+from loadtest.plan.tier_value import TierValue
 from loadtest.plan.trial import Trial
 from loadtest.simulator.axes import legend_below, lines_height_in, time_axis
 from loadtest.simulator.theme import FAINT, INK, SERIES, Chart, canvas, plain, series, style
 from loadtest.simulator.words import percent, seconds
+
+LIFETIME_ENOUGH = 0.95
+"""Share of the infinite cache's reuse that a lifetime is said to be enough for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,90 @@ def draw_curve(curve: Curve, plan_tokens: int | None) -> Chart:
         "most that any placement can make of workers with the same memory together.",
         figure,
     )
+
+
+def draw_lifetimes(value: TierValue) -> Chart:
+    """Draw what keeping blocks for longer is worth."""
+    with style():
+        figure, (axes,) = canvas(3.2)
+        _ceiling(axes, value)
+        axes.plot(
+            value.ttl.points,
+            value.ttl.hit_ratios,
+            marker="o",
+            markersize=3.4,
+            color=SERIES[1],
+            label="cache without bounds",
+        )
+        axes.set_xscale("log")
+        axes.set_xlabel("lifetime of a block after its last use")
+        time_axis(axes.xaxis)
+        _shares(axes, value)
+    enough = next(
+        (
+            at
+            for at, ratio in zip(value.ttl.points, value.ttl.hit_ratios, strict=True)
+            if ratio >= LIFETIME_ENOUGH * value.infinite_hit_ratio
+        ),
+        None,
+    )
+    title = f"Blocks kept for {seconds(value.ttl.points[-1])} after their last use are not enough"
+    if enough is not None:
+        title = (
+            f"Blocks kept for {seconds(enough)} after their last use give "
+            f"at least {percent(LIFETIME_ENOUGH)} of what keeping them for ever would"
+        )
+    return Chart(
+        "lifetimes",
+        title,
+        "Hit rate of one cache of any size over its time to live. Requests come as they would if none waited "
+        "and answers were decoded alone; on a busy fleet pauses are longer.",
+        figure,
+    )
+
+
+def draw_tiers(value: TierValue) -> Chart:
+    """Draw what more room in each tier is worth."""
+    with style():
+        figure, (axes,) = canvas(3.2)
+        _ceiling(axes, value)
+        axes.axvline(value.device_gib, color=INK, linewidth=1.1, linestyle=(0, (2, 2)), label="the devices")
+        for number, (line, label) in enumerate(
+            ((value.own, "own memory of each worker"), (value.pool, "a pool beside the devices"))
+        ):
+            axes.plot(
+                line.points, line.hit_ratios, marker="o", markersize=3.4, label=label, **series(number + 1)
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("GiB of KV, of all workers or of the pool's nodes together")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        _shares(axes, value)
+    workers = f"{value.workers} worker{'s' * (value.workers != 1)}"
+    best = max((*value.own.hit_ratios, *value.pool.hit_ratios))
+    return Chart(
+        "tiers",
+        f"The devices of {workers} could reuse {percent(value.device_hit_ratio)} of the prompt tokens, tiers "
+        f"below them up to {percent(best)}",
+        "A worker's own memory is its device, and host memory beyond the dashed line. A pool is shared, "
+        "memory and disks together. Requests go to the worker that holds most of their prompt, if that is "
+        "half of it, else to the one with the fewest tokens.",
+        figure,
+    )
+
+
+def _ceiling(axes: Axes, value: TierValue) -> None:
+    axes.axhline(
+        value.infinite_hit_ratio, color=FAINT, linestyle=(0, (1, 1.5)), linewidth=1.3, label="infinite cache"
+    )
+
+
+def _shares(axes: Axes, value: TierValue) -> None:
+    axes.set_ylim(0, max(1.08 * value.infinite_hit_ratio, 0.01))
+    axes.set_ylabel("share of prompt tokens reused")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    plain(axes, "both")
+    legend_below(axes)
 
 
 def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan: Candidate | None) -> Chart:

@@ -17,10 +17,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.engine.profiles import PROFILES
+from loadtest.engine.model_config import read_shape
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import draw_curve
 from loadtest.plan.division import divisions
+from loadtest.plan.dual_pools import DualPools
 from loadtest.plan.laboratory import Laboratory
 from loadtest.plan.lengths import (
     DRAWN_OUTPUT_TOKENS,
@@ -38,9 +39,11 @@ from loadtest.plan.trial import Trial
 from loadtest.simulator.arguments import (
     add_engine,
     add_jobs,
+    add_pool,
     add_workload,
     contenders,
     count,
+    engine_of,
     new_file,
     not_negative,
     positive,
@@ -52,6 +55,7 @@ from loadtest.simulator.memory import can_hold_more
 from loadtest.simulator.parallel import SimulationFailed
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.theme import style
+from loadtest.simulator.tier_rules import PLAIN
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 
@@ -88,7 +92,7 @@ def main(argv: list[str]) -> int:
 
 
 def _planned(console: Console, options: argparse.Namespace) -> Outcome:
-    engine = PROFILES[options.engine]
+    engine = engine_of(options)
     below = can_hold_more(engine)
     workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
     base = SimulationConfig(
@@ -111,6 +115,8 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
         divisions=divisions(workloads, engine, base.expected_output_tokens, speed=options.speed)
         if options.buckets
         else None,
+        tier_rules=options.pool,
+        layers=options.model,
     )
     lab = Laboratory(console, workloads, base, question.slo, options.jobs)
     return make_plan(question, workloads, lab, _assumed(options))
@@ -138,6 +144,8 @@ def _assumed(options: argparse.Namespace) -> list[str]:
             f"arrivals are a Poisson process, and a prompt shares its beginning with one that came about "
             f"{options.reuse_s:g} s before: how much memory is worth depends on that."
         )
+    if options.pool != PLAIN:
+        assumed.append(f"Host memory and pools work by {options.pool}; disks cost nothing here.")
     if options.speed != 1.0:
         assumed.append(f"The workload comes {options.speed:g} times as fast as recorded.")
     if options.warmup_s:
@@ -154,6 +162,7 @@ def _show(console: Console, outcome: Outcome) -> None:
         console.print(_table("fleets that hold it", "fleet", outcome.fleet_rows()))
         console.print(_table("one step from the plan", "change", outcome.step_rows()))
     sections = {
+        "What the layers save": outcome.layers.sentences(),
         "Length buckets": outcome.buckets(),
         "How sure": outcome.certainty(),
         "Assumed": outcome.assumptions(),
@@ -214,6 +223,9 @@ def _document(outcome: Outcome, command: str) -> bytes:
             for step, _, trials in outcome.steps
         ],
         "curve": asdict(outcome.curve),
+        "tiers": asdict(outcome.tiers),
+        "layers": {"limit": outcome.layers.limit, "as_run": outcome.layers.as_run}
+        | {"told": outcome.layers.sentences()},
         "buckets": outcome.buckets(),
         "certainty": outcome.certainty(),
         "assumptions": outcome.assumptions(),
@@ -294,6 +306,13 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         metavar="A,B,...",
         help="shared pools to consider, GiB (L3) [default 0,8192]",
     )
+    add_pool(group)
+    group.add_argument(
+        "--model",
+        type=_model,
+        metavar="FILE",
+        help="config.json of a model, to tell what its layers save [default: that of the engine]",
+    )
     _flag(group, "workers-max", count, 64, "consider no more workers")
     group.add_argument(
         "--split",
@@ -315,6 +334,14 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         help=f"policies to consider [default {DEFAULT_POLICIES}]",
     )
     _flag(group, "replicas", count, 1, "replicas of the gateway")
+
+
+def _model(text: str) -> DualPools:
+    path = Path(text)
+    try:
+        return DualPools(path.parent.name or path.stem, read_shape(path))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

@@ -9,8 +9,10 @@ from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import Curve
 from loadtest.plan.division import Division
+from loadtest.plan.dual_pools import DualPools
 from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.steps import Step
+from loadtest.plan.tier_value import TierValue
 from loadtest.plan.trial import LENGTHS, Trial
 from loadtest.simulator.words import percent, seconds
 from loadtest.simulator.workload import Workload
@@ -32,6 +34,8 @@ class Outcome:
         steps: One step from the cheapest each, its cost per hour and its result with each seed.
         workers_min: Fewer were not simulated, because of the least possible work.
         curve: Value of memory.
+        tiers: Value of time and of room below the device.
+        layers: What the model's layers save.
         assumed: Further assumptions.
         divisions: Length buckets to try; None if they were not asked for.
         whole: The cheapest fleet without buckets; None if there is none.
@@ -47,6 +51,8 @@ class Outcome:
     simulations: int
     workers_min: int
     curve: Curve
+    tiers: TierValue
+    layers: DualPools
     assumed: Sequence[str]
     divisions: Sequence[Division] | None
     whole: Candidate | None

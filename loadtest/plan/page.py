@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from loadtest.plan.charts import draw_curve, draw_trials
+from loadtest.plan.charts import draw_curve, draw_lifetimes, draw_tiers, draw_trials
 from loadtest.plan.outcome import HEADINGS, Outcome
 from loadtest.simulator.page import chart_figure, described, document
 
@@ -13,6 +13,8 @@ def plan_page(outcome: Outcome, *, facts: Mapping[str, str], command: str) -> st
     charts = (
         draw_trials(outcome.tried, outcome.slo, outcome.plan),
         draw_curve(outcome.curve, outcome.plan_tokens),
+        draw_lifetimes(outcome.tiers),
+        draw_tiers(outcome.tiers),
     )
     parts = [f'<div class="charts">\n{"".join(chart_figure(chart) for chart in charts)}</div>']
     if outcome.found:
@@ -21,6 +23,7 @@ def plan_page(outcome: Outcome, *, facts: Mapping[str, str], command: str) -> st
     if outcome.divisions is not None:
         parts.append(_list("Length buckets", outcome.buckets()))
     parts += [
+        _list("What the layers save", outcome.layers.sentences()),
         _list("How sure that is", outcome.certainty()),
         _list("What was assumed", outcome.assumptions()),
     ]

@@ -13,16 +13,19 @@ from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.candidate import Candidate, Family
 from loadtest.plan.charts import Curve
 from loadtest.plan.division import Division
+from loadtest.plan.dual_pools import DualPools, layers_of
 from loadtest.plan.floor import decode_workers_guess, prefill_workers_min, ttft_p90_min_s
 from loadtest.plan.laboratory import Laboratory
 from loadtest.plan.objective import Prices, Slo
 from loadtest.plan.outcome import Outcome
 from loadtest.plan.search import Range, Search
 from loadtest.plan.steps import Step, steps_around
+from loadtest.plan.tier_value import tier_value
 from loadtest.plan.trial import Trial
 from loadtest.simulator.bounds import hit_curve, hit_ratio, infinite_hit_tokens
 from loadtest.simulator.contenders import Contender
 from loadtest.simulator.memory import Memory, device_tokens
+from loadtest.simulator.tier_rules import PLAIN, TierRules
 from loadtest.simulator.words import seconds
 from loadtest.simulator.workload import Workload
 
@@ -48,6 +51,8 @@ class Question:
         pool_gib: Sizes of shared pools, ascending, GiB.
         speed: Divides the workload's starts and delays.
         divisions: Length buckets for the best fleet without any; None: not asked for.
+        tier_rules: How host memory and pools work.
+        layers: The model whose savings to tell; None: the engine's.
     """
 
     engine: EngineProfile
@@ -60,6 +65,8 @@ class Question:
     workers_max: int
     speed: float
     divisions: Sequence[Division] | None = None
+    tier_rules: TierRules = PLAIN
+    layers: DualPools | None = None
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
@@ -68,7 +75,11 @@ class Question:
 
     def families(self, sizes: tuple[float, float]) -> list[Family]:
         """All policies and splits with so much memory."""
-        return [Family(policy, split, *sizes) for split in self.splits for policy in self.contenders]
+        return [
+            Family(policy, split, *sizes, tier_rules=self.tier_rules)
+            for split in self.splits
+            for policy in self.contenders
+        ]
 
     def steps_around(self, plan: Candidate) -> list[Step]:
         """Everything one step from a plan."""
@@ -121,7 +132,11 @@ def make_plan(
         workers_min=floor.workers_min,
         divisions=question.divisions,
         whole=whole,
-        curve=_curve(workloads[0], engine, capacity_tokens),
+        curve=(curve := _curve(workloads[0], engine, capacity_tokens)),
+        tiers=tier_value(
+            workloads[0], engine, found[0].workers if found else floor.workers_min, curve.infinite_hit_ratio
+        ),
+        layers=question.layers or layers_of(engine),
         assumed=assumed,
     )
 

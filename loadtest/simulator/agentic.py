@@ -110,7 +110,9 @@ def read_agentic(
         raise TraceError(f"{path} has no request of at most {prompt_tokens_max} prompt tokens")
     built.sort(key=lambda at: at[0])
     notes = f"closed loop of {users} users, pauses of at most {gap_s_max:g} s"
-    return Workload(path.name, tuple(session for _, session in built), users=users, notes=notes)
+    return Workload(
+        path.name, tuple(session for _, session in built), users=users, notes=notes, named_sessions=True
+    )
 
 
 def _places(numbers: Sequence[int], sessions: int, seed: int) -> dict[int, list[tuple[int, int]]]:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import get_args
 
-from loadtest.engine.profiles import PROFILES
+from loadtest.engine.profiles import PROFILES, EngineProfile
+from loadtest.engine.settings import Dialect
 from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
+from loadtest.simulator.tier_rules import PLAIN, PUBLISHED, TierRules, read_tier_rules
 from loadtest.simulator.workload import Workload
 from policies import LengthBuckets, ServiceLevel
 
@@ -149,13 +152,45 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def tier_rules(text: str) -> TierRules:
+    """How memory below the device works (`loadtest.simulator.tier_rules`)."""
+    try:
+        return read_tier_rules(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_pool(parser: argparse._ActionsContainer) -> None:
+    """Add the argument that says how memory below the device works."""
+    parser.add_argument(
+        "--pool",
+        type=tier_rules,
+        default=PLAIN,
+        metavar="NAME|FILE,KEY=VALUE,...",
+        help=f"how host memory and the shared pool work: {' or '.join(PUBLISHED)}, or a YAML file, and keys "
+        "that differ, as in mooncake,ttl_s=600; docs/pools.md has the keys [default gcache]",
+    )
+
+
+def engine_of(options: argparse.Namespace) -> EngineProfile:
+    """The engine from the arguments of `add_engine`."""
+    engine = PROFILES[options.engine]
+    return replace(engine, rules=replace(engine.rules, match_rule=options.dialect))
+
+
 def add_engine(parser: argparse._ActionsContainer) -> None:
-    """Add the argument that says what workers are."""
+    """Add the arguments that say what workers are."""
     parser.add_argument(
         "--engine",
         choices=sorted(PROFILES),
         default=DEFAULT_ENGINE,
         help=f"what the workers are [default {DEFAULT_ENGINE}]",
+    )
+    parser.add_argument(
+        "--dialect",
+        choices=get_args(Dialect),
+        default="sglang",
+        help="whose rules their caches follow [default sglang]",
     )
 
 

@@ -22,12 +22,14 @@ from loadtest.simulator.arguments import (
     DEFAULT_ENGINE,
     add_engine,
     add_jobs,
+    add_pool,
     add_queue,
     add_workload,
     bucket_workers,
     contenders,
     count,
     count_or_none,
+    engine_of,
     new_file,
     not_negative,
     positive,
@@ -42,6 +44,7 @@ from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.runs import Run
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.table import comparison_table
+from loadtest.simulator.tier_rules import KEYS, PLAIN, PUBLISHED
 from loadtest.simulator.words import bucket_shares, percent
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
@@ -81,8 +84,13 @@ def main(argv: list[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    if (options.host_tokens or options.pool_tokens) and not can_hold_more(PROFILES[options.engine]):
-        parser.error(f"host memory and pools are not modelled for {options.engine}")
+    below = options.host_tokens or options.pool_tokens
+    if below and not can_hold_more(engine_of(options)):
+        parser.error(
+            f"host memory and pools are not modelled for {options.engine} by {options.dialect}'s rules"
+        )
+    if options.pool != PLAIN and not below:
+        parser.error("--pool says how they work: give --host-tokens or --pool-tokens, too")
     divided = sum(workers for _, workers in options.bucket_workers)
     if options.queue_k is None and (options.ttft_slo_s or options.ttft_slo_s_per_1k_tokens):
         parser.error("requests are rejected early only where they wait: give --queue-k")
@@ -103,7 +111,8 @@ def main(argv: list[str]) -> int:
 
 
 def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
-    engine, memory = PROFILES[options.engine], Memory(options.host_tokens, options.pool_tokens)
+    engine = engine_of(options)
+    memory = Memory(options.host_tokens, options.pool_tokens, options.pool)
     common = SimulationConfig(
         engine=engine,
         host=memory.host(engine),
@@ -196,7 +205,11 @@ def _told(value: object) -> str:
     """A setting as text; of settings of its own, each with its name."""
     if not is_dataclass(value):
         return str(value)
-    return ", ".join(f"{field.name}={getattr(value, field.name)}" for field in fields(value))
+    return ", ".join(f"{field.name}={_plainly(getattr(value, field.name))}" for field in fields(value))
+
+
+def _plainly(value: object) -> str:
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -205,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare placement policies on recorded traffic: the gateway's decisions, modelled "
         "engines, virtual time.",
     )
-    parser.add_argument("--list", action=_List, nargs=0, help="show engines and policies, and end")
+    parser.add_argument("--list", action=_List, nargs=0, help="show engines, pools and policies, and end")
     add_workload(parser)
     _add_fleet(parser.add_argument_group("fleet"))
     _add_gateway(parser.add_argument_group("gateway"))
@@ -240,6 +253,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="tokens of KV in a pool that all workers share (L3), read into host memory; 0: none [default 0]",
     )
+    add_pool(group)
     _flag(group, "decode_workers", count_or_none, "workers that only decode; 0: all do both")
 
 
@@ -302,6 +316,10 @@ class _List(argparse.Action):
         for name, profile in PROFILES.items():
             default = " (default)" * (name == DEFAULT_ENGINE)
             print(f"  {name}: {device_tokens(profile):,} tokens of KV cache{default}")
+        print("Pools")
+        for name, rules in PUBLISHED.items():
+            print(f"  {name}{' (default)' if not rules else ''}")
+        print(f"  their keys: {', '.join(KEYS)}")
         print("Policies")
         for name, rule in POLICIES.items():
             options = () if rule.options is None else fields(rule.options)

@@ -36,6 +36,13 @@ def _times(value: float) -> str:
     return f"{value:.2f} ×" if np.isfinite(value) else "-"
 
 
+def _bytes(value: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if value >= size:
+            return f"{value / size:,.3g} {unit}"
+    return f"{value:,.0f} B"
+
+
 FIGURES = (
     Figure("requests", "Requests", _count),
     Figure("completed_share", "Completed", percent, "most"),
@@ -70,6 +77,24 @@ FIGURES = (
     Figure("imbalance", "Busiest worker over the mean", _times, "least"),
     Figure("cpu_s", "Processor time of the simulation", seconds),
 )
+
+
+POOL_FIGURES = (
+    Figure("pool_read_bytes", "Pool: read by workers", _bytes),
+    Figure("pool_held_bytes", "Pool: held at the end", _bytes),
+    Figure("pool_evicted_bytes", "Pool: evicted or expired", _bytes),
+    Figure("pool_moved_bytes", "Pool: moved between nodes", _bytes),
+    Figure("pool_imbalance", "Pool: busiest node over the mean", _times, "least"),
+    Figure("prefetches", "Prefetches", _count),
+    Figure("prefetches_stopped", "… stopped before their end", _count, "least"),
+    Figure("prefetch_dropped_tokens", "… fetched in vain, tokens", _count, "least"),
+)
+"""Rows of a comparison with a shared pool, beside `FIGURES`."""
+
+
+def figures_of(runs: Sequence[Run]) -> tuple[Figure, ...]:
+    """The rows of a comparison."""
+    return FIGURES + (POOL_FIGURES if any(run.result.pool for run in runs) else ())
 
 
 def shown(figure: Figure, run: Run) -> str:

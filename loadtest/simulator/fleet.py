@@ -12,11 +12,13 @@ label; those that only decode take any length.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
+from math import inf
 
 from loadtest.engine.build import build_shared_pool, build_worker
 from loadtest.engine.job import Role
 from loadtest.engine.kv.cache import KvCache
-from loadtest.engine.kv.l3 import L3Settings
+from loadtest.engine.kv.l3 import Absence, L3Pool, L3Settings
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Observer, Scheduler
@@ -117,16 +119,21 @@ class Fleet:
         self.decode_workers: list[Scheduler] = []
         self._index: dict[str, int] = {}
         self._sites: tuple[list[str], list[str]] = ([], [])
+        sizes = cycle(l3.tensor_parallel) if l3 is not None and l3.tensor_parallel else None
+        decode_pool = self.pool if l3 is not None and l3.decode_writes else None
         for group in self._groups:
             decodes = group.role == "decode"
             built = self.decode_workers if decodes else self.workers
             for number in range(group.count):
                 self._index[f"{group.name}-{number:03d}"] = len(built)
                 self._sites[decodes].append(group.site)
+                worker = group.profile
+                if sizes is not None:
+                    worker = replace(worker, tensor_parallel=next(sizes))
                 built.append(
-                    build(group.profile)
+                    build(worker, pool=decode_pool, decodes=True)
                     if decodes
-                    else build(replace(group.profile, host_tier=host), pool=self.pool)
+                    else build(replace(worker, host_tier=host), pool=self.pool)
                 )
         taking_groups = [group for group in groups if group.role != "decode"]
         self.capacity_tokens = sum(
@@ -137,6 +144,40 @@ class Fleet:
         handover = profile.handover
         self.link = Link(clock, handover.bytes_per_s, handover.latency_s)
         self.links = {name: SiteLink(clock, plan) for name, plan in links.items()}
+        if self.pool is not None and l3 is not None:
+            for absence in l3.absences:
+                self._schedule(self.pool, absence)
+
+    def _schedule(self, pool: L3Pool, absence: Absence) -> None:
+        """Let a node of the pool leave, and return if it ever does."""
+
+        def leave() -> None:
+            if absence.how == "planned":
+                pool.drain(absence.node, self.clock.time())
+            else:
+                pool.fail(absence.node, self.clock.time(), lost=absence.how == "lost")
+
+        self.clock.call_at(absence.leaves_s, leave)
+        if absence.returns_s < inf:
+            self.clock.call_at(absence.returns_s, lambda: pool.recover(absence.node, self.clock.time()))
+
+    def pool_figures(self) -> dict[str, float]:
+        """Use of the shared pool over the whole run, bytes and counts; empty without one."""
+        if self.pool is None:
+            return {}
+        tiers = [rank.tiers for worker in self.workers for rank in worker.ranks if rank.tiers is not None]
+        clients = [tier.client for tier in tiers if tier.client is not None]
+        moved = self.pool.node_bytes
+        return {
+            "pool_read_bytes": sum(client.read_bytes for client in clients),
+            "pool_held_bytes": self.pool.held_bytes,
+            "pool_evicted_bytes": self.pool.evicted_bytes,
+            "pool_moved_bytes": self.pool.moved_bytes,
+            "pool_imbalance": max(moved) * len(moved) / max(sum(moved), 1),
+            "prefetches": sum(tier.counters.prefetches for tier in tiers),
+            "prefetches_stopped": sum(tier.counters.prefetches_stopped for tier in tiers),
+            "prefetch_dropped_tokens": sum(tier.counters.dropped_tokens for tier in tiers),
+        }
 
     def link_between(self, worker: int, decode_worker: int) -> SiteLink | None:
         """The link that KV takes from a worker to one that decodes; None if both stand at one site."""

@@ -60,6 +60,7 @@ class Flight:
         "_handed_s",
         "_has_room",
         "_link",
+        "_session",
         "_shipped",
         "_told",
         "_transfer",
@@ -87,8 +88,10 @@ class Flight:
         replica: Replica,
         watcher: Watcher,
         flow: str = DEFAULT_FLOW,
+        session: bytes = b"",
     ) -> None:
         self.request = request
+        self._session = session
         self._flow = flow
         self._fleet = fleet
         self.replica = replica
@@ -164,6 +167,7 @@ class Flight:
             request.tokens + request.output_tokens - 1 if ends else request.tokens,
             self,
             role,
+            session=self._session,
             admitted={"plain": None, "prefill": self._making, "decode": self._room}[role],
             rank=rank,
         )

@@ -91,7 +91,7 @@ def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) ->
     notes = f"{len(lines) - len(rows)} requests continue another one"
     if torn:
         notes += f"; {torn} lines that were cut off are skipped"
-    return Workload(path.name, tuple(sessions), notes=notes)
+    return Workload(path.name, tuple(sessions), notes=notes, named_sessions=True)
 
 
 def _lines(path: Path) -> tuple[list[LoggedRequest], int]:

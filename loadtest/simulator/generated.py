@@ -77,7 +77,7 @@ def generate_agentic(
     assert sessions > 0
     made = tuple(Session(None, _SessionMaker(shape, seed, number).make()) for number in range(sessions))
     notes = f"closed loop of {users} users, seed {seed}"
-    return Workload("generated agents", made, users=users, notes=notes)
+    return Workload("generated agents", made, users=users, notes=notes, named_sessions=True)
 
 
 class _SessionMaker:

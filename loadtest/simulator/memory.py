@@ -1,9 +1,10 @@
-"""Memory below the device: sizes, and the settings of the tiers that follow from them.
+"""Memory below the device: sizes and rules, and the settings of the tiers that follow from them.
 
 Host memory belongs to each worker that takes requests, and copies the device's content; the pool is shared.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.engine.build import cache_rules
 from loadtest.engine.kv.l3 import L3Settings
@@ -11,6 +12,7 @@ from loadtest.engine.kv.stack import has_lower_tiers
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.fleet import capacity_tokens
+from loadtest.simulator.tier_rules import PLAIN, TierRules
 
 POOL_NODES = 8
 
@@ -21,25 +23,32 @@ class Memory:
 
     Attributes:
         host_tokens: Of one worker; 0: none, or with a pool the default of `HiCacheSettings`.
-        pool_tokens: The shared pool; 0: none.
+        pool_tokens: The shared pool, in memory; 0: none.
+        rules: How both work; ``disk_tokens`` are those of all nodes.
     """
 
     host_tokens: int = 0
     pool_tokens: int = 0
+    rules: TierRules = PLAIN
 
     def host(self, engine: EngineProfile) -> HiCacheSettings | None:
         """The host tier of one rank of an engine."""
+        rules: dict[str, Any] = dict(self.rules.host)
         if not self.host_tokens:
-            return HiCacheSettings() if self.pool_tokens else None
+            return HiCacheSettings(**rules) if self.pool_tokens else None
         block_tokens = engine.rules.block_tokens
         rank_tokens = max(self.host_tokens // engine.dp_ranks // block_tokens, 1) * block_tokens
-        return HiCacheSettings(host_tokens=rank_tokens, host_ratio=rank_tokens / engine.rules.full_tokens)
+        ratio = rank_tokens / engine.rules.full_tokens
+        return HiCacheSettings(host_tokens=rank_tokens, host_ratio=ratio, **rules)
 
     def pool(self) -> L3Settings | None:
         """The shared pool."""
         if not self.pool_tokens:
             return None
-        return L3Settings(nodes=POOL_NODES, memory_tokens=max(self.pool_tokens // POOL_NODES, 1))
+        rules: dict[str, Any] = {"nodes": POOL_NODES, **dict(self.rules.pool)}
+        nodes = rules["nodes"]
+        disk_tokens = rules.pop("disk_tokens", 0) // nodes
+        return L3Settings(memory_tokens=max(self.pool_tokens // nodes, 1), disk_tokens=disk_tokens, **rules)
 
     def capacity_tokens(self, engine: EngineProfile, workers: int) -> int:
         """Most tokens that so many workers hold together."""
@@ -53,4 +62,4 @@ def device_tokens(engine: EngineProfile) -> int:
 
 def can_hold_more(engine: EngineProfile) -> bool:
     """True if memory below the device is modelled for an engine."""
-    return has_lower_tiers(cache_rules(engine, "sglang"))
+    return has_lower_tiers(cache_rules(engine))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from loadtest.simulator.charts import draw_all
-from loadtest.simulator.figures import FIGURES, best_of, shown
+from loadtest.simulator.figures import best_of, figures_of, shown
 from loadtest.simulator.runs import Run
 from loadtest.simulator.svg import colour_rules, inline_svg
 from loadtest.simulator.theme import FAINT, GRID, INK, PAPER, VARIABLES, Chart
@@ -95,7 +95,7 @@ def chart_figure(chart: Chart) -> str:
 def _table(runs: Sequence[Run]) -> str:
     head = "".join(f"<th>{escape(run.label)}</th>" for run in runs)
     rows = []
-    for figure in FIGURES:
+    for figure in figures_of(runs):
         best = best_of(figure, runs)
         cells = "".join(
             f"<td{' class=best' if run.label in best else ''}>{escape(shown(figure, run))}</td>"

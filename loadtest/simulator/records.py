@@ -187,6 +187,7 @@ class Result:
         inversion_s_max: Largest difference of those keys.
         rooms_overdue: Rooms of workers that a replica left unused for too long.
         egress: Bytes so far on each link between sites, as a line through (seconds, bytes).
+        pool: Figures of the shared pool (`Fleet.pool_figures`); empty without one.
     """
 
     config: "SimulationConfig"
@@ -202,6 +203,7 @@ class Result:
     inversion_s_max: float = 0.0
     rooms_overdue: int = 0
     egress: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
+    pool: Mapping[str, float] = field(default_factory=dict)
 
     def summary(self) -> dict[str, float | int | str | None]:
         """Figures of the requests behind the warm-up, ready for JSON; None where nothing was measured."""
@@ -258,7 +260,7 @@ class Result:
             figures[f"lost_{cause}_ratio"] = int(tokens[done].sum()) / prompts
         for cause, lost_s in self.lost_s(records).items():
             figures[f"lost_{cause}_s"] = float(lost_s[done].sum())
-        return figures
+        return figures | dict(self.pool)
 
     def lost_s(self, records: Records) -> dict[str, Floats]:
         """Seconds of prefill that these requests lost to a cache that is not infinite, by cause."""

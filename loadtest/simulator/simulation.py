@@ -141,8 +141,9 @@ def simulate(
 class _Visit:
     """One session under way: which of its requests may come when."""
 
-    def __init__(self, session: Session, flow: str) -> None:
+    def __init__(self, session: Session, flow: str, name: bytes) -> None:
         self.flow = flow
+        self.name = name
         self.requests = session.requests
         self.open = len(session.requests)
         self.missing = [len(request.after) for request in session.requests]
@@ -182,6 +183,7 @@ class _Simulation:
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
+        self._visited = 0
         self._flights: list[Flight] = []
         self._order: dict[Flight, int] = {}
         self._computed = PrefixTree(1 << 40, workload.block_tokens)
@@ -320,6 +322,7 @@ class _Simulation:
             inversion_s_max=max(inversions.us_max for inversions in found) / 1e6,
             rooms_overdue=sum(replica.room.overdue for replica in self.replicas),
             egress={name: link.egress() for name, link in self.fleet.links.items()},
+            pool=self.fleet.pool_figures(),
         )
 
     # Sessions.
@@ -330,7 +333,9 @@ class _Simulation:
             self._visit(session)
 
     def _visit(self, session: Session) -> None:
-        visit = _Visit(session, self._flow())
+        self._visited += 1
+        name = self._visited.to_bytes(4, "little") if self._workload.named_sessions else b""
+        visit = _Visit(session, self._flow(), name)
         if not visit.open:
             self._left()
         for index, missing in enumerate(visit.missing):
@@ -343,7 +348,7 @@ class _Simulation:
 
     def _arrive(self, visit: _Visit, index: int) -> None:
         request = visit.requests[index]
-        flight = Flight(request, self.fleet, self._replica(), self, visit.flow)
+        flight = Flight(request, self.fleet, self._replica(), self, visit.flow, visit.name)
         self._visits[flight] = visit, index
         self._order[flight] = len(self._flights)
         self._flights.append(flight)

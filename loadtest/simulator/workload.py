@@ -11,7 +11,7 @@ as the last one ended. In both, a request is sent ``delay_s`` after the end, ans
 request that it waits for: it slows down with the fleet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from loadtest.simulator.identity import HASH_BYTES
@@ -66,6 +66,8 @@ class Workload:
         users: Sessions at work at the same time in a closed loop; 0 in an open one.
         block_tokens: Tokens per block of all its requests.
         notes: Changes to the recording, for reports.
+        named_sessions: A session is what one client would name so. If not, its requests continue others in
+            ways that the recording does not tell.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Workload:
     users: int = 0
     block_tokens: int = ENGINE_BLOCK_TOKENS
     notes: str = ""
+    named_sessions: bool = False
 
     def requests(self) -> Iterator[SimRequest]:
         """All requests, session by session."""
@@ -111,6 +114,10 @@ class Workload:
         `loadtest.simulator.bounds` counts in this order. In a closed loop the users take the sessions in
         turn.
         """
+        return [request for _, request in self.arrivals(lambda _: 0.0)]
+
+    def arrivals(self, served_s: Callable[[SimRequest], float]) -> list[tuple[float, SimRequest]]:
+        """All requests in order with their arrivals, seconds, if each takes ``served_s`` and none waits."""
         arrivals: list[tuple[float, int, int, SimRequest]] = []
         free_s = [0.0] * self.users
         for number, session in enumerate(self.sessions):
@@ -119,15 +126,16 @@ class Workload:
                 start_s = free_s[user]
             else:
                 start_s = session.start_s
-            at_s: list[float] = []
+            ends_s: list[float] = []
             for index, request in enumerate(session.requests):
-                from_s = max((at_s[other] for other in request.after), default=start_s)
-                at_s.append(from_s + request.delay_s)
-                arrivals.append((at_s[-1], number, index, request))
+                from_s = max((ends_s[other] for other in request.after), default=start_s)
+                at_s = from_s + request.delay_s
+                ends_s.append(at_s + served_s(request))
+                arrivals.append((at_s, number, index, request))
             if session.start_s is None:
-                free_s[user] = max(at_s)
+                free_s[user] = max(ends_s)
         arrivals.sort(key=lambda arrival: arrival[:3])
-        return [arrival[3] for arrival in arrivals]
+        return [(at_s, request) for at_s, _, _, request in arrivals]
 
     def check(self) -> None:
         """Check the dataclasses' rules, for tests of readers and workloads made by hand.

@@ -38,7 +38,7 @@ def opened(workload: Workload, *, full: bool = False) -> Workload:
         sessions = [session for session in sessions if (session.start_s or 0.0) <= min(free_s)]
     sessions.sort(key=lambda session: session.start_s or 0.0)
     notes = f"{workload.notes}; each request at a time of its own"
-    return replace(workload, sessions=tuple(sessions), users=0, notes=notes)
+    return replace(workload, sessions=tuple(sessions), users=0, notes=notes, named_sessions=False)
 
 
 def _answer_s(request: SimRequest) -> float:

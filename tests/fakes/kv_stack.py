@@ -51,7 +51,9 @@ class FakeCache:
             matched += self.block_tokens
         return matched
 
-    def open(self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float) -> FakeLease:
+    def open(
+        self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float, session: bytes = b""
+    ) -> FakeLease:
         lease = FakeLease(_split(blocks), prompt_tokens, output_tokens, ready_s=now_s + self.prefetch_s)
         lease.load_bytes = self.load_bytes
         return lease

@@ -5,9 +5,11 @@ from math import nan
 from loadtest.engine.profiles import PROFILES
 from loadtest.plan.candidate import Candidate, Family
 from loadtest.plan.charts import Curve
+from loadtest.plan.dual_pools import layers_of
 from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.outcome import Outcome
 from loadtest.plan.steps import steps_around
+from loadtest.plan.tier_value import Line, TierValue
 from loadtest.plan.trial import Trial
 from loadtest.simulator.contenders import Contender
 from loadtest.simulator.workload import Session, SimRequest, Workload
@@ -15,6 +17,16 @@ from loadtest.simulator.workload import Session, SimRequest, Workload
 OURS, THEIRS = Family(Contender("expected_cost"), split=False), Family(Contender("random"), split=False)
 SPLIT = Family(Contender("expected_cost"), split=True)
 CURVE = Curve(1_000_000, (500_000, 1_000_000, 2_000_000, 4_000_000), (0.1, 0.2, 0.4, 0.5), 0.6)
+
+TIERS = TierValue(
+    4,
+    0.6,
+    100.0,
+    0.2,
+    Line((10, 60, 600), (0.1, 0.3, 0.58)),
+    Line((100.0, 200.0), (0.3, 0.4)),
+    Line((50.0, 100.0), (0.4, 0.5)),
+)
 
 
 def figures(ttft_p90_s: float, *, tpot_p90_s: float = 0.02, completed_share: float = 1.0) -> Figures:
@@ -59,6 +71,8 @@ def outcome(*, found: bool = True, limit_s: float = 3.0) -> Outcome:
         simulations=14,
         workers_min=2,
         curve=CURVE,
+        tiers=TIERS,
+        layers=layers_of(PROFILES["mimo-v2.5-pro"]),
         assumed=["Everything <is> made up."],
         divisions=None,
         whole=plan if found else None,

@@ -33,7 +33,7 @@ from loadtest.engine.kv.windows import Windows
 class KvCache:
     """The KV cache of one rank; without ``tiers`` the device only.
 
-    ``tree`` must be that of the tiers, which need SGLang's pools and hold no states.
+    ``tree`` must be that of the tiers, which need SGLang's pools.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class KvCache:
         tiers: TierPolicy | None = None,
     ) -> None:
         self.rules = rules
-        self.tree = tree or RadixTree()
+        self.tree = tree or RadixTree(states=rules.state_slots > 0)
         self._tiers = tiers
         self._listener = listener or KvListener()
         self._size = rules.block_tokens
         shared = rules.match_rule == "vllm" and rules.window_tokens > 0
-        assert tiers is None or not (shared or rules.state_slots)
+        assert tiers is None or not shared
         self.device = (
             SharedDevice(rules, self.tree, self._listener)
             if shared
@@ -100,13 +100,15 @@ class KvCache:
         """Tokens of window KV that running requests lock or reserve."""
         return self.device.swa.used
 
-    def open(self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float) -> Lease:
+    def open(
+        self, blocks: bytes, prompt_tokens: int, output_tokens: int, now_s: float, session: bytes = b""
+    ) -> Lease:
         """Queue a request of ``prompt_tokens`` > 0 and at most ``output_tokens``.
 
-        Both must fit the empty cache.
+        Both must fit the empty cache. ``session`` names its session for a shared pool.
         """
         assert len(blocks) // HASH_BYTES == prompt_tokens // self._size
-        lease = Lease(blocks, prompt_tokens, output_tokens, now_s)
+        lease = Lease(blocks, prompt_tokens, output_tokens, now_s, session)
         if self._tiers is not None:
             self._tiers.open(lease, now_s)
         return lease
@@ -190,6 +192,9 @@ class KvCache:
         lease.blocks = blocks
         self._insert(lease, tokens, now_s, final=True)
         self._boundaries.closed(lease)
+        if self._tiers is not None and self.rules.state_slots:
+            assert lease.node is not None
+            self._tiers.stored(lease, lease.node, now_s)
         self._end(lease, now_s)
 
     def abort(self, lease: Lease, now_s: float) -> None:
@@ -247,7 +252,7 @@ class KvCache:
         device.unlock(lease.node)
         lease.node = node
         if self._tiers is not None and tokens >= lease.prompt_tokens:
-            self._tiers.stored(node, now_s)
+            self._tiers.stored(lease, node, now_s)
 
     def _end(self, lease: Lease, now_s: float) -> None:
         device = self.device

@@ -12,6 +12,8 @@ kept follows Marconi (MLSys 2025, arXiv:2411.19379, sections 4.1 and 4.2):
 * A leaf without its state is dropped, and so are parents without state that become leaves (as in SGLang
   ``mamba_radix_cache.py``).
 
+With host memory a state has a copy there, as a block of window KV has, and is loaded as one.
+
 States live at block boundaries (vLLM ``mamba_cache_mode=align``); running requests copy theirs into slots, so
 a state in use needs no lock.
 """
@@ -23,6 +25,7 @@ from loadtest.engine.kv.boundaries import Boundaries
 from loadtest.engine.kv.device import Device
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import KvListener
+from loadtest.engine.kv.matching import state_blocks
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 
@@ -52,10 +55,7 @@ class Checkpoints(Boundaries):
 
     def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
         """See `Boundaries`."""
-        for node in reversed(nodes):
-            if node.state is not None and node.end <= matched:
-                return node.end, node.end
-        return 0, 0
+        return state_blocks(nodes, matched), state_blocks(nodes, matched, host=True)
 
     def commitment(self, lease: Lease) -> int:
         """See `Boundaries`."""
@@ -69,8 +69,13 @@ class Checkpoints(Boundaries):
             self._used[lease.node.state] = self._device.operation
 
     def load(self, lease: Lease) -> int:
-        """See `Boundaries`."""
-        return 0
+        """See `Boundaries`; a state is one block's."""
+        node = lease.node
+        assert node is not None
+        if node.parent is None or node.state is not None:
+            return 0
+        self._save(lease, node)
+        return 1
 
     def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
         """See `Boundaries`."""
@@ -114,8 +119,9 @@ class Checkpoints(Boundaries):
         """Free the slot of the state that is worth least; all slots are taken."""
         node = self._nodes[self._least()]
         assert node is not None
-        self._dropping(node)
         self._device.drop_useless(node)
+        # A lower tier may have copied it just now.
+        self._dropping(node)
 
     def _dropping(self, node: Node) -> None:
         if node.state is not None:

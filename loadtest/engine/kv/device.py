@@ -49,7 +49,7 @@ class TierPolicy(TreeObserver, Protocol):
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
         """Copy so many blocks of full and of window KV to the device; sets ``load_bytes``."""
 
-    def stored(self, node: Node, now_s: float) -> None:
+    def stored(self, lease: Lease, node: Node, now_s: float) -> None:
         """A prefill, or an answer, has ended at a node: what is new on its path may be copied to the host."""
 
     def leaving(self, node: Node, group: Group) -> None:

@@ -5,7 +5,8 @@
     on the host alone, inside      goes after what continues it
 
 Full and window KV have separate pools "also in L2" (MiMo-V2.5, arXiv:2607.13095, 3.1.1). Window KV is copied
-for the last window of a run and a block: for a boundary at its end, or one block before. A leaf takes along
+for the last window of a run and a block: for a boundary at its end, or one block before. A state of linear
+layers has its copy here as one block of window KV has, at the end of its run. A leaf takes along
 host-only parents that nothing can go on from (SGLang ``mem_cache/hi_swa_radix_cache.py``,
 ``_evict_host_leaf``). Prefetches under way *reserve* room: ``held + reserved <= capacity`` in both pools.
 """
@@ -23,7 +24,7 @@ class HostMemory:
     Args:
         full_tokens: Room for full KV.
         swa_tokens: Room for window KV.
-        window_blocks: Blocks of window KV that a boundary needs; 0 without such layers.
+        window_blocks: Blocks of window KV that a boundary needs, 1 for states; 0 without such layers.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class HostMemory:
         """Copy the window KV of a run that is here; False if there is no room."""
         assert node.host
         assert not node.host_swa
-        tokens = node.blocks * self._size
+        tokens = self._window_tokens(node)
         if not self.make_window_room(tokens):
             return False
         self.swa.held += tokens
@@ -104,7 +105,8 @@ class HostMemory:
             if node is None:
                 return False
             blocks = -(-missing // self._size)
-            if blocks < node.blocks and (node.host_swa or not self._window_blocks):
+            whole = self._tree.states or (self._window_blocks and not node.host_swa)
+            if blocks < node.blocks and not whole:
                 head = self._tree.split(node, node.end - blocks)
                 self._drop(node)
                 self._leaf(head)
@@ -180,8 +182,11 @@ class HostMemory:
             self._listener.removed(deepest_first(node.key), "full", "CPU_PINNED")
         self._tree.detach(node)
 
+    def _window_tokens(self, node: Node) -> int:
+        return self._size if self._tree.states else node.blocks * self._size
+
     def _drop_window(self, node: Node) -> None:
-        tokens = node.blocks * self._size
+        tokens = self._window_tokens(node)
         node.host_swa = False
         self.swa.held -= tokens
         self.swa.evicted += tokens

@@ -4,7 +4,8 @@
                                    └─ stop: what has arrived in whole batches is kept
 
 Tensor-parallel ranks read at once. With multi-head attention each reads its heads; with MLA each reads
-everything, but only one writes (SGLang ``managers/cache_controller.py``, ``backup_skip``).
+all latent KV, but only one writes (SGLang ``managers/cache_controller.py``, ``backup_skip``). Linear states
+are divided in both cases.
 """
 
 from collections.abc import Sequence
@@ -53,8 +54,7 @@ class L3Client:
         replicated: Every rank needs all of each block (MLA): one rank writes, and each reads.
         read_bytes_per_s: The worker's network: 170 GB/s by RDMA into host memory, about 350 GB/s straight
             into device memory (MiMo-V2.5, 3.2).
-        rank_loss_ratio: Probability that a rank misses a block that the others have.
-        seed: Of the losses.
+        seed: Of the blocks that single ranks miss (`L3Settings.rank_loss_ratio`).
     """
 
     def __init__(
@@ -64,38 +64,41 @@ class L3Client:
         tensor_parallel: int = 1,
         replicated: bool = False,
         read_bytes_per_s: float = 170e9,
-        rank_loss_ratio: float = 0.0,
         seed: int = 0,
     ) -> None:
-        assert 0 <= rank_loss_ratio < 1
         self.pool = pool
         self._ranks = tensor_parallel
         self._copies = tensor_parallel if replicated else 1
-        shared = replicated or pool.settings.share_tensor_parallel
+        latent_only = replicated and not pool.sizes.window_blocks
+        shared = latent_only or pool.settings.share_tensor_parallel
         self._space = b"" if shared else tensor_parallel.to_bytes(4, "little")
         self._network = Link(read_bytes_per_s)
-        self._rank_loss_ratio = rank_loss_ratio
+        self._rank_loss_ratio = pool.settings.rank_loss_ratio
         self._random = Random(seed)
         self.read_bytes = 0
         self.written_bytes = 0
         self.read_blocks = 0
         self.written_blocks = 0
 
-    def find(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
+    def find(
+        self, blocks: bytes, start_block: int, end_block: int, now_s: float, session: bytes = b""
+    ) -> Found:
         """Reach of all ranks from ``start_block`` on, and the time at which it is known."""
-        found = self.pool.find(self._space, blocks, start_block, end_block, now_s)
+        found = self.pool.find(self._space, blocks, start_block, end_block, now_s, session)
         if found.end_block > start_block and self._rank_loss_ratio:
             reach = start_block + min(self._rank_hit() for _ in range(self._ranks))
             if reach < found.end_block:
-                return self.pool.find(self._space, blocks, start_block, reach, now_s)
+                return self.pool.find(self._space, blocks, start_block, reach, now_s, session)
         return found
 
-    def read(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Fetch:
+    def read(
+        self, blocks: bytes, start_block: int, end_block: int, now_s: float, session: bytes = b""
+    ) -> Fetch:
         """Begin to read blocks that were found."""
         sizes = self.pool.sizes
         windows = min(sizes.window_blocks, end_block - start_block)
-        n_bytes = sizes.n_bytes(end_block - start_block, windows) * self._copies
-        sent_s = self.pool.read(self._space, blocks, start_block, end_block, now_s)
+        n_bytes = sizes.n_bytes((end_block - start_block) * self._copies, windows)
+        sent_s = self.pool.read(self._space, blocks, start_block, end_block, now_s, session)
         ends_s = max(sent_s, self._network.send(n_bytes, now_s))
         self.read_bytes += n_bytes
         self.read_blocks += end_block - start_block
@@ -111,16 +114,24 @@ class L3Client:
             self.read_blocks -= blocks - kept_blocks
 
     def store(
-        self, blocks: bytes, start_block: int, end_block: int, windows: Sequence[Span], now_s: float
+        self,
+        blocks: bytes,
+        start_block: int,
+        end_block: int,
+        windows: Sequence[Span],
+        now_s: float,
+        session: bytes = b"",
     ) -> None:
         """Write what the pool does not have."""
-        stored = self.pool.store(self._space, blocks, start_block, end_block, windows, now_s)
+        stored = self.pool.store(self._space, blocks, start_block, end_block, windows, now_s, session)
         self.written_blocks += stored.blocks
         self.written_bytes += self.pool.sizes.n_bytes(stored.blocks, stored.window_blocks)
 
-    def keep_alive(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
+    def keep_alive(
+        self, blocks: bytes, start_block: int, end_block: int, now_s: float, session: bytes = b""
+    ) -> None:
         """Tell the pool that blocks are in use here, though nobody reads them there."""
-        self.pool.touch(self._space, blocks, start_block, end_block, now_s)
+        self.pool.touch(self._space, blocks, start_block, end_block, now_s, session)
 
     def _rank_hit(self) -> int:
         """Blocks before the first that one rank misses: geometric."""

@@ -19,6 +19,7 @@ class Lease:
 
     Attributes:
         blocks: Packed hashes of the full blocks of the prompt; of prompt and answer once closed.
+        session: Name of its session, by which a shared pool places it; empty if nobody knows.
         output_tokens: Longest answer.
         ready_s: Earliest time of admission; no later than the opening if nothing is awaited.
         device_tokens: Prompt tokens reused from the device; known from admission on, as the following.
@@ -55,6 +56,7 @@ class Lease:
         "prompt_tokens",
         "ready_s",
         "reserved",
+        "session",
         "state",
         "swa_committed",
         "swa_reserved",
@@ -62,9 +64,12 @@ class Lease:
         "window_locked",
     )
 
-    def __init__(self, blocks: bytes, prompt_tokens: int, output_tokens: int, ready_s: float) -> None:
+    def __init__(
+        self, blocks: bytes, prompt_tokens: int, output_tokens: int, ready_s: float, session: bytes = b""
+    ) -> None:
         """Open a lease; see `KvCache.open`."""
         self.blocks = blocks
+        self.session = session
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.ready_s = ready_s

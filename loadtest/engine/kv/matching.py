@@ -1,4 +1,4 @@
-"""The window-safe length of a match, by SGLang's rule and by vLLM's.
+"""The window-safe length of a match, by SGLang's rule and by vLLM's, and the state-safe one.
 
 A sliding-window layer can go on from a boundary only if the KV of the window before it is there. Nodes
 without it are *tombstones*; ``#`` has window KV, ``.`` does not, and blocks are as long as the window:
@@ -23,6 +23,14 @@ only difference (`CacheRules.window_blocks`).
 from collections.abc import Sequence
 
 from loadtest.engine.kv.tree import Node
+
+
+def state_blocks(nodes: Sequence[Node], matched: int, *, host: bool = False) -> int:
+    """The deepest boundary with a state of linear layers, in blocks; with ``host`` also in host memory."""
+    for node in reversed(nodes):
+        if node.end <= matched and (node.state is not None or (host and node.host_swa)):
+            return node.end
+    return 0
 
 
 def safe_blocks(nodes: Sequence[Node], matched: int, window_blocks: int, *, host: bool = False) -> int:

@@ -72,10 +72,12 @@ class CacheRules:
 
     @property
     def window_blocks(self) -> int:
-        """Blocks before a boundary that must have window KV for a prefill to go on from it.
+        """Blocks before a boundary that must have window KV, or a state, for a prefill to go on from it.
 
-        SGLang wants W tokens, vLLM the W - 1 that the next token looks back on
-        (``single_type_kv_cache_manager.py``), both in whole blocks.
+        A state belongs to its boundary and counts as one block. Of windows SGLang wants W tokens, vLLM the
+        W - 1 that the next token looks back on (``single_type_kv_cache_manager.py``), both in whole blocks.
         """
+        if self.state_slots:
+            return 1
         tokens = self.window_tokens - (self.match_rule == "vllm")
         return -(-tokens // self.block_tokens)

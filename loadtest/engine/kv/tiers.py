@@ -27,6 +27,9 @@ stored. L3 gives a whole window or nothing: a prefetch that is stopped early is 
 | host complete, device deficient | loaded with the next match that needs it |
 | hot prefix served by L1/L2, idle in L3 | `keep_alive`: every match tells L3 that the prefix is in use |
 | short and medium sequences | dense windows that the device retains are copied like any other |
+
+**Linear states across tiers.** A state is copied with the run that it ends, stored as the window data of its
+last block, and loaded when a request goes on from there.
 """
 
 from dataclasses import dataclass, field
@@ -39,10 +42,10 @@ from loadtest.engine.kv.l3 import BlockSizes
 from loadtest.engine.kv.l3_client import Fetch, L3Client
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import Group, KvListener
-from loadtest.engine.kv.matching import safe_blocks
+from loadtest.engine.kv.matching import safe_blocks, state_blocks
 from loadtest.engine.kv.pieces import Span
 from loadtest.engine.kv.rules import CacheRules
-from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
+from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree, sequence_to
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
@@ -161,12 +164,13 @@ class HiCache:
         self._sizes = sizes
         self._tree = tree
         full_tokens = settings.host_tokens or int(rules.full_tokens * settings.host_ratio)
+        states = int(rules.state_slots * settings.host_ratio) * rules.block_tokens
         self.host = HostMemory(
             tree,
             listener or KvListener(),
             block_tokens=rules.block_tokens,
             full_tokens=full_tokens,
-            swa_tokens=int(rules.swa_tokens * settings.host_ratio),
+            swa_tokens=states or int(rules.swa_tokens * settings.host_ratio),
             window_blocks=rules.window_blocks,
         )
         self._prefetch_limit = settings.prefetch_limit_ratio * (full_tokens - rules.full_tokens)
@@ -198,19 +202,19 @@ class HiCache:
         if anchor.parent is not None and not anchor.host:
             return
         anchor.host_locks += 1
-        found = self.client.find(lease.blocks, start, end, now_s)
+        found = self.client.find(lease.blocks, start, end, now_s, lease.session)
         lease.ready_s = min(found.answered_s, now_s + self.settings.timeout_s(0))
         if found.end_block - start >= self._threshold_blocks:
             self.host.make_room((found.end_block - start) * self._size)
             room = self.host.full.free // self._size
             if room < found.end_block - start:
-                found = self.client.find(lease.blocks, start, start + room, now_s)
+                found = self.client.find(lease.blocks, start, start + room, now_s, lease.session)
         tokens = (found.end_block - start) * self._size
         window_tokens = min(self._window_blocks * self._size, tokens)
         if tokens >= self._threshold_blocks * self._size and self.host.make_window_room(window_tokens):
             self.host.full.reserved += tokens
             self.host.swa.reserved += window_tokens
-            fetch = self.client.read(lease.blocks, start, found.end_block, found.answered_s)
+            fetch = self.client.read(lease.blocks, start, found.end_block, found.answered_s, lease.session)
             self._prefetches[lease] = _Prefetch(fetch, anchor, tokens, window_tokens)
             lease.ready_s = min(fetch.ends_s, now_s + self.settings.timeout_s(tokens))
             self.counters.prefetches += 1
@@ -253,7 +257,7 @@ class HiCache:
                     walk.hits += 1
                 walk = walk.parent
         if self.client is not None and self.settings.keep_alive:
-            self.client.keep_alive(lease.blocks, 0, matched, now_s)
+            self.client.keep_alive(lease.blocks, 0, matched, now_s, lease.session)
             self.counters.keep_alives += 1
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
@@ -262,15 +266,18 @@ class HiCache:
         self.counters.loaded_tokens += full_blocks * self._size
         self.counters.loaded_bytes += lease.load_bytes
 
-    def stored(self, node: Node, now_s: float) -> None:
+    def stored(self, lease: Lease, node: Node, now_s: float) -> None:
         """See `TierPolicy`."""
         self._now_s = now_s
         self._flushing = False
         self.host.touch(node)
+        walk = node
         if self.settings.write_policy == "write_back":
+            while walk.parent is not None and not walk.session:
+                walk.session = lease.session
+                walk = walk.parent
             return
         missing: list[Node] = []
-        walk = node
         while walk.parent is not None and not walk.host:
             missing.append(walk)
             walk = walk.parent
@@ -281,8 +288,8 @@ class HiCache:
                 break
             stop = run.end
         if stop > start:
-            self._archive(node, start, stop, windows)
-        self._repair(node)
+            self._archive(node, start, stop, windows, lease.session)
+        self._repair(node, lease.session)
 
     def leaving(self, node: Node, group: Group) -> None:
         """See `TierPolicy`."""
@@ -291,7 +298,7 @@ class HiCache:
         if not node.host and self.settings.write_policy == "write_back" and not self._flushing:
             windows: list[Span] = []
             if self._copy(node, windows, cut=False):
-                self._archive(node, node.start, node.end, windows)
+                self._archive(node, node.start, node.end, windows, node.session)
         if node.host:
             self.host.left_device(node)
         else:
@@ -316,7 +323,9 @@ class HiCache:
         if partial is not None:
             path.append(partial)
         usable = matched
-        if self._window_blocks:
+        if self._tree.states:
+            usable = state_blocks(path, matched, host=True)
+        elif self._window_blocks:
             usable = safe_blocks(path, matched, self._window_blocks, host=True)
         anchor = self._tree.root
         for run in path:
@@ -359,7 +368,7 @@ class HiCache:
         walk = node
         while walk.parent is not None and walk.end > end - self._window_blocks:
             if walk.host and not walk.host_swa:
-                if walk.start < end - self._window_blocks:
+                if walk.start < end - self._window_blocks and not tree.states:
                     tree.split(walk, end - self._window_blocks)
                 self.host.hold_window(walk)
             walk = walk.parent
@@ -376,33 +385,33 @@ class HiCache:
             return False
         self.counters.backed_up_tokens += run.blocks * self._size
         run.hits = 0
-        if run.swa:
+        if self._has_window(run):
             self._copy_window(run, windows, cut=cut)
         return True
 
+    def _has_window(self, run: Node) -> bool:
+        """True if the device has what a boundary at the end of a run needs beside full KV."""
+        return run.state is not None if self._tree.states else run.swa
+
     def _copy_window(self, run: Node, windows: list[Span], *, cut: bool = True) -> None:
         kept_from = run.end - self._window_blocks - 1
-        if cut and run.start < kept_from:
+        if cut and run.start < kept_from and not self._tree.states:
             self._tree.split(run, kept_from)
         if self.host.hold_window(run):
             windows.append((max(run.start, run.end - self._window_blocks), run.end))
 
-    def _repair(self, node: Node) -> None:
-        """Copy what the host lacks of the window before the end of a node."""
+    def _repair(self, node: Node, session: bytes) -> None:
+        """Copy what the host lacks of the window before the end of a node, and of the states on its path."""
         walk = node
-        while walk.parent is not None and walk.end > node.end - self._window_blocks - 1:
-            if walk.host and walk.swa and not walk.host_swa:
+        first = 0 if self._tree.states else node.end - self._window_blocks - 1
+        while walk.parent is not None and walk.end > first:
+            if walk.host and self._has_window(walk) and not walk.host_swa:
                 windows: list[Span] = []
                 self._copy_window(walk, windows)
-                self._archive(walk, walk.start, walk.end, windows)
+                self._archive(walk, walk.start, walk.end, windows, session)
             walk = walk.parent
 
-    def _archive(self, node: Node, start: int, end: int, windows: list[Span]) -> None:
+    def _archive(self, node: Node, start: int, end: int, windows: list[Span], session: bytes) -> None:
         """Write blocks on the path to a node to the shared pool, as far as they are not there."""
         if self.client is not None:
-            keys: list[bytes] = []
-            walk = node
-            while walk.parent is not None:
-                keys.append(walk.key)
-                walk = walk.parent
-            self.client.store(b"".join(reversed(keys)), start, end, windows, self._now_s)
+            self.client.store(sequence_to(node), start, end, windows, self._now_s, session)

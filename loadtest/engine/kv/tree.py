@@ -36,12 +36,13 @@ class Node:
         used: Last use of its full KV, in operations, unless something below was used later.
         swa_used: The same for its window KV.
         device: Its full KV is on the device, as ``swa`` its window KV.
-        host: Its full KV is in host memory, as ``host_swa`` its window KV.
+        host: Its full KV is in host memory, as ``host_swa`` its window KV, or the state at its end.
         device_children: Children whose full KV is on the device.
         state: Slot of the state of linear layers at its end, if it is a checkpoint (`Checkpoints`).
         hits: Admissions that reused this run, as far as the tier policy counts (``write_through_selective``).
         host_used: Last use of its host copy, in operations, like ``host_swa_used``; kept by the tier policy.
         host_locks: Transfers that read or fill its host copy; kept by the tier policy.
+        session: Session that computed it, if it is copied when the device evicts it (``write_back``).
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Node:
         "key",
         "locks",
         "parent",
+        "session",
         "start",
         "state",
         "swa",
@@ -87,6 +89,7 @@ class Node:
         self.host_used = 0
         self.host_swa_used = 0
         self.host_locks = 0
+        self.session = b""
 
     @property
     def blocks(self) -> int:
@@ -96,6 +99,16 @@ class Node:
     def __repr__(self) -> str:
         flags = [name for name in ("device", "swa", "host", "host_swa") if getattr(self, name)]
         return f"Node({self.start}..{self.end} {'+'.join(flags)} locks={self.locks}/{self.swa_locks})"
+
+
+def sequence_to(node: Node) -> bytes:
+    """The packed hashes from the start of a sequence to the end of a node."""
+    keys: list[bytes] = []
+    walk = node
+    while walk.parent is not None:
+        keys.append(walk.key)
+        walk = walk.parent
+    return b"".join(reversed(keys))
 
 
 class TreeObserver(Protocol):
@@ -109,9 +122,13 @@ class TreeObserver(Protocol):
 
 
 class RadixTree:
-    """Runs of blocks under one root; ``observers`` hear of splits and merges."""
+    """Runs of blocks under one root; ``observers`` hear of splits and merges.
 
-    def __init__(self) -> None:
+    With ``states`` what nodes hold beside full KV belongs to their ends, not to all of their blocks.
+    """
+
+    def __init__(self, *, states: bool = False) -> None:
+        self.states = states
         self.root = Node(None, b"", 0)
         self.root.device = True
         self.observers: list[TreeObserver] = []
@@ -180,9 +197,11 @@ class RadixTree:
         upper.locks = 1 if node.locks else 0
         upper.swa_locks = node.swa_locks
         upper.used, upper.swa_used, upper.host_used = node.used, node.swa_used, node.host_used
-        upper.device, upper.swa, upper.host, upper.host_swa = node.device, node.swa, node.host, node.host_swa
+        upper.device, upper.swa, upper.host = node.device, node.swa, node.host
+        upper.host_swa = node.host_swa and not self.states
         upper.hits, upper.host_locks = node.hits, node.host_locks
         upper.host_swa_used = node.host_swa_used
+        upper.session = node.session
         upper.device_children = 1 if node.device else 0
         parent.children[upper.key[:HASH_BYTES]] = upper
         node.key = node.key[cut:]
@@ -213,10 +232,11 @@ class RadixTree:
             and upper.swa == node.swa
             and (not node.swa or upper.swa_used == node.swa_used)
             and upper.state is None
+            and not (self.states and upper.host_swa)
             and upper.host == node.host
-            and upper.host_swa == node.host_swa
+            and (self.states or upper.host_swa == node.host_swa)
             and upper.host_used == node.host_used
-            and (not node.host_swa or upper.host_swa_used == node.host_swa_used)
+            and (self.states or not node.host_swa or upper.host_swa_used == node.host_swa_used)
             and upper.hits == node.hits
         ):
             parent = upper.parent

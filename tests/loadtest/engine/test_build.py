@@ -106,10 +106,30 @@ def test_the_host_gives_back_what_the_device_had_to_evict() -> None:
 
 
 def test_a_model_without_lower_tiers_is_refused_a_pool() -> None:
-    profile = PROFILES["kimi-linear-1t"]
+    profile = replace(PROFILES["mimo-v2.5-pro"], host_tier=HiCacheSettings())
 
-    with pytest.raises(ValueError, match="no host tier is modelled for linear"):
-        build_worker(replace(profile, host_tier=HiCacheSettings()), VirtualClock(), observer=Ends())
+    with pytest.raises(ValueError, match="no host tier is modelled for sliding_window"):
+        build_worker(profile, VirtualClock(), observer=Ends(), dialect="vllm")
+
+
+def test_ranks_with_latent_attention_write_once_and_read_a_copy_each() -> None:
+    """15 MLA layers, 8 ranks: 312 blocks are written once, and read eight times with one state."""
+    profile = PROFILES["kimi-linear-1t"]
+    pool = build_shared_pool(profile, L3Settings())
+    clock, sink = VirtualClock(), Ends()
+    workers = [build_worker(profile, clock, observer=sink, pool=pool) for _ in range(2)]
+    for worker in workers:
+        worker.submit(job(sink, 1, 312 * 64 + 1, 1))
+        clock.run()
+    clients = [worker.ranks[0].tiers.client for worker in workers if worker.ranks[0].tiers is not None]
+    block_bytes, state_bytes = 64 * profile.shape.token_bytes, profile.shape.state_bytes
+
+    assert clients[0] is not None
+    states, rest = divmod(clients[0].written_bytes - 312 * block_bytes, state_bytes)
+    assert rest == 0
+    assert states >= 1
+    assert clients[1] is not None
+    assert clients[1].read_bytes == 8 * 312 * block_bytes + state_bytes
 
 
 @settings(max_examples=25)

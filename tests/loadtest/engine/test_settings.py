@@ -22,7 +22,6 @@ from loadtest.engine.settings import EngineSettings
             "pool_tokens needs host_tokens above cache_tokens",
         ),
         ({"profile": "abacus"}, "profile must be one of dense-70b"),
-        ({"profile": "kimi-linear-1t", "host_tokens": 1}, "no host tier is modelled for linear by sglang"),
         (
             {"profile": "mimo-v2-flash", "host_tokens": 1, "dialect": "vllm"},
             "no host tier is modelled for sliding_window by vllm",

@@ -11,6 +11,7 @@ from loadtest.plan.division import Division
 from loadtest.plan.objective import Prices
 from loadtest.simulator.contenders import Contender
 from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.tier_rules import read_tier_rules
 
 
 def test_workers_that_only_decode_cost_as_much() -> None:
@@ -35,6 +36,10 @@ def test_memory_is_simulated_in_tokens_of_the_model() -> None:
     assert config.l3 is not None
     assert 10 * 3_276 - 64 <= config.host.host_tokens <= 10 * 3_277
     assert config.l3.nodes * config.l3.memory_tokens == pytest.approx(100 * 3_276.8, rel=1e-3)
+    rules = read_tier_rules("write_policy=write_back,ttl_s=60")
+    told = Candidate(replace(OURS, host_gib=10.0, pool_gib=100.0, tier_rules=rules), 3).config(config)
+    assert told.host == replace(config.host, write_policy="write_back")
+    assert told.l3 == replace(config.l3, ttl_s=60.0)
     bare = Candidate(OURS, 3).config(config)
     assert (bare.host, bare.l3) == (None, None)
 

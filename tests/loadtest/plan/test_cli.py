@@ -32,6 +32,11 @@ def test_a_plan_is_printed_written_and_drawn(
     assert fewer["workers"] == best["workers"] - 1
     assert any(seed["ttft_p90_s"] > 2.0 for seed in fewer["seeds"])
     assert document["curve"]["hit_ratios"] == sorted(document["curve"]["hit_ratios"])
+    tiers = document["tiers"]
+    assert tiers["workers"] == best["workers"]
+    assert tiers["ttl"]["hit_ratios"] == sorted(tiers["ttl"]["hit_ratios"])
+    assert tiers["pool"]["hit_ratios"][-1] > 0.99 * tiers["infinite_hit_ratio"]
+    assert document["layers"]["limit"] == 1.0
     shown = capsys.readouterr().out
     assert f"The plan: expected_cost on {best['workers']} workers" in shown
     assert f"at {30 * best['workers']}.00 per hour" in shown
@@ -147,11 +152,29 @@ def test_memory_is_bought_where_it_is_cheaper_than_workers(tmp_path: Path) -> No
 
 def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    arguments = f"--trace {trace} --engine kimi-linear-1t --ttft-p90-s 9 --seeds 1 --split no "
+    arguments = f"--trace {trace} --engine mimo-v2.5-pro --dialect vllm --ttft-p90-s 9 --seeds 1 --split no "
     arguments += f"--policy expected_cost --json {file}"
 
     assert main(arguments.split()) == 0
     assert json.loads(file.read_text())["fleets"][0]["host_gib"] == 0.0
+
+
+def test_what_the_layers_of_a_model_of_the_users_save_is_told(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    config = {"num_hidden_layers": 70, "num_attention_heads": 8, "head_dim": 64, "sliding_window": 128}
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window_pattern": 7}))
+    arguments = (
+        f"--trace {trace} --engine dense-70b --ttft-p90-s 9 --seeds 1 --split no --host-gib 0 --pool-gib 0 "
+    )
+    arguments += f"--policy expected_cost --pool ttl_s=60 --model {folder / 'config.json'}"
+
+    assert main(arguments.split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Of mine 10 of 70 layers keep every token, 60 the last 128" in shown
+    assert "7.0 times as many" in shown
 
 
 @pytest.mark.parametrize("buckets", [pytest.param("", marks=pytest.mark.deep), "--buckets"])

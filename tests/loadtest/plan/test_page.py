@@ -32,7 +32,7 @@ def test_without_a_plan_there_are_no_tables_but_reasons() -> None:
 
     assert "<table>" not in shown
     assert "No fleet that was tried holds" in shown
-    assert shown.count("<svg") == 2
+    assert shown.count("<svg") == 4
 
 
 def test_the_page_loads_nothing() -> None:

@@ -55,13 +55,16 @@ def test_every_argument_reaches_the_simulation(trace: str, tmp_path: Path) -> No
         f"--trace {trace} --policy least_load --json {file} --engine dense-70b --workers 3 "
         "--decode-workers 2 --decode-policy round_robin --replicas 2 --log-delay-ms 20 --block-tokens 512 "
         "--expected-output-tokens 64 --speed 2 --utilisation 0.5 --warmup-s 5 --seed 9 --host-tokens 4M "
-        "--pool-tokens 64M".split()
+        "--pool-tokens 64M --pool mooncake,write_policy=write_back --dialect vllm".split()
     )
 
     config = json.loads(file.read_text())["config"]
     assert config["host"]["host_tokens"] == 4 << 20
+    assert config["host"]["write_policy"] == "write_back"
     assert config["l3"]["nodes"] * config["l3"]["memory_tokens"] == 64 << 20
-    assert config.pop("engine")["name"] == "dense-70b"
+    assert config["l3"]["kind"] == "pooled"
+    engine = config.pop("engine")
+    assert (engine["name"], engine["rules"]["match_rule"]) == ("dense-70b", "vllm")
     assert {name: config[name] for name in _GIVEN} == _GIVEN
 
 
@@ -80,6 +83,18 @@ _GIVEN = {
 }
 
 
+def test_a_linear_model_has_host_memory_and_a_page_has_rows_of_the_pool(trace: str, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    main(
+        f"--trace {trace} --engine kimi-linear-1t --workers 2 --policy random --host-tokens 8M "
+        f"--pool-tokens 64M --pool ttl_s=60 --report {page}".split()
+    )
+
+    text = page.read_text()
+    assert "Pool: read by workers" in text
+    assert "ttl_s=60" in text
+
+
 def test_a_trace_that_is_none_is_a_sentence_and_status_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +111,9 @@ def test_a_trace_that_is_none_is_a_sentence_and_status_one(
     ("arguments", "says"),
     [
         (["--policy", "fastest"], "unknown policy 'fastest'"),
-        (["--engine", "kimi-linear-1t", "--host-tokens", "1M"], "not modelled for kimi-linear-1t"),
+        (["--dialect", "vllm", "--host-tokens", "1M"], "not modelled for mimo-v2.5-pro by vllm's rules"),
+        (["--pool", "gcache,ttl_s=5"], "give --host-tokens or --pool-tokens, too"),
+        (["--pool", "ttl=5"], "unknown key 'ttl'"),
         (["--workers", "0"], "'0' is not a whole number"),
         (["--buckets", "64K=5,1M=2"], "--buckets has 7 workers and --workers 8"),
         (["--buckets", "64K"], "'64K' is not TOKENS=WORKERS"),
@@ -118,6 +135,8 @@ def test_engines_and_policies_are_listed_without_a_trace(capsys: pytest.CaptureF
 
     listed = capsys.readouterr().out
     assert all(f"  {name}" in listed for name in POLICIES)
+    assert "  mooncake" in listed
+    assert "write_policy" in listed
     assert "mimo-v2.5-pro" in listed
     assert "affinity: match_weight=1" in listed
 

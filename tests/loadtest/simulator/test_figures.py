@@ -4,7 +4,7 @@ import math
 
 from fakes.simulated import runs, simulated
 
-from loadtest.simulator.figures import FIGURES, best_of, shown
+from loadtest.simulator.figures import FIGURES, POOL_FIGURES, best_of, figures_of, shown
 from loadtest.simulator.runs import Run
 
 BY_KEY = {figure.key: figure for figure in FIGURES}
@@ -13,6 +13,19 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 def test_every_figure_is_in_the_summary() -> None:
     """A renamed figure fails here and not in front of a user."""
     assert set(BY_KEY) <= set(simulated().summary())
+
+
+def test_a_pool_has_rows_of_its_own_in_bytes_that_one_can_read() -> None:
+    plain, with_pool = runs(["a", "b"])
+    assert figures_of([plain]) == FIGURES
+
+    object.__setattr__(with_pool.result, "pool", {"pool_read_bytes": 1.5e12})
+    with_pool.figures["pool_read_bytes"], plain.figures["pool_read_bytes"] = 1.5e12, 999
+
+    shown_figures = figures_of([plain, with_pool])
+    assert shown_figures == FIGURES + POOL_FIGURES
+    read = next(figure for figure in shown_figures if figure.key == "pool_read_bytes")
+    assert (shown(read, with_pool), shown(read, plain)) == ("1.5 TB", "999 B")
 
 
 def test_the_least_time_and_the_most_reuse_are_best() -> None:

@@ -1,5 +1,7 @@
 """Sizes of memory become the settings of tiers."""
 
+from dataclasses import replace
+
 import pytest
 
 from loadtest.engine.profiles import PROFILES
@@ -38,6 +40,7 @@ def test_a_pool_is_there_once_and_brings_host_memory_with_it() -> None:
     assert memory.capacity_tokens(PRO, 2) == 2 * 2 * int(2.0 * PRO.rules.full_tokens) + 80_000_000
 
 
-def test_linear_states_have_no_lower_tiers() -> None:
+def test_vllms_windows_have_no_lower_tiers() -> None:
     assert can_hold_more(PRO)
-    assert not can_hold_more(KIMI)
+    assert can_hold_more(KIMI)
+    assert not can_hold_more(replace(PRO, rules=replace(PRO.rules, match_rule="vllm")))

@@ -32,6 +32,14 @@ def test_a_request_is_ordered_behind_the_last_of_those_that_it_waits_for() -> No
     assert [one.tokens for one in order] == [1, 3, 5, 2, 4]
 
 
+def test_what_a_request_takes_delays_those_that_wait_for_it() -> None:
+    first = Session(1.0, (request(10), request(11, 0, delay_s=4.0)))
+
+    arrivals = Workload("w", (first,)).arrivals(lambda one: float(one.tokens))
+
+    assert [at_s for at_s, _ in arrivals] == [1.0, 15.0]
+
+
 def test_users_of_a_closed_loop_take_the_next_session_when_theirs_has_ended() -> None:
     """Of two users the second is free first, at 1 s, and takes the third session."""
     sessions = [

@@ -3,8 +3,19 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from loadtest.engine.kv.l3 import BlockSizes, GroupedPool, L3Pool, L3Settings, PooledMemory, build_pool
+from loadtest.engine.kv.l3 import (
+    Absence,
+    BlockSizes,
+    GroupedPool,
+    L3Pool,
+    L3Settings,
+    PooledMemory,
+    build_pool,
+)
+from loadtest.simulator.generated import generate_agentic
 
 DENSE = BlockSizes(64, 1000)
 SLIDING = BlockSizes(64, 1000, window_block_bytes=6000, window_blocks=2)
@@ -102,7 +113,127 @@ def test_blocks_on_disk_are_read_at_the_disks_rate_and_promoted() -> None:
     assert shared.read(b"", second, 0, 40, 20.0) == pytest.approx(24.0), "it made room for the first"
 
 
-def test_a_group_lives_on_one_node_and_different_groups_on_different_ones() -> None:
+def test_related_sessions_are_spread_over_the_nodes() -> None:
+    """Sessions of 200 agents of six products: the busiest of eight nodes holds at most 1.5 times the mean."""
+    shared = pool(nodes=8, memory_tokens=1 << 40)
+    assert isinstance(shared, GroupedPool)
+    for number, session in enumerate(generate_agentic(users=64, sessions=200, seed=1).sessions):
+        for request in session.requests:
+            blocks = len(request.held) // 8
+            shared.store(b"", request.held, 0, blocks, (), 0.0, f"s{number}".encode())
+    held = [node.store.memory_bytes for node in shared._nodes]
+
+    assert max(held) <= 1.5 * sum(held) / 8
+
+
+def test_all_of_a_session_is_on_one_node_with_a_copy_of_the_head_that_it_shares() -> None:
+    shared = pool(nodes=8)
+    assert isinstance(shared, GroupedPool)
+    head = sequence(0, 20)
+    first, second = head + sequence(1, 20), head + sequence(2, 20)
+    shared.store(b"", first, 0, 40, (), 0.0, b"a")
+    assert [node.store.memory_bytes for node in shared._nodes if node.store.memory_bytes] == [40_000]
+    other = next(
+        name for name in (b"b", b"c", b"d", b"e") if not shared.find(b"", first, 0, 40, 0.0, name).end_block
+    )
+
+    assert shared.store(b"", second, 0, 40, (), 0.0, other).blocks == 40
+    assert shared.find(b"", second, 0, 40, 1.0, other).end_block == 40
+    assert shared.find(b"", second, 0, 40, 1.0, b"a").end_block == 20
+
+
+def sessions(shared: L3Pool, count: int = 40) -> dict[bytes, bytes]:
+    """So many sessions of 40 blocks, stored."""
+    turns = {f"s{seed}".encode(): sequence(seed, 40) for seed in range(count)}
+    for name, turn in turns.items():
+        shared.store(b"", turn, 0, 40, (), 0.0, name)
+    return turns
+
+
+def found(shared: L3Pool, turns: dict[bytes, bytes], now_s: float) -> int:
+    """How many sessions are there as a whole."""
+    return sum(shared.find(b"", turn, 0, 40, now_s, name).end_block == 40 for name, turn in turns.items())
+
+
+def test_a_node_that_leaves_as_planned_hands_its_sessions_over_and_gets_them_back() -> None:
+    shared = pool(nodes=4)
+    assert isinstance(shared, GroupedPool)
+    turns = sessions(shared)
+    shared.drain(1, 1.0)
+    assert shared._nodes[1].store.memory_bytes == 0
+    assert shared.moved_bytes == pytest.approx(10 * 40_000, rel=0.2)
+    assert found(shared, turns, 2.0) == 40
+    for name, turn in turns.items():
+        shared.store(b"", turn + sequence(999, 10), 40, 50, (), 3.0, name)
+
+    shared.recover(1, 4.0)
+
+    assert found(shared, turns, 5.0) == 40
+    assert shared._nodes[1].store.memory_bytes == pytest.approx(10 * 50_000, rel=0.2), "with what came since"
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_sessions_of_a_failed_node_go_on_elsewhere_and_return_with_what_was_written(lost: bool) -> None:
+    shared = pool(nodes=4, detection_s=3.0)
+    turns = sessions(shared)
+    shared.fail(2, 1.0, lost=lost)
+    assert 25 <= found(shared, turns, 2.0) < 40
+    missing = [name for name, turn in turns.items() if not shared.find(b"", turn, 0, 40, 5.0, name).end_block]
+    rewritten = missing[0]
+    assert shared.store(b"", turns[rewritten], 0, 40, (), 6.0, rewritten).blocks == 40
+
+    shared.recover(2, 7.0)
+
+    assert shared.find(b"", turns[rewritten], 0, 40, 8.0, rewritten).end_block == 40
+    assert found(shared, turns, 8.0) == (40 - len(missing) + 1 if lost else 40)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["store", "store", "leave", "return", "fail"]),
+            st.integers(0, 5),
+            st.integers(1, 30),
+        ),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_what_is_found_was_stored_and_planned_moves_lose_nothing(
+    script: list[tuple[str, int, int]], planned: bool
+) -> None:
+    """Six growing sessions on four nodes, of which one stays."""
+    shared = pool(SLIDING, nodes=4, detection_s=0.0)
+    turns = [sequence(0, 5) + sequence(seed + 1, 60) for seed in range(6)]
+    stored = [0] * 6
+    for step, (action, number, blocks) in enumerate(script):
+        now_s, name = float(step), f"s{number}".encode()
+        if action == "store":
+            end = min(stored[number] + blocks, 65)
+            shared.store(b"", turns[number], stored[number], end, [(max(end - 2, 0), end)], now_s, name)
+            stored[number] = end
+        elif action == "return":
+            shared.recover(number % 3, now_s)
+        elif action == "leave" or planned:
+            shared.drain(number % 3, now_s)
+        else:
+            shared.fail(number % 3, now_s)
+        for other, end in enumerate(stored):
+            reach = shared.find(b"", turns[other], 0, 65, now_s + 0.5, f"s{other}".encode()).end_block
+            assert reach <= max(end, 5), "its own, or the head that all share"
+            assert reach >= end or not planned
+
+
+def test_a_pool_without_nodes_holds_nothing_and_says_so() -> None:
+    shared = pool(nodes=1)
+    turns = sessions(shared, 3)
+    shared.drain(0, 1.0)
+
+    assert found(shared, turns, 2.0) == 0
+    assert shared.store(b"", sequence(9, 4), 0, 4, (), 2.0, b"new").blocks == 0
+
+
+def test_requests_of_no_session_are_grouped_by_what_they_begin_with() -> None:
     """What follows the same first 1,024 tokens is one group; the first blocks of all have their own node."""
     shared = pool(nodes=8)
     assert isinstance(shared, GroupedPool)
@@ -210,3 +341,9 @@ def test_settings_that_contradict_themselves_are_refused() -> None:
         L3Settings(kind="pooled", disk_tokens=1)
     with pytest.raises(ValueError, match="node"):
         L3Settings(nodes=0)
+    with pytest.raises(ValueError, match="share"):
+        L3Settings(rank_loss_ratio=1.0)
+    with pytest.raises(ValueError, match="beyond 0 to 7"):
+        L3Settings(absences=(Absence(8, 1.0),))
+    with pytest.raises(ValueError, match="leave at 5 s"):
+        Absence(0, 5.0, 5.0)

@@ -86,8 +86,8 @@ def test_the_shortest_rank_decides() -> None:
     """Each of n ranks loses 1 % of the blocks: the mean prefix is about 100/n blocks."""
 
     def mean(ranks: int) -> float:
-        pool = build_pool(L3Settings(share_tensor_parallel=True), DENSE)
-        client = L3Client(pool, tensor_parallel=ranks, rank_loss_ratio=0.01, seed=3)
+        pool = build_pool(L3Settings(share_tensor_parallel=True, rank_loss_ratio=0.01), DENSE)
+        client = L3Client(pool, tensor_parallel=ranks, seed=3)
         client.store(TURN, 0, 400, (), 0.0)
         return sum(client.find(TURN, 0, 400, 1.0).end_block for _ in range(400)) / 400
 
@@ -97,7 +97,7 @@ def test_the_shortest_rank_decides() -> None:
 
 def test_losses_are_the_same_for_the_same_seed() -> None:
     def ends(seed: int) -> list[int]:
-        client = L3Client(shared(), rank_loss_ratio=0.02, seed=seed)
+        client = L3Client(shared(rank_loss_ratio=0.02), seed=seed)
         return [client.find(TURN, 0, 400, 1.0).end_block for _ in range(20)]
 
     assert ends(1) == ends(1)

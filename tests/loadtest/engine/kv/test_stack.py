@@ -19,6 +19,8 @@ SLIDING = CacheRules(
 def test_sizes_follow_from_the_bytes_of_a_token() -> None:
     assert block_sizes(DENSE, 100, 20) == BlockSizes(64, 6400)
     assert block_sizes(SLIDING, 100, 20) == BlockSizes(64, 6400, 1280, 2)
+    linear = CacheRules(full_tokens=6400, attention="linear", state_slots=4)
+    assert block_sizes(linear, 100, 0, 5000) == BlockSizes(64, 6400, 5000, 1)
 
 
 def test_a_stack_without_a_host_tier_is_the_device_alone() -> None:
@@ -43,14 +45,12 @@ def test_two_stacks_with_one_pool_share_what_they_compute() -> None:
 
 
 def test_what_has_no_lower_tiers_is_refused() -> None:
-    linear = CacheRules(full_tokens=6400, attention="linear", state_slots=4)
     vllm = CacheRules(
         full_tokens=6400, attention="sliding_window", window_tokens=128, swa_tokens=1280, match_rule="vllm"
     )
-    for rules in (linear, vllm):
-        assert not has_lower_tiers(rules)
-        with pytest.raises(ValueError, match="no host tier"):
-            build_stack(rules, sizes=block_sizes(rules, 100, 20), settings=HiCacheSettings())
+    assert not has_lower_tiers(vllm)
+    with pytest.raises(ValueError, match="no host tier"):
+        build_stack(vllm, sizes=block_sizes(vllm, 100, 20), settings=HiCacheSettings())
     assert has_lower_tiers(DENSE)
 
 

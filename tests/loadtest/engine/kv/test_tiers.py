@@ -36,7 +36,7 @@ class Worker:
     def __init__(
         self, rules: CacheRules = DENSE, pool: L3Pool | None = None, network: float = 1e12, **options: Any
     ) -> None:
-        tree = RadixTree()
+        tree = RadixTree(states=rules.state_slots > 0)
         self.client = None if pool is None else L3Client(pool, read_bytes_per_s=network)
         self.tiers = HiCache(
             rules,
@@ -340,6 +340,48 @@ def test_settings_that_cannot_be_are_refused() -> None:
         HiCacheSettings(prefetch_timeout_base_s=-1.0)
 
 
+def states(pool: L3Pool | None = None, **options: Any) -> Worker:
+    """A worker of a linear model with two states on the device, in prompts of whole blocks."""
+    rules = replace(DENSE, attention="linear", state_slots=2)
+    return Worker(rules, pool, **options)
+
+
+def test_a_linear_model_goes_on_from_a_state_in_host_memory() -> None:
+    """Three sessions take the device's two states; the first one's comes back from the host."""
+    worker = states()
+    first = sequence(1, 20)
+    for seed in (1, 2, 3):
+        worker.serve(sequence(seed, 20))
+    assert worker.cache.match_tokens(first, 30 * SIZE) == 0
+
+    lease = worker.serve(first + sequence(9, 4))
+
+    assert (lease.device_tokens, lease.host_tokens) == (0, 20 * SIZE)
+    assert lease.load_bytes - WINDOW_BYTES in (0, 20 * BYTES)
+    assert worker.cache.match_tokens(first + sequence(9, 4), 30 * SIZE) == 24 * SIZE
+
+
+def test_a_linear_model_reads_kv_and_state_of_another_worker_from_the_pool() -> None:
+    rules = replace(DENSE, attention="linear", state_slots=2)
+    pool = shared(rules)
+    turn = sequence(1, 20)
+    states(pool).serve(turn)
+
+    lease = states(pool).serve(turn + sequence(2, 4))
+
+    assert lease.pool_tokens == 20 * SIZE
+    assert states(pool).serve(turn[: 8 * 10] + sequence(3, 4)).pool_tokens == 0, "there is no state inside"
+
+
+def test_a_state_that_is_written_back_outlives_its_place_on_the_device() -> None:
+    worker = states(write_policy="write_back")
+    first = sequence(1, 20)
+    for seed in (1, 2, 3):
+        worker.serve(sequence(seed, 20))
+
+    assert worker.serve(first + sequence(9, 4)).host_tokens == 20 * SIZE
+
+
 # ---- everything at once
 # ---------------------------------------------------------------------------------------
 
@@ -357,7 +399,7 @@ class Witness(HiCache):
             return hold(node)
 
         def window_held(node: Node) -> bool:
-            assert node.swa or self.hanging
+            assert node.swa or node.state is not None or self.hanging
             return hold_window(node)
 
         self.host.hold, self.host.hold_window = held, window_held  # type: ignore[method-assign]
@@ -383,7 +425,8 @@ def usable(cache: KvCache, prompt: bytes, blocks: int) -> int:
             if len(full) == blocks or child.key[offset : offset + 8] != prompt[at + offset : at + offset + 8]:
                 break
             full.append(child.device or child.host)
-            live.append(child.swa or child.host_swa)
+            last = offset + 8 == len(child.key) or not cache.tree.states
+            live.append(last and (child.swa or child.state is not None or child.host_swa))
         else:
             node = child
             continue
@@ -399,7 +442,7 @@ def check(cache: KvCache, tiers: HiCache) -> None:
     nodes = list(cache.tree.nodes())
     for pool, held in (
         (tiers.host.full, sum(node.blocks for node in nodes if node.host)),
-        (tiers.host.swa, sum(node.blocks for node in nodes if node.host_swa)),
+        (tiers.host.swa, sum(1 if cache.tree.states else node.blocks for node in nodes if node.host_swa)),
         (cache.device.full, sum(node.blocks for node in nodes if node.device)),
         (cache.device.swa, sum(node.blocks for node in nodes if node.swa)),
     ):
@@ -434,11 +477,12 @@ actions = st.lists(
 
 @given(
     actions,
-    st.sampled_from(["full", "window", "pressure"]),
+    st.sampled_from(["full", "window", "pressure", "states"]),
     st.sampled_from(["write_through", "write_through_selective", "write_back"]),
     st.sampled_from(["best_effort", "wait_complete", "timeout"]),
     st.sampled_from(["none", "grouped", "pooled"]),
     st.sampled_from([0.3, 1.5, 4.0]),
+    st.booleans(),
 )
 def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
     script: list[tuple[int, str, str, int]],
@@ -447,10 +491,13 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
     prefetch_policy: str,
     kind: str,
     host_ratio: float,
+    named: bool,
 ) -> None:
     """Two workers of 30 blocks with one pool of 60; requests overlap and are aborted, nodes fail."""
     rules = CacheRules(full_tokens=30 * SIZE, chunk_tokens=8 * SIZE)
-    if release != "full":
+    if release == "states":
+        rules = replace(rules, attention="linear", state_slots=5, retained_interval_tokens=8 * SIZE)
+    elif release != "full":
         rules = replace(
             rules,
             attention="sliding_window",
@@ -463,11 +510,17 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
     if kind != "none":
         disk = 20 * SIZE if kind == "grouped" else 0
         pool = shared(
-            rules, kind=kind, nodes=2, memory_tokens=30 * SIZE, disk_tokens=disk, group_tokens=2 * SIZE
+            rules,
+            kind=kind,
+            nodes=2,
+            memory_tokens=30 * SIZE,
+            disk_tokens=disk,
+            group_tokens=2 * SIZE,
+            rank_loss_ratio=0.02,
         )
     workers = []
     for _ in range(2):
-        tree = RadixTree()
+        tree = RadixTree(states=rules.state_slots > 0)
         options = HiCacheSettings(
             host_ratio=host_ratio,
             write_policy=write_policy,  # type: ignore[arg-type]
@@ -475,7 +528,7 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
             prefetch_threshold_tokens=2 * SIZE,
             prefetch_batch_blocks=2,
         )
-        client = None if pool is None else L3Client(pool, read_bytes_per_s=5 * BYTES, rank_loss_ratio=0.02)
+        client = None if pool is None else L3Client(pool, read_bytes_per_s=5 * BYTES)
         tiers = Witness(rules, options, tree, sizes(rules), client=client)
         workers.append((KvCache(rules, tree=tree, tiers=tiers), tiers))
     queues: list[list[tuple[Lease, bytes]]] = [[], []]
@@ -507,8 +560,9 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
         cache, tiers = workers[which]
         now_s = float(step)
         if action in ("serve", "open"):
-            prompt = chain(path)
-            queues[which].insert(0, (cache.open(prompt, len(path) * SIZE + extra, 40, now_s), prompt))
+            prompt, session = chain(path), path.encode() if named else b""
+            lease = cache.open(prompt, len(path) * SIZE + extra, 40, now_s, session)
+            queues[which].insert(0, (lease, prompt))
         if action in ("serve", "admit") and queues[which]:
             admit(which, now_s + 10.0 * (action == "serve"))
         if action in ("serve", "finish") and running[which]:
@@ -518,7 +572,7 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
                 cache.abort(lease, now_s)
             del (running[which] or queues[which])[:1]
         if action == "fail" and pool is not None:
-            pool.fail(extra % 2, now_s)
+            pool.drain(extra % 2, now_s) if extra > 10 else pool.fail(extra % 2, now_s)
             pool.recover(extra % 2, now_s)
         if action == "clear" and extra > 15:
             cache.clear()
