@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from loadtest.engine.profiles import PROFILES
+from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.simulator.arguments import (
     DEFAULT_ENGINE,
     add_engine,
@@ -28,6 +28,7 @@ from loadtest.simulator.arguments import (
     contenders,
     count,
     count_or_none,
+    engine_of,
     new_file,
     not_negative,
     positive,
@@ -81,7 +82,11 @@ def main(argv: list[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    if (options.host_tokens or options.pool_tokens) and not can_hold_more(PROFILES[options.engine]):
+    try:
+        engine = engine_of(options)
+    except ValueError as error:
+        parser.error(str(error))
+    if (options.host_tokens or options.pool_tokens) and not can_hold_more(engine):
         parser.error(f"host memory and pools are not modelled for {options.engine}")
     divided = sum(workers for _, workers in options.bucket_workers)
     if options.queue_k is None and (options.ttft_slo_s or options.ttft_slo_s_per_1k_tokens):
@@ -91,7 +96,7 @@ def main(argv: list[str]) -> int:
     console = Console()
     try:
         workload = read_workload(options)
-        runs = _simulated(console, workload, options)
+        runs = _simulated(console, workload, _configs(options, engine), options)
         _show(console, runs, workload)
         _write(runs, workload, options, shlex.join(["cacheway", "simulate", *argv]))
     except (TraceError, SimulationFailed, OSError) as error:
@@ -102,8 +107,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
-    engine, memory = PROFILES[options.engine], Memory(options.host_tokens, options.pool_tokens)
+def _configs(options: argparse.Namespace, engine: EngineProfile) -> list[SimulationConfig]:
+    memory = Memory(options.host_tokens, options.pool_tokens)
     common = SimulationConfig(
         engine=engine,
         host=memory.host(engine),
@@ -118,9 +123,11 @@ def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
     ]
 
 
-def _simulated(console: Console, workload: Workload, options: argparse.Namespace) -> list[Run]:
+def _simulated(
+    console: Console, workload: Workload, configs: Sequence[SimulationConfig], options: argparse.Namespace
+) -> list[Run]:
     labels = [contender.label for contender in options.policy]
-    cells = [Cell(workload, config) for config in _configs(options)]
+    cells = [Cell(workload, config) for config in configs]
     runs: dict[int, Run] = {}
     with Bars(console, labels) as bars:
         for number, result in simulate_all(cells, min(options.jobs, len(cells)), bars.told):
@@ -183,6 +190,7 @@ def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
         "users": f"{workload.users} (closed loop)" if workload.users else "open loop, at the recorded times",
         "engine": f"{engine.name}: {device_tokens(engine):,} tokens of KV cache, chunks "
         f"of {engine.chunk_tokens:,}, {engine.max_running} running at most",
+        "GPUs": f"{engine.gpus} of a worker: {engine.parallelism}",
     }
     for field in fields(config):
         if field.name not in {"engine", "policy", "policy_options"}:
