@@ -124,7 +124,7 @@ class Flight:
         self.worker = fleet.places[dispatch.attempt.worker_id]
         self._watcher.placed(self)
         if dispatch.decode_attempt is not None:
-            self.decode_worker = fleet.places[dispatch.decode_attempt.worker_id]
+            self.decode_worker = fleet.decode_places[dispatch.decode_attempt.worker_id]
             self._link = fleet.link_between(self.worker, self.decode_worker)
             self._decode_job = self._job("decode")
             fleet.decode_workers[self.decode_worker].submit(self._decode_job)

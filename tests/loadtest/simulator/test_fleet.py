@@ -44,7 +44,8 @@ def test_workers_are_named_by_what_they_do_and_found_again() -> None:
         ("worker-001", "prefill", 10_000),
         ("decode-000", "decode", 10_000),
     ]
-    assert [fleet.places[put.worker] for put in puts] == [0, 1, 0]
+    assert [fleet.places[put.worker] for put in puts[:2]] == [0, 1]
+    assert fleet.decode_places == {puts[2].worker: 0}
     assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
 
 
