@@ -1,30 +1,29 @@
-"""``python -m loadtest.study.roles``: roles that follow the load, beside every fixed split of the same workers.
+"""``python -m loadtest.study.roles``: roles that follow the load, beside fixed roles of the same workers.
 
     day      long prompts, short answers: prefill is scarce         ┐
     night    short prompts, long answers: decode is scarce          ┘ in turns, each for `PHASE_S`
+    mixed    both at once, each at half of its rate: nothing shifts, so nothing should change for long
 
 Each phase asks `LOAD` of what the best split for it serves, and more than an even split does. Prompts share
-nothing, so only roles matter. The convertible workers run under the rules of ``roles.mode: apply`` as they
-are, with a switch of a minute and an empty cache behind it. Requests wait in the gateway.
+nothing, so only roles matter. The slow loop runs as ``roles.mode: apply`` does, with a switch of a minute and
+an empty cache behind it (`loadtest.simulator.simulation`). Requests wait in the gateway, at most a minute.
 """
 
 import argparse
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-
-from rich.console import Console
+from operator import itemgetter
 
 from loadtest.engine.job import Role
 from loadtest.engine.profiles import PROFILES, EngineProfile
-from loadtest.simulator.arguments import add_jobs, count
+from loadtest.simulator.arguments import count, positive
 from loadtest.simulator.fleet import WorkerGroup
-from loadtest.simulator.identity import HASH_BYTES, FreshBlocks
-from loadtest.simulator.parallel import Cell, simulate_all
+from loadtest.simulator.identity import FreshBlocks
 from loadtest.simulator.queueing import PATIENT, QueueRules
-from loadtest.simulator.records import Outcome, Result
-from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.records import Result
+from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
 from policies.disaggregation import RoleRules
 
@@ -33,7 +32,13 @@ WORKERS = 6
 PHASE_S = 7_200.0
 """Half of a day in small: several times the window of 16 minutes and the dwell of 10 that the loop has."""
 
-PHASES = 6
+PHASES = 4
+
+FIXED = (2, 3, 4)
+"""Workers that prefill in the fixed splits."""
+
+SPEED = 0.25
+"""Of the machines of the profile: a quarter of the GPUs have a quarter of the requests to simulate."""
 
 LOAD = 0.75
 """Of the best split for a phase. [guess] what an operator leaves free."""
@@ -57,8 +62,8 @@ NIGHT = Phase("night", 1_024, 3_000, 1)
 
 
 def engine() -> EngineProfile:
-    """The dense model of `PROFILES`, with a batch of `RUNNING_MAX`."""
-    return replace(PROFILES["dense-70b"], max_running=RUNNING_MAX)
+    """The dense model of `PROFILES` on a part of the GPUs, with a batch of `RUNNING_MAX`."""
+    return replace(PROFILES["dense-70b"].faster(SPEED), max_running=RUNNING_MAX)
 
 
 def capacity_per_s(phase: Phase, prefill: int, decode: int) -> float:
@@ -71,20 +76,51 @@ def capacity_per_s(phase: Phase, prefill: int, decode: int) -> float:
 
 
 def traffic(phase_s: float = PHASE_S, phases: int = PHASES, seed: int = 1) -> Workload:
-    """Poisson arrivals of day and night in turns; no two prompts share a block."""
+    """Day and night in turns."""
+    turns = [((DAY, NIGHT)[number % 2], number * phase_s) for number in range(phases)]
+    return _drawn(
+        "day and night", [_arrivals(phase, begin_s, phase_s, 1.0) for phase, begin_s in turns], seed
+    )
+
+
+def mixed(duration_s: float, seed: int = 1) -> Workload:
+    """Day and night at once."""
+    return _drawn("mixed", [_arrivals(phase, 0.0, duration_s, 0.5) for phase in (DAY, NIGHT)], seed)
+
+
+_Arrivals = Callable[[random.Random], Iterator[tuple[float, Phase]]]
+
+
+def _arrivals(phase: Phase, begin_s: float, duration_s: float, share: float) -> _Arrivals:
+    """Poisson arrivals of a phase at a share of its rate."""
+    best_per_s = capacity_per_s(phase, phase.best_prefill, WORKERS - phase.best_prefill)
+
+    def drawn(chance: random.Random) -> Iterator[tuple[float, Phase]]:
+        at_s = begin_s
+        while (at_s := at_s + chance.expovariate(share * LOAD * best_per_s)) < begin_s + duration_s:
+            yield at_s, phase
+
+    return drawn
+
+
+def _drawn(name: str, parts: Sequence[_Arrivals], seed: int) -> Workload:
+    """All arrivals in order; no two prompts share a block."""
     chance, fresh = random.Random(f"{seed}/roles"), FreshBlocks("roles", seed)
-
-    def sessions() -> Iterator[Session]:
-        for number in range(phases):
-            phase = (DAY, NIGHT)[number % 2]
-            rate_per_s = LOAD * capacity_per_s(phase, phase.best_prefill, WORKERS - phase.best_prefill)
-            at_s = number * phase_s
-            while (at_s := at_s + chance.expovariate(rate_per_s)) < (number + 1) * phase_s:
-                blocks = fresh.take(phase.prompt_tokens // ENGINE_BLOCK_TOKENS)
-                assert len(blocks) % HASH_BYTES == 0
-                yield Session(at_s, (SimRequest(blocks, phase.prompt_tokens, phase.output_tokens),))
-
-    return Workload("day and night", tuple(sessions()))
+    arrivals = sorted((one for part in parts for one in part(chance)), key=itemgetter(0))
+    sessions = (
+        Session(
+            at_s,
+            (
+                SimRequest(
+                    fresh.take(phase.prompt_tokens // ENGINE_BLOCK_TOKENS),
+                    phase.prompt_tokens,
+                    phase.output_tokens,
+                ),
+            ),
+        )
+        for at_s, phase in arrivals
+    )
+    return Workload(name, tuple(sessions))
 
 
 def config(prefill: int, *, convertible: bool, seed: int = 1) -> SimulationConfig:
@@ -104,51 +140,44 @@ def config(prefill: int, *, convertible: bool, seed: int = 1) -> SimulationConfi
     )
 
 
-def figures(result: Result) -> tuple[float, float, float, float]:
-    """Share of the requests that were answered, and P50, P90 and mean of their time to first token."""
+def row(label: str, result: Result) -> str:
+    """A row of the table in Markdown."""
     summary = result.summary()
-    names = ("completed_share", "ttft_p50_s", "ttft_p90_s", "ttft_mean_s")
-    share, p50_s, p90_s, mean_s = (float(summary[name] or 0.0) for name in names)
-    return share, p50_s, p90_s, mean_s
-
-
-def rows(results: Sequence[tuple[str, Result]]) -> list[str]:
-    """A table in Markdown."""
-    lines = [
-        "| workers | answered | TTFT P50 | TTFT P90 | TTFT mean | changes |",
-        "|---|---|---|---|---|---|",
-    ]
-    for label, result in results:
-        share, p50_s, p90_s, mean_s = figures(result)
-        assert int((result.records.outcome == Outcome.FAILED).sum()) == 0
-        times = " | ".join(f"{value:.2f} s" for value in (p50_s, p90_s, mean_s))
-        lines.append(f"| {label} | {share:.1%} | {times} | {len(result.role_changes)} |")
-    return lines
+    names = ("ttft_p50_s", "ttft_p90_s", "ttft_mean_s")
+    times = " | ".join(f"{float(summary[name] or 0.0):.2f} s" for name in names)
+    share = float(summary["completed_share"] or 0.0)
+    return f"| {label} | {share:.1%} | {times} | {len(result.role_changes)} |"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Simulate all splits, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.study.roles")
-    parser.add_argument("--phases", type=count, default=PHASES, metavar="N")
-    parser.add_argument("--seed", type=count, default=1, metavar="N")
-    add_jobs(parser)
+    """Simulate all fleets, and print the table in Markdown and the changes."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.study.roles", description=__doc__)
+    parser.add_argument("--phases", type=count, default=PHASES, metavar="N", help=f"[default {PHASES}]")
+    parser.add_argument(
+        "--phase-s", type=positive, default=PHASE_S, metavar="S", help=f"[default {PHASE_S:g}]"
+    )
+    parser.add_argument("--seed", type=count, default=1, metavar="N", help="[default 1]")
     options = parser.parse_args(argv)
-    workload = traffic(phases=options.phases, seed=options.seed)
+    shifting = traffic(options.phase_s, options.phases, options.seed)
+    steady = mixed(options.phase_s * options.phases, options.seed)
+    even = config(WORKERS // 2, convertible=True, seed=options.seed)
     cases = [
-        (f"{prefill} prefill, {WORKERS - prefill} decode, fixed", config(prefill, convertible=False))
-        for prefill in range(1, WORKERS)
+        (
+            f"{prefill} prefill and {WORKERS - prefill} decode",
+            shifting,
+            config(prefill, convertible=False, seed=options.seed),
+        )
+        for prefill in FIXED
     ]
-    cases.append(("convertible, 3 and 3 at the start", config(WORKERS // 2, convertible=True)))
-    console = Console()
-    found: dict[int, Result] = {}
-    for number, result in simulate_all([Cell(workload, one) for _, one in cases], options.jobs):
-        found[number] = result
-    labelled = [(label, found[number]) for number, (label, _) in enumerate(cases)]
-    console.print(f"{workload.request_count:,} requests", highlight=False)
-    for line in rows(labelled):
-        console.print(line, highlight=False, soft_wrap=True)
-    for at_s, worker, role in labelled[-1][1].role_changes:
-        console.print(f"{at_s:7.0f} s  {worker} to {role}", highlight=False)
+    cases += [("convertible", shifting, even), ("convertible, mixed load", steady, even)]
+    print("| workers | answered | TTFT P50 | TTFT P90 | TTFT mean | changes |")
+    print("|---|---|---|---|---|---|")
+    changes = []
+    for label, workload, fleet in cases:
+        result = simulate(workload, fleet)
+        print(row(label, result), flush=True)
+        changes += [f"{label}: {at_s:.0f} s, {name} to {role}" for at_s, name, role in result.role_changes]
+    print(*changes, sep="\n")
     return 0
 
 

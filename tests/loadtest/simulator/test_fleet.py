@@ -11,7 +11,7 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.clock import VirtualClock
-from loadtest.simulator.fleet import Fleet
+from loadtest.simulator.fleet import Fleet, WorkerGroup
 
 ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=10_000))
 PROMPT = request(bytes(i % 251 for i in range(2000)), tokens=1500, output_tokens=1)
@@ -47,6 +47,22 @@ def test_workers_are_named_by_what_they_do_and_found_again() -> None:
     assert [fleet.places[put.worker] for put in puts[:2]] == [0, 1]
     assert fleet.decode_places == {puts[2].worker: 0}
     assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
+
+
+def test_a_convertible_worker_is_one_engine_that_prefills_or_decodes() -> None:
+    groups = [
+        WorkerGroup(name="p", profile=ENGINE, count=1, role="prefill", convertible=True),
+        WorkerGroup(name="d", profile=ENGINE, count=1, role="decode", convertible=True),
+        WorkerGroup(name="fixed", profile=ENGINE, count=1, role="decode"),
+    ]
+    fleet = Fleet(ENGINE, VirtualClock(), 1, 2, groups=groups)
+
+    assert fleet.workers == fleet.decode_workers[:2]
+    assert list(fleet.places) == ["p-000", "d-000"]
+    assert list(fleet.decode_places) == ["p-000", "d-000", "fixed-000"]
+    labels = [put.labels for put in fleet.puts(1)]
+    assert ["convertible" in label for label in labels] == [True, True, False]
+    assert all(label["max_running_requests"] == str(ENGINE.max_running) for label in labels)
 
 
 def test_workers_that_take_requests_carry_the_label_of_their_bucket() -> None:
