@@ -291,11 +291,11 @@ class Scheduler:
             self._await_prefetch(now_s)
             return
         cost_s = self.profile.prefill.step_of(begun, chunks)
+        if self._step_end_s < now_s:
+            cost_s *= self._stages
         if self.profile.interleave == "mixed" and len(self._batch):
             cost_s = max(cost_s, self.profile.decode.base_s) + self._batch.beside_s()
         cost_s += self.profile.host.exposed_s(load_bytes, cost_s, self.profile.shape.layers)
-        if self._step_end_s < now_s:
-            cost_s *= self._stages
         self._step = step
         self._step_end_s = now_s + cost_s
         self.busy_s += cost_s
