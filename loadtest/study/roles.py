@@ -32,7 +32,7 @@ WORKERS = 6
 PHASE_S = 7_200.0
 """Half of a day in small: several times the window of 16 minutes and the dwell of 10 that the loop has."""
 
-PHASES = 4
+PHASES = 2
 
 FIXED = (2, 3, 4)
 """Workers that prefill in the fixed splits."""

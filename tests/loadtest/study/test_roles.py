@@ -57,8 +57,10 @@ def test_convertible_workers_answer_more_and_sooner_than_fixed_ones_and_do_not_f
 
 @pytest.mark.deep
 def test_under_a_steady_load_roles_settle() -> None:
+    """Both kinds at once for an hour: an early change on few requests, taken back once, and then none."""
     changes = simulate(mixed(2 * PHASE_S), config(3, convertible=True)).role_changes
-    assert len({role for _, _, role in changes}) <= 1
+    assert len(changes) <= 2
+    assert all(at_s < 1_200.0 for at_s, _, _ in changes)
 
 
 def test_the_command_prints_a_row_for_each_fleet(capsys: pytest.CaptureFixture[str]) -> None:
