@@ -185,7 +185,7 @@ def test_events_that_a_page_names_are_logged(page: Path) -> None:
 
 # ---- routes ---------------------------------------------------------------------------------------------
 
-OF_ENGINES = {"POST /abort_request"}
+OF_ENGINES = {"POST /abort_request", "POST /pd_role_switch"}
 """Routes of engines, which the gateway asks."""
 
 MADE = {"GET /openapi.json", "GET /console/assets/{}"}

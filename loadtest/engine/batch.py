@@ -9,6 +9,9 @@ joins at progress p and wants n more tokens ends at p + n, which no later event 
 Progress follows time by a `Stretch` until a member joins or leaves or, with several data-parallel ranks,
 another rank becomes the slowest. A second heap has the moments, every ``release_tokens``, at which a member
 releases KV outside its window.
+
+Where a request's first tokens are slower (`DecodeTiming.slow_tokens`), progress counts tokens at full speed,
+and such a token takes several of them. Its context then counts as up to 230 tokens too long.
 """
 
 import heapq
@@ -63,7 +66,8 @@ class DecodeBatch:
         self._requests[job.rank] += 1
         self._kv_tokens[job.rank] += job.prompt_tokens + 1
         self._joins += 1
-        heapq.heappush(self._ends, (self.progress + tokens, self._joins, job))
+        end = self.progress + self._timing.full_speed_tokens(tokens)
+        heapq.heappush(self._ends, (end, self._joins, job))
         if self._release_tokens and tokens > self._release_tokens:
             heapq.heappush(self._releases, (self.progress + self._release_tokens, self._joins, job))
 
@@ -77,7 +81,7 @@ class DecodeBatch:
 
     def got(self, job: Job) -> int:
         """Whole tokens that a member has got since it joined."""
-        return int(self.progress - job.joined + _GRACE_TOKENS)
+        return int(self._timing.tokens_of(self.progress - job.joined) + _GRACE_TOKENS)
 
     def beside_s(self) -> float:
         """Seconds that one decode step of the slowest rank adds to a prefill step."""

@@ -98,6 +98,7 @@ _WIRE = (
     "disaggregation_bootstrap_port",
     "disaggregation_bootstrap_timeout",
     "disaggregation_waiting_timeout",
+    "enable_pd_role_switch",
     "kv_transfer_config",
     "side_channel_port",
     "kv_link",
@@ -117,6 +118,7 @@ def _wire(given: Mapping[str, Any]) -> dict[str, Any]:
             port=given["disaggregation_bootstrap_port"],
             bootstrap_s=given["disaggregation_bootstrap_timeout"],
             waiting_s=given["disaggregation_waiting_timeout"],
+            switches=given["enable_pd_role_switch"],
         )
     if given["kv_link"]:
         if handover is None:
@@ -244,6 +246,7 @@ def _add_hand_over(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="SGLang: of a decode leg, in seconds",
     )
+    add("--enable-pd-role-switch", action="store_true", help="SGLang: POST /pd_role_switch changes its part")
     add("--kv-transfer-config", metavar="JSON", help="vLLM: connector and role, as its own flag says")
     add("--side-channel-port", type=int, default=5600, help="vLLM: NIXL's, or Mooncake's bootstrap port")
     add("--kv-link", metavar="URL", help="KV leaves over this shared link (python -m loadtest.engine.link)")

@@ -24,7 +24,7 @@ from loadtest.engine import infos
 from loadtest.engine.build import build_shared_pool, build_worker
 from loadtest.engine.errors import error_body
 from loadtest.engine.faults import Fault, Faults
-from loadtest.engine.handover import Handover
+from loadtest.engine.handover import Handover, HandoverSettings
 from loadtest.engine.handover.build import build_handover
 from loadtest.engine.kv.l3 import L3Pool, L3Settings
 from loadtest.engine.kv_feed import KvFeed
@@ -62,6 +62,7 @@ class EmulatedEngine:
         events = settings.kv_events
         self._kv_events = [] if events is None else [events.shifted(n) for n in range(settings.dp_ranks)]
         self._side_port = 0 if settings.handover is None else settings.handover.port
+        self._switching: asyncio.Task[None] | None = None
         self._siblings = {} if siblings is None else siblings
         self._server: asyncio.Server | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -163,18 +164,23 @@ class EmulatedEngine:
 
     def _boot(self) -> None:
         """An engine that has just begun: nothing is cached, nothing is counted."""
-        started_unix_s = time.time()
+        self._started_unix_s = time.time()
         settings = self.settings
         profile = settings.engine()
         vllm = settings.dialect == "vllm"
-        self.counters = Counters(started_unix_s)
+        self.counters = Counters(self._started_unix_s)
         self.feed = None
         if self._kv_events:
             self.feed = KvFeed(self._kv_events, profile, vllm=vllm, legacy=settings.kv_events_legacy)
             # Where the system chose ports, a life after a crash has the same.
             self._kv_events = self.feed.settings
+        self._build(settings.handover)
+
+    def _build(self, part: HandoverSettings | None) -> None:
+        """Make scheduler, hand-over and routes of an engine with a part in disaggregation."""
+        settings, profile = self.settings, self.settings.engine()
         # A SGLang engine that only decodes shares no prefixes, so it has nothing to tell of.
-        silent = self.feed is None or (settings.handover is not None and settings.handover.shares_nothing)
+        silent = self.feed is None or (part is not None and part.shares_nothing)
         self.scheduler = build_worker(
             profile,
             asyncio.get_running_loop(),
@@ -184,16 +190,78 @@ class EmulatedEngine:
             dialect=settings.dialect,
             emit_s=settings.emit_interval_ms / 1e3,
         )
+        self._part = None if part is None else replace(part, port=self._side_port)
         self.handover = None
-        if settings.handover is not None:
-            part = replace(settings.handover, port=self._side_port)
-            self.handover = build_handover(part, profile, self.scheduler, self.faults)
+        if self._part is not None:
+            self.handover = build_handover(self._part, profile, self.scheduler, self.faults)
         self._routes = Routes(
-            settings, self.scheduler, self.handover, self.feed, self.counters, int(started_unix_s)
+            settings, self.scheduler, self.handover, self.feed, self.counters, int(self._started_unix_s), self
         )
+
+    @property
+    def role(self) -> str:
+        """See `Part`."""
+        return "null" if self._part is None else self._part.part
+
+    def switch(self, role: str, answer: Answer) -> None:
+        """See `Part`; messages and order of the checks are SGLang's (disaggregation/role_switch.py)."""
+        part, old_role = self._part, self.role
+
+        def told(message: str, *, success: bool = False, safe: bool = True) -> None:
+            body = {"success": success, "message": message, "old_role": old_role, "new_role": role}
+            if not success:
+                body["safe_to_restore"] = safe
+            answer.send(200 if success else 400, orjson.dumps(body))
+
+        if part is None or not part.switches:
+            told("--enable-pd-role-switch is not set on this instance")
+        elif self._switching is not None:
+            told("another role switch is already in progress", safe=False)
+        elif role not in ("prefill", "decode"):
+            told(f"invalid new_role={role!r}")
+        elif role == old_role:
+            told("already in target role", success=True)
+        elif not self._idle:
+            told("instance is not idle; drain all requests before switching")
+        else:
+            taken = replace(part, part="prefill" if role == "prefill" else "decode")
+            self._switching = asyncio.get_running_loop().create_task(
+                self._switch(taken), name="engine.switch"
+            )
+            self._switching.add_done_callback(lambda task: self._switched(task, told))
+
+    @property
+    def _idle(self) -> bool:
+        legs = {} if self.handover is None else self.handover.state()
+        at = self.scheduler
+        return not (at.running or at.waiting or at.held or any(legs.values()))
+
+    async def _switch(self, part: HandoverSettings) -> None:
+        """Take another part: caches are lost, and legs come to the new one."""
+        self._routes.close()
+        self.scheduler.clear()
+        self.scheduler.close()
+        if self.handover is not None:
+            self.handover.close()
+        self._build(part)
+        assert self.handover is not None
+        await self.handover.open(self.settings.host)
+        self._side_port = self.handover.port
+
+    def _switched(self, task: asyncio.Task[None], told: Callable[..., None]) -> None:
+        self._switching = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            told("ok", success=True)
+        else:
+            told(f"role switch failed; instance unhealthy, restart required: {error}", safe=False)
 
     def _end(self) -> None:
         """The process is gone: nothing is computed, published or handed over any more."""
+        if self._switching is not None:
+            self._switching.cancel()
         self._routes.close()
         self.scheduler.close()
         if self.feed is not None:

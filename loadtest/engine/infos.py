@@ -45,12 +45,13 @@ def model_info(settings: EngineSettings) -> dict[str, Any]:
 
 
 def server_info(
-    settings: EngineSettings, scheduler: Scheduler, handover: Handover | None, feed: KvFeed | None
+    settings: EngineSettings, scheduler: Scheduler, handover: Handover | None, feed: KvFeed | None, role: str
 ) -> dict[str, Any]:
     """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes.
 
     ``max_total_num_tokens`` is the cache of the first data-parallel rank, and each rank has an internal state
-    (srt/entrypoints/http_server.py, engine.py).
+    (srt/entrypoints/http_server.py, engine.py). ``role`` is the present one, and only the internal states
+    say it: the arguments are those of the start.
     """
     rank_tokens = settings.cache_tokens // settings.dp_ranks
     return {
@@ -69,6 +70,7 @@ def server_info(
         "enable_cache_report": settings.cache_report,
         "internal_states": [
             {
+                "disaggregation_mode": role,
                 "effective_max_running_requests_per_dp": settings.max_running // settings.dp_ranks,
                 "memory_usage": {"token_capacity": rank_tokens},
                 "num_running_reqs": rank.running,

@@ -5,15 +5,18 @@ you have measured: ``dataclasses.replace(PROFILES["dense-70b"], chunk_tokens=409
 
     memory for KV = GPUs x memory x static fraction - weights, divided by `ModelShape.pools`
     decode step   = overhead + weights read / bandwidth + KV read / bandwidth
+
+`make_profile` builds one on other GPUs and otherwise divided over them (`loadtest.engine.parallelism`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tiers import HiCacheSettings
+from loadtest.engine.parallelism import AS_PROFILE, NO_PREFILL_MTP, NUMA_SPEED, Parallelism
 from loadtest.engine.shape import ModelShape, Pools, gqa_bytes, kda_state_bytes, mla_bytes
 from loadtest.engine.timing import DecodeTiming, LinkTiming, PrefillTiming
 from policies import PROFILES as SERVICE_PROFILES
@@ -45,6 +48,9 @@ class EngineProfile:
         replicated_kv: Each of them needs all KV (latent attention), not a share of the heads.
         pool_bytes_per_s: Reading from a shared pool, the engine's network. 170 GB/s: RDMA into host memory
             (MiMo-V2.5, arXiv:2607.13095, GCache).
+        gpus: GPUs of the engine.
+        expert_share: Share of a prompt's computation apart from attention that experts do; 0: it has none.
+        parallelism: How the model is divided over the GPUs.
     """
 
     name: str
@@ -65,6 +71,9 @@ class EngineProfile:
     tensor_parallel: int = 8
     replicated_kv: bool = False
     pool_bytes_per_s: float = 170e9
+    gpus: int = 8
+    expert_share: float = 0.0
+    parallelism: Parallelism = AS_PROFILE
 
     def with_prefill(self, speed: float) -> "EngineProfile":
         """The same engine ``speed`` times as fast at prefill, and at nothing else."""
@@ -91,7 +100,13 @@ class _Gpus:
     bandwidth_bytes_per_s: float
 
     def kv_bytes(self, static_fraction: float, weights_bytes: float) -> float:
-        return self.count * self.memory_bytes * static_fraction - weights_bytes
+        room_bytes = self.count * self.memory_bytes * static_fraction
+        if room_bytes <= weights_bytes:
+            raise ValueError(
+                f"{self.count} GPUs have {room_bytes / 1e9:.0f} GB for weights and KV, and the weights take "
+                f"{weights_bytes / 1e9:.0f} GB"
+            )
+        return room_bytes - weights_bytes
 
     def decode(self, shape: ModelShape, read_bytes: float, mtp_speedup: float = 1.0) -> DecodeTiming:
         """Decode steps that read ``read_bytes`` of weights and the KV of every request."""
@@ -148,6 +163,11 @@ interval that vLLM's recipes run ``--prefix-cache-retention-interval`` with. [gu
 windows of two blocks at every 4096 tokens take half of the SWA pool."""
 
 
+def _expert_share(experts: int, billions: float, active_billions: float) -> float:
+    """Share of the active parameters in 8 of so many experts; [D] nearly all parameters are in experts."""
+    return 8 / experts * billions / active_billions
+
+
 def _rules(shape: ModelShape, pools: Pools) -> CacheRules:
     """The cache of one rank, in blocks of 64 tokens: ``--page-size`` of SGLang's recipe for Pro."""
     if shape.window_layers:
@@ -163,7 +183,7 @@ def _rules(shape: ModelShape, pools: Pools) -> CacheRules:
     return CacheRules(full_tokens=pools.full_tokens)
 
 
-def _flash() -> EngineProfile:
+def _flash(count: int = 8, _stage: int = 0) -> EngineProfile:
     """MiMo-V2-Flash on 8 H200.
 
     Layers: config.json: 9 full layers with 4 KV heads, 39 with W = 128 and 8; key 192, value 128.
@@ -172,7 +192,7 @@ def _flash() -> EngineProfile:
     gives the prices below, each point met within 6 %.
     Run as in the model's README: TP 8, DP 2, 128 running, 16K chunks, static fraction 0.75. 309 GB in FP8.
     """
-    gpus = _Gpus(8, *_H200)
+    gpus = _Gpus(count, *_H200)
     shape = ModelShape(
         full_layers=9,
         full_layer_bytes=gqa_bytes(4, 192, 128),
@@ -191,13 +211,14 @@ def _flash() -> EngineProfile:
         host=gpus.host(ranks=2),
         handover=_FABRIC,
         tensor_parallel=4,
+        expert_share=_expert_share(256, 309, 15),
     )
 
 
 _FLASH_PREFILL = PrefillTiming(a_s=0.441, b_s=2.26e-5, c0_tokens=108_000.0)
 
 
-def _pro() -> EngineProfile:
+def _pro(count: int = 16, _stage: int = 0) -> EngineProfile:
     """MiMo-V2.5-Pro on 16 H200.
 
     Layers: 70, 10 full and 60 with W = 128 (MiMo-V2.5, arXiv:2607.13095, 3.1.3); 8 KV heads, key 192,
@@ -207,7 +228,7 @@ def _pro() -> EngineProfile:
     Run as in SGLang's cookbook (docs_new/cookbook/autoregressive/Xiaomi/MiMo-V2.5-Pro.mdx): TP 16, DP 2, 128
     running, 32K chunks, static fraction 0.7. 1.02T weights, FP8.
     """
-    gpus = _Gpus(16, *_H200)
+    gpus = _Gpus(count, *_H200)
     shape = ModelShape(
         full_layers=10,
         full_layer_bytes=gqa_bytes(8, 192, 128),
@@ -225,10 +246,12 @@ def _pro() -> EngineProfile:
         dp_ranks=2,
         host=gpus.host(ranks=2),
         handover=_FABRIC,
+        gpus=16,
+        expert_share=_expert_share(384, 1020, 42),
     )
 
 
-def _kimi() -> EngineProfile:
+def _kimi(count: int = 8, stage: int = 8) -> EngineProfile:
     """The 1T hybrid model (KDA to MLA 3:1) of PrfaaS, on 8 H200.
 
     Layers: [D] from table 5, S_kv = 190.8, 308.9, 701.3, 2316.3 MiB at 1K, 8K, 32K, 128K. 15 MLA layers of
@@ -238,8 +261,9 @@ def _kimi() -> EngineProfile:
     Prefill: `policies.PROFILES`, fitted to table 5 within 2 %.
     Memory: [guess] INT4 experts as in Kimi-K2-Thinking (594 GB), static fraction 0.85, SGLang's default
     --mamba-full-memory-ratio 0.9, and TP 8 without DP attention, so each GPU holds all latent KV.
+    Experts: [guess] as in Kimi-K2, 384 and 32B active parameters.
     """
-    gpus = _Gpus(8, *_H200)
+    gpus = _Gpus(count, *_H200)
     weights_bytes = 594e9
     shape = ModelShape(
         full_layers=15,
@@ -253,14 +277,15 @@ def _kimi() -> EngineProfile:
         shape=shape,
         prefill=PrefillTiming(fitted.a_s, fitted.b_s, fitted.c0_tokens),
         decode=gpus.decode(shape, weights_bytes * _EXPERTS_READ),
-        rules=_rules(shape, shape.pools(gpus.kv_bytes(0.85, weights_bytes), state_ratio=0.9, copies=8)),
-        host=gpus.host(copies=8),
+        rules=_rules(shape, shape.pools(gpus.kv_bytes(0.85, weights_bytes), state_ratio=0.9, copies=stage)),
+        host=gpus.host(copies=stage),
         handover=_FABRIC,
         replicated_kv=True,
+        expert_share=_expert_share(384, 1000, 32),
     )
 
 
-def _dense() -> EngineProfile:
+def _dense(count: int = 8, _stage: int = 0) -> EngineProfile:
     """A dense 70B model, Llama-3-70B, on 8 H100.
 
     Layers: config.json: 80 layers, 8 KV heads of 128.
@@ -269,7 +294,7 @@ def _dense() -> EngineProfile:
     a, step: [guess] tokenising and scheduling, a kernel launch per layer.
     Memory: 141 GB of BF16 weights, static fraction 0.88 (SGLang's order on 80 GB GPUs).
     """
-    gpus = _Gpus(8, *_H100)
+    gpus = _Gpus(count, *_H100)
     weights_bytes = 141e9
     shape = ModelShape(full_layers=80, full_layer_bytes=gqa_bytes(8, 128, 128))
     token_flop = 2 * 70.6e9
@@ -289,7 +314,60 @@ def _dense() -> EngineProfile:
     )
 
 
+_BUILDERS: Mapping[str, Callable[[int, int], EngineProfile]] = MappingProxyType(
+    {"mimo-v2.5-pro": _pro, "mimo-v2-flash": _flash, "kimi-linear-1t": _kimi, "dense-70b": _dense}
+)
+"""Profiles by name, on so many GPUs and with so many in a pipeline stage."""
+
 PROFILES: Mapping[str, EngineProfile] = MappingProxyType(
     {profile.name: profile for profile in (_pro(), _flash(), _kimi(), _dense())}
 )
 """Engines by name, for ``--engine`` and ``--profile``."""
+
+
+def make_profile(name: str, parallelism: Parallelism = AS_PROFILE) -> EngineProfile:
+    """Build the profile of a name in `PROFILES`, divided over GPUs as told.
+
+    Raises:
+        ValueError: The weights do not fit, or the model lacks the part that is to be divided.
+    """
+    profile = PROFILES[name]
+    if parallelism == AS_PROFILE:
+        return profile
+    _check(profile, parallelism)
+    stages, stage_gpus = parallelism.pipeline_parallel, parallelism.stage_gpus(profile.gpus)
+    built = _BUILDERS[name](stages * stage_gpus, stage_gpus)
+    prefill, decode = built.prefill, built.decode
+    slowness = parallelism.expert_slowness(profile.expert_share)
+    prefill = replace(prefill, b_s=prefill.b_s * slowness, c0_tokens=prefill.c0_tokens * slowness)
+    prefill = prefill.faster(parallelism.prefill_speed(profile.gpus))
+    decode = replace(
+        decode,
+        base_s=decode.base_s * stages,
+        slow_tokens=() if parallelism.prefill_mtp else NO_PREFILL_MTP,
+    )
+    if parallelism.numa_balancing:
+        prefill, decode = prefill.faster(1 / NUMA_SPEED), decode.faster(1 / NUMA_SPEED)
+    return replace(
+        built,
+        prefill=prefill,
+        decode=decode,
+        tensor_parallel=stages * stage_gpus // built.dp_ranks,
+        gpus=stages * stage_gpus,
+        parallelism=parallelism,
+    )
+
+
+def _check(profile: EngineProfile, parallelism: Parallelism) -> None:
+    experts = parallelism.expert_parallel or parallelism.expert_balance != AS_PROFILE.expert_balance
+    if experts and not profile.expert_share:
+        raise ValueError(f"{profile.name} has no experts")
+    if not parallelism.prefill_mtp and profile.decode.mtp_speedup <= 1:
+        raise ValueError(f"{profile.name} decodes without MTP")
+    if parallelism.stage_gpus(profile.gpus) % profile.dp_ranks:
+        raise ValueError(
+            f"{profile.name} has {profile.dp_ranks} data-parallel ranks, and {parallelism.expert_parallel} "
+            "GPUs are not the same number for each"
+        )
+    if parallelism.pipeline_parallel > profile.shape.layers:
+        raise ValueError(f"{profile.name} has {profile.shape.layers} layers, fewer than pipeline stages")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import orjson
@@ -28,6 +28,17 @@ _TEXT = b"text/plain; charset=utf-8"
 _EXPOSITION = b"text/plain; version=0.0.4; charset=utf-8"
 
 
+class Part(Protocol):
+    """The engine's part in disaggregation, which it may switch."""
+
+    @property
+    def role(self) -> str:
+        """``prefill``, ``decode``, or ``null`` without disaggregation."""
+
+    def switch(self, role: str, answer: Answer) -> None:
+        """Take another part, or answer why not."""
+
+
 class Routes:
     """Answers to the requests of one engine; ``handover`` is None without disaggregation."""
 
@@ -39,12 +50,14 @@ class Routes:
         feed: KvFeed | None,
         counters: Counters,
         created_unix_s: int,
+        part: Part,
     ) -> None:
         self._settings = settings
         self._vllm = settings.dialect == "vllm"
         self._scheduler = scheduler
         self._handover = handover
         self._counters = counters
+        self._part = part
         self._created_unix_s = created_unix_s
         self._closed = False
         ours: dict[str, Callable[[Request, Answer], None]] = {
@@ -63,7 +76,9 @@ class Routes:
                 "/kv_event_sources": self._json(lambda: {} if feed is None else feed.vllm_sources()),
             }
         else:
-            server_info = self._json(lambda: infos.server_info(settings, scheduler, handover, feed))
+            server_info = self._json(
+                lambda: infos.server_info(settings, scheduler, handover, feed, part.role)
+            )
             model_info = self._json(lambda: infos.model_info(settings))
             ours |= {
                 "/health_generate": lambda _, answer: answer.send(200, b"", _TEXT),
@@ -74,6 +89,7 @@ class Routes:
                 "/get_load": self._json(lambda: infos.loads(scheduler)),
                 "/flush_cache": self._flush_cache,
                 "/abort_request": self._abort_request,
+                "/pd_role_switch": self._switch_role,
             }
         self._ours = ours
         # /rerank and /score are vLLM's older names of the same routes.
@@ -307,6 +323,11 @@ class Routes:
             if self._handover is not None:
                 self._handover.abort_id(begins)
         answer.send(200, b"", _TEXT)
+
+    def _switch_role(self, request: Request, answer: Answer) -> None:
+        if request.method != "POST":
+            raise RequestRefused("Method Not Allowed", status=405)
+        self._part.switch(str(_decode(request.body).get("new_role") or "").lower(), answer)
 
 
 def _not_found(request: Request, answer: Answer) -> None:

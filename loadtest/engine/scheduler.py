@@ -3,7 +3,8 @@
 * **Prefill** steps take up to ``chunk_tokens`` from several requests, those begun first, then in the order of
   the queue (`loadtest.engine.waiting`); without chunks a step is one whole prompt. Its time is
   `PrefillTiming.step_of`, over all data-parallel ranks. Loading from host memory hides behind the step that
-  uses it, layer by layer.
+  uses it, layer by layer. The first step of an idle engine passes its pipeline stages one by one, and later
+  ones follow close behind.
 * **Decode** is a batch that shares the engine (`loadtest.engine.batch`); the profile's ``interleave`` says
   what it does during a prefill step.
 * **Admission** needs a free slot, room in the cache for the whole request, and the end of its prefetch. So a
@@ -98,9 +99,10 @@ class Scheduler:
         self._batch = DecodeBatch(profile.decode, profile.dp_ranks, release_tokens)
         self._at_once = profile.decode.base_s <= 0
         self._frozen = profile.interleave != "apart"
+        self._stages = profile.parallelism.pipeline_parallel
         self._step: list[tuple[Job, int]] = []
         self._step_timer: Timer | None = None
-        self._step_end_s = 0.0
+        self._step_end_s = -inf
         self._decode_timer: Timer | None = None
         self._decode_due_s = inf
         self._decoded_until_s = 0.0
@@ -284,6 +286,8 @@ class Scheduler:
             self._await_prefetch(now_s)
             return
         cost_s = self.profile.prefill.step_of(begun, chunks)
+        if self._step_end_s < now_s:
+            cost_s *= self._stages
         if self.profile.interleave == "mixed" and len(self._batch):
             cost_s = max(cost_s, self.profile.decode.base_s) + self._batch.beside_s()
         cost_s += self.profile.host.exposed_s(load_bytes, cost_s, self.profile.shape.layers)

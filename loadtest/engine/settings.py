@@ -132,6 +132,8 @@ class EngineSettings:
             raise ValueError(f"chunk_tokens must be at least dp_ranks, {self.dp_ranks}")
         if self.handover is not None and (self.handover.protocol == "sglang") != (self.dialect == "sglang"):
             raise ValueError(f"{self.handover.protocol} is no hand-over of {self.dialect}")
+        if self.handover is not None and self.handover.switches and self.dp_ranks > 1:
+            raise ValueError("an engine with several data-parallel ranks does not switch its part")
         if not self.models:
             raise ValueError("models must name at least one model")
         if self.host_tokens:

@@ -2,7 +2,8 @@
 
     prefill of u tokens behind c      a + b·u·(1 + (c + u/2)/c0)           policies.estimates.costs, theory E1
     a step of several chunks          step + linear parts + the slowest rank's attention
-    decode of n requests, K tokens    base + request·n + kv·K  per step, ``mtp_speedup`` tokens each
+    decode of n requests, K tokens    base + request·n + kv·K  per step, ``mtp_speedup`` tokens each; the
+                                      first tokens of a request may be slower (`DecodeTiming.slow_tokens`)
     move m seconds beside compute x   max(x + m/L, m + x/L)                    pipelined over L layers
 
 **Chunks** of a prompt add up to the formula of the whole prompt: ``a`` is paid once, with the first chunk,
@@ -114,12 +115,33 @@ class DecodeTiming:
         request_s: Seconds per request in the batch.
         kv_token_s: Seconds per token of context that the batch attends to, with one rank.
         mtp_speedup: Tokens per step and request: 1, or more with multi-token prediction.
+        slow_tokens: Ranges of a request's decoded tokens that come more slowly, as pairs of the range's
+            end, ascending, and the slowness, above 1. Empty: all come alike.
     """
 
     base_s: float
     request_s: float = 0.0
     kv_token_s: float = 0.0
     mtp_speedup: float = 1.0
+    slow_tokens: tuple[tuple[int, float], ...] = ()
+
+    def full_speed_tokens(self, tokens: float) -> float:
+        """Tokens at full speed that take as long as the first ``tokens`` of a request."""
+        full, begin = tokens, 0
+        for end, slowness in self.slow_tokens:
+            full += (slowness - 1.0) * max(0.0, min(tokens, end) - begin)
+            begin = end
+        return full
+
+    def tokens_of(self, full_speed_tokens: float) -> float:
+        """Tokens of a request after so many at full speed: the inverse of `full_speed_tokens`."""
+        left, begin = full_speed_tokens, 0
+        for end, slowness in self.slow_tokens:
+            if left < (end - begin) * slowness:
+                return begin + left / slowness
+            left -= (end - begin) * slowness
+            begin = end
+        return begin + left
 
     def beside_s(self, requests: int, kv_tokens: float, ranks: int = 1) -> float:
         """Seconds that a rank's decode tokens add to a step that is done anyway."""

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.engine.model_config import read_shape
+from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import draw_curve
 from loadtest.plan.division import divisions
@@ -78,9 +79,13 @@ def main(argv: list[str]) -> int:
         parser.error("--pool-gib needs --host-gib: a pool is read into host memory")
     if options.lengths is not None and (options.hit_ratio is None or options.rate is None):
         parser.error("--lengths needs --hit-ratio and --rate: a histogram says neither")
+    try:
+        engine = engine_of(options)
+    except ValueError as error:
+        parser.error(str(error))
     console = Console()
     try:
-        outcome = _planned(console, options)
+        outcome = _planned(console, options, engine)
         _show(console, outcome)
         _write(outcome, options, shlex.join(["cacheway", "plan", *argv]))
     except (TraceError, SimulationFailed, NoPlan, OSError) as error:
@@ -91,8 +96,7 @@ def main(argv: list[str]) -> int:
     return 0 if outcome.found else 1
 
 
-def _planned(console: Console, options: argparse.Namespace) -> Outcome:
-    engine = engine_of(options)
+def _planned(console: Console, options: argparse.Namespace, engine: EngineProfile) -> Outcome:
     below = can_hold_more(engine)
     workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
     base = SimulationConfig(
@@ -105,7 +109,11 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
     question = Question(
         engine=engine,
         slo=Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share),
-        prices=Prices(options.worker_price, options.host_gib_price, options.pool_gib_price),
+        prices=Prices(
+            options.worker_price * engine.gpus / PROFILES[options.engine].gpus,
+            options.host_gib_price,
+            options.pool_gib_price,
+        ),
         contenders=options.policy,
         splits={"no": [False], "yes": [True], "try": [False, True]}[options.split],
         host_gib=options.host_gib if below else [0.0],
@@ -119,7 +127,7 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
         layers=options.model,
     )
     lab = Laboratory(console, workloads, base, question.slo, options.jobs)
-    return make_plan(question, workloads, lab, _assumed(options))
+    return make_plan(question, workloads, lab, _assumed(options, engine))
 
 
 def _workload(options: argparse.Namespace, seed: int) -> Workload:
@@ -136,8 +144,14 @@ def _workload(options: argparse.Namespace, seed: int) -> Workload:
     return draw_workload(options.lengths.name, read_lengths(options.lengths), drawing)
 
 
-def _assumed(options: argparse.Namespace) -> list[str]:
-    assumed = []
+def _assumed(options: argparse.Namespace, engine: EngineProfile) -> list[str]:
+    assumed = [f"A worker has {engine.gpus} GPUs: {engine.parallelism}."]
+    profile_gpus = PROFILES[options.engine].gpus
+    if engine.gpus != profile_gpus:
+        assumed.append(
+            f"A worker of {profile_gpus} GPUs costs {options.worker_price:g} per hour, and others cost as "
+            "much per GPU."
+        )
     if options.lengths is not None:
         assumed.append(
             "The histogram says nothing about prefixes and arrivals. Lengths are drawn independently, "
@@ -206,6 +220,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "workload": f"{workload.request_count:,} requests, {workload.prompt_tokens:,} prompt and "
         f"{workload.output_tokens:,} output tokens",
         "engine": f"{engine.name}: {outcome.curve.worker_tokens:,} tokens of KV cache",
+        "GPUs": f"{engine.gpus} of a worker: {engine.parallelism}",
         "service level": str(outcome.slo),
         "prices": str(outcome.prices),
     }
@@ -287,7 +302,13 @@ def _add_service_level(group: argparse._ArgumentGroup) -> None:
 
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
     add_engine(group)
-    _flag(group, "worker-price", not_negative, PRICES.worker, "price of a worker per hour, in any currency")
+    _flag(
+        group,
+        "worker-price",
+        not_negative,
+        PRICES.worker,
+        "price per hour of a worker with the profile's GPUs, in any currency",
+    )
     _flag(group, "host-gib-price", not_negative, PRICES.host_gib, "price of a GiB of host memory per hour")
     _flag(
         group, "pool-gib-price", not_negative, PRICES.pool_gib, "price of a GiB of the shared pool per hour"

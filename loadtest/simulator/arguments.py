@@ -8,7 +8,8 @@ from math import inf
 from pathlib import Path
 from typing import get_args
 
-from loadtest.engine.profiles import PROFILES, EngineProfile
+from loadtest.engine.parallelism import AS_PROFILE, Parallelism
+from loadtest.engine.profiles import PROFILES, EngineProfile, make_profile
 from loadtest.engine.settings import Dialect
 from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.generated import generate_agentic
@@ -172,12 +173,6 @@ def add_pool(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def engine_of(options: argparse.Namespace) -> EngineProfile:
-    """The engine from the arguments of `add_engine`."""
-    engine = PROFILES[options.engine]
-    return replace(engine, rules=replace(engine.rules, match_rule=options.dialect))
-
-
 def add_engine(parser: argparse._ActionsContainer) -> None:
     """Add the arguments that say what workers are."""
     parser.add_argument(
@@ -192,6 +187,54 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
         default="sglang",
         help="whose rules their caches follow [default sglang]",
     )
+    parser.add_argument(
+        "--expert-parallel",
+        type=count,
+        default=AS_PROFILE.expert_parallel,
+        metavar="N",
+        help="GPUs over which a worker divides the experts of its layers [default: all of the profile's]",
+    )
+    parser.add_argument(
+        "--pipeline-parallel",
+        type=count,
+        default=AS_PROFILE.pipeline_parallel,
+        metavar="N",
+        help="pipeline stages of a worker, each of so many GPUs [default 1]",
+    )
+    parser.add_argument(
+        "--expert-balance",
+        type=positive,
+        default=AS_PROFILE.expert_balance,
+        metavar="B",
+        help="mean number of tokens of a worker's ranks over the largest, 1 if experts are even "
+        f"[default {AS_PROFILE.expert_balance:g}]",
+    )
+    parser.add_argument(
+        "--numa-balancing",
+        action="store_true",
+        help="the kernel of the workers' machines moves memory between NUMA nodes (numa_balancing)",
+    )
+    parser.add_argument(
+        "--no-prefill-mtp",
+        dest="prefill_mtp",
+        action="store_false",
+        help="prefill does not run the MTP layers, so the first 256 tokens of an answer come more slowly",
+    )
+
+
+def engine_of(options: argparse.Namespace) -> EngineProfile:
+    """The engine from the arguments of `add_engine`; `ValueError` if no such engine can be."""
+    engine = make_profile(
+        options.engine,
+        Parallelism(
+            expert_parallel=options.expert_parallel,
+            pipeline_parallel=options.pipeline_parallel,
+            expert_balance=options.expert_balance,
+            numa_balancing=options.numa_balancing,
+            prefill_mtp=options.prefill_mtp,
+        ),
+    )
+    return replace(engine, rules=replace(engine.rules, match_rule=options.dialect))
 
 
 def add_queue(parser: argparse.ArgumentParser) -> None:

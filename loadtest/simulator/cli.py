@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from loadtest.engine.profiles import PROFILES
+from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.simulator.arguments import (
     DEFAULT_ENGINE,
     add_engine,
@@ -84,8 +84,12 @@ def main(argv: list[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
+    try:
+        engine = engine_of(options)
+    except ValueError as error:
+        parser.error(str(error))
     below = options.host_tokens or options.pool_tokens
-    if below and not can_hold_more(engine_of(options)):
+    if below and not can_hold_more(engine):
         parser.error(
             f"host memory and pools are not modelled for {options.engine} by {options.dialect}'s rules"
         )
@@ -99,7 +103,7 @@ def main(argv: list[str]) -> int:
     console = Console()
     try:
         workload = read_workload(options)
-        runs = _simulated(console, workload, options)
+        runs = _simulated(console, workload, _configs(options, engine), options)
         _show(console, runs, workload)
         _write(runs, workload, options, shlex.join(["cacheway", "simulate", *argv]))
     except (TraceError, SimulationFailed, OSError) as error:
@@ -110,8 +114,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
-    engine = engine_of(options)
+def _configs(options: argparse.Namespace, engine: EngineProfile) -> list[SimulationConfig]:
     memory = Memory(options.host_tokens, options.pool_tokens, options.pool)
     common = SimulationConfig(
         engine=engine,
@@ -127,9 +130,11 @@ def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
     ]
 
 
-def _simulated(console: Console, workload: Workload, options: argparse.Namespace) -> list[Run]:
+def _simulated(
+    console: Console, workload: Workload, configs: Sequence[SimulationConfig], options: argparse.Namespace
+) -> list[Run]:
     labels = [contender.label for contender in options.policy]
-    cells = [Cell(workload, config) for config in _configs(options)]
+    cells = [Cell(workload, config) for config in configs]
     runs: dict[int, Run] = {}
     with Bars(console, labels) as bars:
         for number, result in simulate_all(cells, min(options.jobs, len(cells)), bars.told):
@@ -192,6 +197,7 @@ def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
         "users": f"{workload.users} (closed loop)" if workload.users else "open loop, at the recorded times",
         "engine": f"{engine.name}: {device_tokens(engine):,} tokens of KV cache, chunks "
         f"of {engine.chunk_tokens:,}, {engine.max_running} running at most",
+        "GPUs": f"{engine.gpus} of a worker: {engine.parallelism}",
     }
     for field in fields(config):
         if field.name not in {"engine", "policy", "policy_options"}:

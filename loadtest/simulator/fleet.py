@@ -6,7 +6,7 @@
 
 Without groups all workers of a role are alike. Groups have profiles of one model each, and stand at sites,
 between which KV takes a link. With length buckets each worker that takes requests belongs to one, by its
-label; those that only decode take any length.
+label; those that only decode take any length. Convertible workers do both, as the log says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,14 @@ from loadtest.engine.scheduler import Observer, Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
 from loadtest.simulator.site_links import LinkPlan, SiteLink
-from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, SITE_LABEL, HostMemory, WorkerPut, rank_of
+from policies import (
+    BUCKET_LABEL,
+    CONVERTIBLE_LABEL,
+    RUNNING_MAX_LABEL,
+    SITE_LABEL,
+    HostMemory,
+    WorkerPut,
+)
 
 CLASS_LABEL = "worker_class"
 
@@ -38,6 +45,8 @@ class WorkerGroup:
         name: Begins their ids.
         profile: Its name is their worker class.
         count: > 0.
+        role: At the start, if they are convertible.
+        convertible: The slow loop may have them prefill or decode.
     """
 
     name: str
@@ -45,13 +54,16 @@ class WorkerGroup:
     count: int
     role: Role = "plain"
     site: str = ""
+    convertible: bool = False
 
     @property
     def labels(self) -> dict[str, str]:
         """Labels that an operator would give them."""
         labels = {CLASS_LABEL: self.profile.name, SITE_LABEL: self.site}
-        if self.role == "decode":
+        if self.role == "decode" or self.convertible:
             labels[RUNNING_MAX_LABEL] = str(self.profile.max_running + self.profile.preallocated)
+        if self.convertible:
+            labels[CONVERTIBLE_LABEL] = "true"
         return labels
 
 
@@ -85,8 +97,10 @@ class Fleet:
 
     Attributes:
         capacity_tokens: See `capacity_tokens`, of the workers that take requests.
-        workers: Those that take requests.
-        decode_workers: Those that only decode.
+        workers: Those that take requests, or may.
+        decode_workers: Those that decode what others prefilled, or may.
+        places: Index of each worker id in ``workers``.
+        decode_places: Index of each worker id in ``decode_workers``.
         link: Between workers of one site.
     """
 
@@ -117,25 +131,31 @@ class Fleet:
         self._groups = sorted(groups, key=lambda group: group.role == "decode")
         self.workers: list[Scheduler] = []
         self.decode_workers: list[Scheduler] = []
-        self._index: dict[str, int] = {}
+        self.places: dict[str, int] = {}
+        self.decode_places: dict[str, int] = {}
         self._sites: tuple[list[str], list[str]] = ([], [])
         sizes = cycle(l3.tensor_parallel) if l3 is not None and l3.tensor_parallel else None
         decode_pool = self.pool if l3 is not None and l3.decode_writes else None
         for group in self._groups:
-            decodes = group.role == "decode"
-            built = self.decode_workers if decodes else self.workers
+            takes, decodes = group.role != "decode" or group.convertible, group.role == "decode"
             for number in range(group.count):
-                self._index[f"{group.name}-{number:03d}"] = len(built)
-                self._sites[decodes].append(group.site)
-                worker = group.profile
+                worker_id, worker = f"{group.name}-{number:03d}", group.profile
                 if sizes is not None:
                     worker = replace(worker, tensor_parallel=next(sizes))
-                built.append(
-                    build(worker, pool=decode_pool, decodes=True)
-                    if decodes
-                    else build(replace(worker, host_tier=host), pool=self.pool)
+                engine = (
+                    build(replace(worker, host_tier=host), pool=self.pool)
+                    if takes
+                    else build(worker, pool=decode_pool, decodes=True)
                 )
-        taking_groups = [group for group in groups if group.role != "decode"]
+                if takes:
+                    self.places[worker_id] = len(self.workers)
+                    self._sites[0].append(group.site)
+                    self.workers.append(engine)
+                if decodes or group.convertible:
+                    self.decode_places[worker_id] = len(self.decode_workers)
+                    self._sites[1].append(group.site)
+                    self.decode_workers.append(engine)
+        taking_groups = [group for group in groups if group.role != "decode" or group.convertible]
         self.capacity_tokens = sum(
             capacity_tokens(group.profile, group.count, host) for group in taking_groups
         )
@@ -183,11 +203,6 @@ class Fleet:
         """The link that KV takes from a worker to one that decodes; None if both stand at one site."""
         begins, ends = self._sites[0][worker], self._sites[1][decode_worker]
         return None if begins == ends else self.links[f"{begins}>{ends}"]
-
-    def place_of(self, worker_id: str) -> tuple[int, int]:
-        """Index of a worker in its list, and the rank that an id names; -1 for none."""
-        worker_id, rank = rank_of(worker_id)
-        return self._index[worker_id], rank
 
     def puts(
         self, at_us: int, buckets: Sequence[str] = (), *, dp_aware: bool = True

@@ -22,7 +22,7 @@ from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import Dispatch, Replica
 from loadtest.simulator.site_links import SiteLink, Transfer
 from loadtest.simulator.workload import SimRequest
-from policies import Usage
+from policies import Usage, rank_of
 
 
 class Watcher(Protocol):
@@ -124,10 +124,12 @@ class Flight:
         fleet = self._fleet
         self.dispatched_s = fleet.clock.time()
         self.dispatch = dispatch
-        self.worker, rank = fleet.place_of(dispatch.attempt.worker_id)
+        worker_id, rank = rank_of(dispatch.attempt.worker_id)
+        self.worker = fleet.places[worker_id]
         self._watcher.placed(self)
         if dispatch.decode_attempt is not None:
-            self.decode_worker, decode_rank = fleet.place_of(dispatch.decode_attempt.worker_id)
+            decode_id, decode_rank = rank_of(dispatch.decode_attempt.worker_id)
+            self.decode_worker = fleet.decode_places[decode_id]
             self._link = fleet.link_between(self.worker, self.decode_worker)
             self._decode_job = self._job("decode", decode_rank)
             fleet.decode_workers[self.decode_worker].submit(self._decode_job)

@@ -186,6 +186,7 @@ class Result:
             (`policies.state.waiting.Inversions`), as its replica saw it.
         inversion_s_max: Largest difference of those keys.
         rooms_overdue: Rooms of workers that a replica left unused for too long.
+        role_changes: Each worker that took another role: when, who and which.
         egress: Bytes so far on each link between sites, as a line through (seconds, bytes).
         pool: Figures of the shared pool (`Fleet.pool_figures`); empty without one.
     """
@@ -204,6 +205,7 @@ class Result:
     rooms_overdue: int = 0
     egress: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
     pool: Mapping[str, float] = field(default_factory=dict)
+    role_changes: tuple[tuple[float, str, str], ...] = ()
 
     def summary(self) -> dict[str, float | int | str | None]:
         """Figures of the requests behind the warm-up, ready for JSON; None where nothing was measured."""

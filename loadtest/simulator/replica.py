@@ -31,6 +31,7 @@ from loadtest.simulator.records import Outcome
 from loadtest.simulator.shared_log import SharedLog
 from policies import (
     ALONE,
+    CONVERTIBLE_LABEL,
     GRACE_LAGS,
     GRACE_S,
     HAND_OVERS,
@@ -65,6 +66,7 @@ from policies import (
     RequestQueue,
     Shed,
     Shipped,
+    Switched,
     Usage,
     WaitEnd,
     Waiting,
@@ -73,6 +75,7 @@ from policies import (
     model_and_length,
 )
 from policies.disaggregation import (
+    TURNING_LABEL,
     DecodeSelector,
     LinkWatch,
     Offload,
@@ -81,8 +84,12 @@ from policies.disaggregation import (
     PairDecider,
     PairDecision,
     RoleMember,
+    RoleRules,
+    RoleStep,
     plan_roles,
     role_demand,
+    role_taken,
+    turn_roles,
 )
 from radix import AttentionProfile
 
@@ -114,6 +121,7 @@ class ReplicaRules:
         queue: None: requests never wait.
         step_tokens: Longest prefill step of an engine, if others find it only when it is over.
         offload: Choice of the site of a prefill.
+        roles: Rules of role changes.
     """
 
     policy: Policy
@@ -125,6 +133,7 @@ class ReplicaRules:
     queue: QueueRules | None = None
     step_tokens: int = 0
     offload: OffloadRules = field(default_factory=OffloadRules)
+    roles: RoleRules = field(default_factory=RoleRules)
 
 
 class Caller(Protocol):
@@ -214,7 +223,11 @@ class Replica:
         """Learn of the workers, in the order of their slots."""
         for op in workers:
             self.fleet.apply(op)
-        places = [place for worker in self.fleet.workers() for place in self.fleet.places(worker)]
+
+    def _sort_workers(self) -> None:
+        """Note who begins requests, and who decodes what others prefilled."""
+        working = [worker for worker in self.fleet.workers() if not worker.draining]
+        places = [place for worker in working for place in self.fleet.places(worker)]
         known = sorted(places, key=lambda place: place.slot)
         decode: dict[str, list[int]] = {}
         for worker in known:
@@ -290,6 +303,7 @@ class Replica:
         fleet = self.fleet
         if fleet.revision != self._revision:
             self._revision = fleet.revision
+            self._sort_workers()
             self._fitting.clear()
         _, length = model_and_length(lane)
         cached = self._fitting.get(length)
@@ -377,19 +391,48 @@ class Replica:
         self._writer.loads_changed()
         return self.fleet.collect(self._log_clock.now_us())
 
-    def plan(self) -> None:
-        """Do what `router.pairs.role_planner` does where no worker may change its role."""
-        fleet, now_us = self.fleet, self.now_us
-        members = [
-            RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")
-            for worker in fleet.workers()
-        ]
-        demand = role_demand(fleet, members, self._feedback.learn_decodes, now_us)
-        plan = plan_roles(demand, members, fleet.offload_plan, now_us).plan(
-            fleet.offload_plan, self.name, now_us
+    @property
+    def turning(self) -> bool:
+        """True while a worker drains for another role."""
+        return any(TURNING_LABEL in worker.labels for worker in self.fleet.workers())
+
+    def plan(self) -> Sequence[tuple[str, str]]:
+        """Do what `router.pairs.role_planner` does in a look.
+
+        Return free workers, and the roles that their engines are to take: then `role_taken`.
+        """
+        plan, now_us, rules = self.fleet.offload_plan, self.now_us, self._rules.roles
+        members = [self._member(worker) for worker in self.fleet.workers()]
+        demand = role_demand(self.fleet, members, self._feedback.learn_decodes, now_us)
+        verdict = plan_roles(demand, members, plan, now_us, rules)
+        step = turn_roles(verdict, members, plan, self.name, now_us, rules)
+        self._turn(step)
+        return step.free
+
+    def role_taken(self, worker_id: str, role: str) -> None:
+        """A worker's engine has taken a role, and its cache is empty."""
+        worker = self.fleet.worker(worker_id)
+        assert worker is not None
+        member = self._member(worker)
+        if member.turning:
+            plan = self.fleet.offload_plan
+            self._turn(role_taken(member, role, Switched.EMPTIED, plan, self.name, self.now_us))
+
+    def _member(self, worker: Worker) -> RoleMember:
+        fleet = self.fleet
+        return RoleMember(
+            worker,
+            site=worker.site if worker.site != fleet.rules.site else "",
+            convertible=worker.labels.get(CONVERTIBLE_LABEL, "") == "true",
+            inflight_requests=int(fleet.loads.inflight_requests[worker.slot]),
+            held_tokens=fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens,
         )
-        if plan is not None:
-            self.publish(plan)
+
+    def _turn(self, step: RoleStep) -> None:
+        for op in step.ops:
+            self.publish(op)
+        if step.events:
+            self.room.changed()
 
     def publish(self, op: Op) -> None:
         """Apply an operation at once, and tell the others, or let the next load vector tell them."""

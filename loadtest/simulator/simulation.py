@@ -37,7 +37,7 @@ from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
 from policies import DECODE_COST, CachePool, FleetRules, KvBytes, LengthBuckets, LinkRules, make_policy
-from policies.disaggregation import OffloadRules, decode_policy
+from policies.disaggregation import OffloadRules, RoleRules, decode_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
@@ -46,8 +46,11 @@ HOUSEKEEPING_S = 5.0
 LINKS_S = 0.25
 """Between two looks at what crosses links (`policies.LinkWatch`)."""
 
-PLAN_S = 30.0
-"""Between two rounds of the slow loop (``roles.interval_s``)."""
+TURNING_S = 2.0
+"""Between two looks of the slow loop while a worker turns (`router.pairs.role_planner`)."""
+
+SWITCH_S = 60.0
+"""From a free worker to its new role. [guess] SGLang captures CUDA graphs then, "minutes" for the largest."""
 
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
@@ -66,6 +69,7 @@ class SimulationConfig:
         decode_workers: Number that only decode; 0: those that take requests decode, too.
         groups: All workers, instead of those numbers; ``engine`` then only tells the gateway of the model,
             and gives the floor of the time to first token.
+        roles: Rules by which convertible ones change their roles.
         links: Between the groups' sites, as ``FROM>TO``.
         tells_links: The gateway knows of them; if not, sites mean nothing to it.
         offload: Choice of the site of a prefill.
@@ -96,6 +100,7 @@ class SimulationConfig:
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
     tells_links: bool = True
     offload: OffloadRules = field(default_factory=OffloadRules)
+    roles: RoleRules = field(default_factory=RoleRules)
     decode_policy: str = DECODE_COST
     replicas: int = 1
     log_delay_s: float = 0.005
@@ -189,6 +194,8 @@ class _Simulation:
         self._computed = PrefixTree(1 << 40, workload.block_tokens)
         self._samples: list[tuple[float, list[float], list[int], list[int]]] = []
         self._sample_every = 1
+        self._switching: set[str] = set()
+        self._role_changes: list[tuple[float, str, str]] = []
         self._looks = 0
         self._digest = blake2b(digest_size=16)
 
@@ -276,6 +283,7 @@ class _Simulation:
             step_tokens=engine.chunk_tokens // (engine.dp_ranks if config.dp_aware else 1),
             expected_output_tokens=config.expected_output_tokens,
             offload=config.offload,
+            roles=config.roles,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
         for replica in replicas:
@@ -303,7 +311,8 @@ class _Simulation:
         self.clock.call_later(HOUSEKEEPING_S, self._look)
         if self.fleet.links and self._config.tells_links:
             self.clock.call_later(LINKS_S, self._watch)
-            self.clock.call_later(PLAN_S, self._plan)
+        if self._plans:
+            self.clock.call_later(self._config.roles.interval_s, self._plan)
         self.clock.run()
         assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
         records = self._records()
@@ -323,6 +332,7 @@ class _Simulation:
             rooms_overdue=sum(replica.room.overdue for replica in self.replicas),
             egress={name: link.egress() for name, link in self.fleet.links.items()},
             pool=self.fleet.pool_figures(),
+            role_changes=tuple(self._role_changes),
         )
 
     # Sessions.
@@ -435,10 +445,29 @@ class _Simulation:
         if self._ended < self._total:
             self.clock.call_later(LINKS_S, self._watch)
 
+    @property
+    def _plans(self) -> bool:
+        """True if the slow loop has anything to decide: a threshold, or roles."""
+        config = self._config
+        told_links = bool(self.fleet.links) and config.tells_links
+        return told_links or any(group.convertible for group in config.groups)
+
     def _plan(self) -> None:
-        self.replicas[0].plan()
+        leader = self.replicas[0]
+        for worker_id, role in leader.plan():
+            if worker_id not in self._switching:
+                self._switching.add(worker_id)
+                self.clock.call_later(SWITCH_S, partial(self._switched, worker_id, role))
         if self._ended < self._total:
-            self.clock.call_later(PLAN_S, self._plan)
+            again_s = TURNING_S if leader.turning else self._config.roles.interval_s
+            self.clock.call_later(again_s, self._plan)
+
+    def _switched(self, worker_id: str, role: str) -> None:
+        """A worker's engine has switched; if it has got work again, it will be asked once more."""
+        self._switching.discard(worker_id)
+        if self.fleet.workers[self.fleet.places[worker_id]].clear():
+            self.replicas[0].role_taken(worker_id, role)
+            self._role_changes.append((self.clock.time(), worker_id, role))
 
     def _sample(self) -> None:
         workers = self.fleet.workers

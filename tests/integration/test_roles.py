@@ -1,4 +1,4 @@
-"""A worker gets another role while requests go on: real sockets, vLLM engines that can do either."""
+"""A worker gets another role while requests go on: real sockets, vLLM engines and SGLang engines."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from fakes.running import Fleet, RunningGateway, until, until_async
 
 from loadtest.engine import EngineSettings
 from loadtest.engine.handover import HandoverSettings
+from loadtest.processes import free_port
 from policies import turn_of
 from router.pairs.role_planner import TURN
 
@@ -101,6 +102,51 @@ async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_
     assert set(ends) == {"done"}
     plan = (await view(serving))["plan"]
     assert set(plan["turned"].values()) == {"prefill"}
+
+
+async def test_an_sglang_engine_takes_another_part_and_no_request_is_lost(fleet: Fleet) -> None:
+    """One worker prefills for two; the engine is asked with /pd_role_switch, and its cache is forgotten."""
+    engines = [
+        await fleet.engine(
+            EngineSettings(
+                tpot_ms=2.0,
+                max_running=16,
+                handover=HandoverSettings(protocol="sglang", part=part, port=free_port(), switches=True),
+            )
+        )
+        for part in ("prefill", "decode", "decode")
+    ]
+    limits = "convertible=true max_running_requests=16"
+    workers = {
+        "prefill": [f"{engines[0].url} {engines[0].handover.port} {limits}"],
+        "decode": [f"{engine.url} {limits}" for engine in engines[1:]],
+    }
+    loop = {"mode": "apply", "interval_s": 1.0, "dwell_s_min": 0.0}
+    gateway = await fleet.gateway(fleet=workers, roles=loop)
+    gateway.client.timeout = httpx.Timeout(60)
+    ends: list[str] = []
+    over = asyncio.Event()
+
+    async def client(first: int) -> None:
+        for number in range(first, 10**6, CLIENTS):
+            if over.is_set():
+                return
+            ends.append(await send(gateway, number))
+
+    async def turned() -> bool:
+        told = await view(gateway)
+        return sum(one["role"] == "prefill" and one["serves"] for one in told["workers"]) > 1
+
+    async with asyncio.TaskGroup() as clients:
+        for first in range(CLIENTS):
+            clients.create_task(client(first))
+        await until_async(turned, within_s=90)
+        after = len(ends)
+        await until(lambda: len(ends) > after + 100)
+        over.set()
+    assert set(ends) == {"done"}
+    (new,) = [engine for engine in engines[1:] if engine.role == "prefill"]
+    assert new.stats()["prefill_busy_s"] > 0
 
 
 def leads(gateways: list[RunningGateway]) -> str:

@@ -1,6 +1,6 @@
 """Part of an engine in prefill/decode disaggregation, in the words of its dialect.
 
-    SGLang   --disaggregation-mode prefill|decode, --disaggregation-bootstrap-port
+    SGLang   --disaggregation-mode prefill|decode, --disaggregation-bootstrap-port, --enable-pd-role-switch
     vLLM     --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}'
 
 Waits are the engines', in real seconds: SGLang's from srt/environ.py, vLLM's lease from
@@ -35,6 +35,7 @@ class HandoverSettings:
         heartbeat_s: SGLang: period of a decode engine's checks that a prefill engine lives.
         attempts: SGLang: tries, a second apart, to reach a prefill engine's bootstrap server.
         lease_s: NIXL: time that KV is kept after the last sign of its decode leg.
+        switches: SGLang: another part is taken on demand (``POST /pd_role_switch``).
         kv_link: URL of the link that its KV leaves over (`loadtest.engine.link`); empty: the site's fabric.
     """
 
@@ -47,9 +48,12 @@ class HandoverSettings:
     heartbeat_s: float = 5.0
     attempts: int = 15
     lease_s: float = 30.0
+    switches: bool = False
     kv_link: str = ""
 
     def __post_init__(self) -> None:
+        if self.switches and self.protocol != "sglang":
+            raise ValueError(f"switches: no engine with {self.protocol} switches its part on demand")
         if self.kv_link and not self.kv_link.startswith("http://"):
             raise ValueError(f"kv_link must be an http:// URL, not {self.kv_link!r}")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadtest.engine.job import Job, Role
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.stack import KvStack
+from loadtest.engine.parallelism import Parallelism
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.shape import ModelShape
@@ -122,6 +123,20 @@ def test_a_prefill_takes_the_time_of_the_formula(bench: Any, clock: Any) -> None
     warm_s = 0.1 + 0.004 * (1 + (996 + 2) / 2000)
     assert one.sink.ends[1] == (round(1.35 + warm_s, 6), 1, "stop")
     assert one.scheduler.busy_s == pytest.approx(1.35 + warm_s)
+
+
+def test_only_the_first_step_of_an_idle_engine_waits_for_all_pipeline_stages(bench: Any, clock: Any) -> None:
+    """Chunks of 100 tokens take 0.2 s each; the first passes three stages, the others follow it closely."""
+    engine = bench(chunk_tokens=100, parallelism=Parallelism(pipeline_parallel=3))
+    engine.submit(200)
+    clock.run()
+    assert engine.sink.ends == [(0.8, 0, "stop")]
+
+    clock.run(until_s=2.0)
+    engine.submit(100, first_id=1)
+    engine.submit(100, first_id=2)
+    clock.run()
+    assert engine.sink.ends[1:] == [(2.6, 1, "stop"), (2.8, 2, "stop")]
 
 
 def test_prefills_go_one_after_the_other_in_order_of_arrival(bench: Any, clock: Any) -> None:

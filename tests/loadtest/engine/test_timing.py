@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.engine.parallelism import NO_PREFILL_MTP
 from loadtest.engine.timing import DecodeTiming, LinkTiming, PrefillTiming, Stretch, pipelined_s
 
 PREFILL = PrefillTiming(a_s=0.1, b_s=0.001, c0_tokens=1000.0, step_s=0.01)
@@ -66,3 +67,13 @@ def test_a_faster_engine_is_faster_at_everything() -> None:
         decode.stretch(3, 100).seconds(10) / 4
     )
     assert LinkTiming(10.0, 1.0).faster(2).move_s(10) == pytest.approx(1.0)
+
+
+@given(st.floats(0, 2_000))
+def test_tokens_at_full_speed_and_back(tokens: float) -> None:
+    """150 tokens take as long as 128 x 2.3 + 22 x 1.5 at full speed."""
+    timing = DecodeTiming(base_s=0.010, slow_tokens=NO_PREFILL_MTP)
+
+    assert timing.full_speed_tokens(150) == pytest.approx(327.4)
+    assert timing.tokens_of(timing.full_speed_tokens(tokens)) == pytest.approx(tokens)
+    assert DecodeTiming(base_s=0.010).tokens_of(tokens) == tokens

@@ -45,6 +45,29 @@ def test_a_plan_is_printed_written_and_drawn(
     assert curve.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plan_prices_parallelism_by_the_gpu_and_names_it(trace: str, tmp_path: Path) -> None:
+    """4 of the profile's 8 GPUs cost half of a worker."""
+    figures, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    status = main(
+        f"--trace {trace} --engine mimo-v2-flash --expert-parallel 4 --numa-balancing --no-prefill-mtp "
+        f"--ttft-p90-s 9 --seeds 1 --split no --policy expected_cost --host-gib 0 --pool-gib 0 --jobs 1 "
+        f"--worker-price 30 --json {figures} --report {page}".split()
+    )
+
+    assert status == 0
+    document = json.loads(figures.read_text())
+    assert document["prices"]["worker"] == 15.0
+    told = "4 GPUs: expert parallel 4, pipeline stages 1, expert balance 0.85, NUMA balancing on, no MTP in"
+    assert any(told in sentence for sentence in document["assumptions"])
+    assert any("costs 30 per hour" in sentence for sentence in document["assumptions"])
+    assert "expert parallel 4" in page.read_text()
+
+
+def test_a_plan_for_an_engine_that_cannot_be_is_refused(trace: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(f"--trace {trace} --engine dense-70b --expert-parallel 4 --ttft-p90-s 9".split())
+
+
 @pytest.mark.deep
 def test_the_same_command_gives_the_same_plan(trace: str, tmp_path: Path) -> None:
     plans = []

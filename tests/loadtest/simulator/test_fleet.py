@@ -11,7 +11,7 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.clock import VirtualClock
-from loadtest.simulator.fleet import Fleet
+from loadtest.simulator.fleet import Fleet, WorkerGroup
 from policies import HostMemory
 from router.engines.sglang import describe
 
@@ -46,7 +46,8 @@ def test_workers_are_named_by_what_they_do_and_found_again() -> None:
         ("worker-001", "prefill", 10_000),
         ("decode-000", "decode", 10_000),
     ]
-    assert [fleet.place_of(put.worker) for put in puts] == [(0, -1), (1, -1), (0, -1)]
+    assert [fleet.places[put.worker] for put in puts[:2]] == [0, 1]
+    assert fleet.decode_places == {puts[2].worker: 0}
     assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
 
 
@@ -76,6 +77,22 @@ def test_the_gateway_is_told_of_host_memory_as_engines_describe_it(
             "hicache_write_policy": host.write_policy,
         }
         assert describe(info, "").host_tokens == tokens
+
+
+def test_a_convertible_worker_is_one_engine_that_prefills_or_decodes() -> None:
+    groups = [
+        WorkerGroup(name="p", profile=ENGINE, count=1, role="prefill", convertible=True),
+        WorkerGroup(name="d", profile=ENGINE, count=1, role="decode", convertible=True),
+        WorkerGroup(name="fixed", profile=ENGINE, count=1, role="decode"),
+    ]
+    fleet = Fleet(ENGINE, VirtualClock(), 1, 2, groups=groups)
+
+    assert fleet.workers == fleet.decode_workers[:2]
+    assert list(fleet.places) == ["p-000", "d-000"]
+    assert list(fleet.decode_places) == ["p-000", "d-000", "fixed-000"]
+    labels = [put.labels for put in fleet.puts(1)]
+    assert ["convertible" in label for label in labels] == [True, True, False]
+    assert all(label["max_running_requests"] == str(ENGINE.max_running) for label in labels)
 
 
 def test_workers_that_take_requests_carry_the_label_of_their_bucket() -> None:
@@ -133,4 +150,3 @@ def test_the_log_is_told_of_ranks_unless_the_gateway_is_not_aware_of_them() -> N
     fleet = Fleet(PROFILES["mimo-v2.5-pro"], VirtualClock(), 1, 0)
     assert [put.ranks for put in fleet.puts(1)] == [2]
     assert [put.ranks for put in fleet.puts(1, dp_aware=False)] == [0]
-    assert fleet.place_of("worker-000@1") == (0, 1)

@@ -12,9 +12,11 @@ from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator import simulation
+from loadtest.simulator.fleet import WorkerGroup
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from policies import POLICIES
+from policies.disaggregation import RoleRules
 
 ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=60_000)).faster(0.5)
 ONE_BY_ONE = replace(ENGINE, chunk_tokens=0, interleave="apart")
@@ -53,6 +55,38 @@ def test_every_request_ends_once_and_leaves_nothing_behind(policy: str, decode_w
             loads.inflight_tokens,
         ):
             assert not column.any()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_convertible_workers_change_roles_and_no_request_is_lost(replicas: int) -> None:
+    """30 prompts of 20,000 tokens a minute are too many for one of four workers, and answers are short."""
+    groups = tuple(
+        WorkerGroup(name=role, profile=ENGINE, count=count, role=role, convertible=True)
+        for role, count in (("prefill", 1), ("decode", 3))
+    )
+    run = simulation._Simulation(
+        arrivals([2.0 * number for number in range(150)], tokens=20_000, output_tokens=20),
+        config(
+            groups=groups,
+            replicas=replicas,
+            roles=RoleRules(mode="apply", dwell_s_min=60.0, requests_min=20),
+        ),
+        None,
+    )
+
+    result = run.run()
+
+    assert (result.records.outcome == Outcome.COMPLETED).all()
+    assert {role for _, _, role in result.role_changes} == {"prefill"}
+    (first_s, first, _), *_ = result.role_changes
+    assert first.startswith("decode")
+    at = run.fleet.places[first]
+    assert (result.records.worker[result.records.dispatched_s > first_s] == at).any()
+    assert not (result.records.worker[result.records.dispatched_s < first_s] == at).any()
+    for replica in run.replicas:
+        assert replica.fleet.worker(first).role == "prefill"
+        assert not replica.turning
+        assert not replica.fleet.loads.requests
 
 
 def test_the_same_seed_decides_the_same_in_every_process() -> None:

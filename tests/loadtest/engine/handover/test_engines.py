@@ -376,3 +376,72 @@ async def test_engines_of_two_processes_hand_over() -> None:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+async def switched(client: Any, role: str) -> tuple[int, Any]:
+    answer = await client.post("/pd_role_switch", json={"new_role": role})
+    return answer.status_code, answer.json()
+
+
+async def test_sglang_engines_exchange_their_parts_and_answer_on(start: Any, pair: Any) -> None:
+    """Its caches are lost with its part; the arguments of the start stay, and its internal states change."""
+    first, first_client, second, second_client = await pair("sglang", switches=True)
+    await both(first_client, second_client, first.handover.port)
+    await idle(first, second)
+    assert first.scheduler.held_tokens > 0
+
+    for client, role, before in ((first_client, "decode", "prefill"), (second_client, "prefill", "decode")):
+        told = {"success": True, "message": "ok", "old_role": before, "new_role": role}
+        assert await switched(client, role) == (200, told)
+        assert await switched(client, role) == (
+            200,
+            told | {"old_role": role, "message": "already in target role"},
+        )
+    info = (await first_client.get("/server_info")).json()
+    assert (info["disaggregation_mode"], info["internal_states"][0]["disaggregation_mode"]) == (
+        "prefill",
+        "decode",
+    )
+    assert first.scheduler.held_tokens == 0
+
+    _, answer = await both(second_client, first_client, second.handover.port, bootstrap_room=8)
+    assert answer.json()["choices"][0]["text"] == await alone(start)
+    assert answer.json()["usage"]["prompt_tokens_details"] is None
+    await idle(first, second)
+
+
+async def test_sglang_switches_its_part_neither_unasked_nor_while_it_has_work(start: Any, pair: Any) -> None:
+    _, plain = await start()
+    _, fixed, _, _ = await pair("sglang")
+    for client in (plain, fixed):
+        status, told = await switched(client, "decode")
+        assert (status, told["success"], told["safe_to_restore"]) == (400, False, True)
+        assert told["message"] == "--enable-pd-role-switch is not set on this instance"
+
+    prefill, client, _, _ = await pair("sglang", switches=True)
+    assert (await switched(client, "both"))[1]["message"] == "invalid new_role='both'"
+    waiting = asyncio.create_task(client.post("/v1/completions", json=BODY | ROOM))
+    await until(lambda: prefill.handover.state()["rooms"])
+    status, told = await switched(client, "decode")
+    assert (status, told["safe_to_restore"]) == (400, True)
+    assert told["message"] == "instance is not idle; drain all requests before switching"
+    assert prefill.role == "prefill"
+    waiting.cancel()
+
+
+async def test_of_two_switches_at_once_the_second_is_refused_for_the_moment(pair: Any) -> None:
+    _, client, _, _ = await pair("sglang", switches=True)
+    answers = await asyncio.gather(switched(client, "decode"), switched(client, "decode"))
+
+    assert sorted(status for status, _ in answers) in ([200, 200], [200, 400])
+    for status, told in answers:
+        assert status == 200 or told["message"] == "another role switch is already in progress"
+
+
+async def test_an_engine_whose_new_part_cannot_listen_says_that_it_must_be_restarted(pair: Any) -> None:
+    first, _, second, client = await pair("sglang", switches=True)
+    second._side_port = first.handover.port
+    status, told = await switched(client, "prefill")
+
+    assert (status, told["success"], told["safe_to_restore"]) == (400, False, False)
+    assert "restart required" in told["message"]
