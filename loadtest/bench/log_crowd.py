@@ -148,10 +148,7 @@ class _OwnLoads:
         return isinstance(op, Placed)
 
     def vector(self, now_us: int, *, full: bool) -> LoadVector:
-        vector = self.loads.own_vector(now_us, full=full)
-        return msgspec.structs.replace(
-            vector, workers=tuple(self._workers[int(slot)] for slot in vector.workers)
-        )
+        return self.loads.own_vector(now_us, self._workers.__getitem__, full=full)
 
 
 class _Speaker:

@@ -817,7 +817,7 @@ class FleetState:
         self.links.left(op.replica, op.at_us)
 
     def _load_vector(self, op: LoadVector) -> None:
-        for slot in self.loads.told(op, self._slot, compare=self.tickets.count > 0):
+        for slot in self.loads.told(op, self._slot):
             self._relieve(slot)
 
     def _shipping(self, op: Shipping) -> None:

@@ -11,8 +11,6 @@ all else                        told
 
 from collections.abc import Callable, Container
 
-import msgspec
-
 from policies.state.links import Links
 from policies.state.loads import Loads
 from policies.state.ops import Finished, FirstToken, LoadVector, Op, Placed
@@ -71,6 +69,4 @@ class LoadReports:
             now_us: Log time, later than that of all own placements.
             full: With all that is in flight; else what changed since the vector before.
         """
-        vector = self._loads.own_vector(now_us, full=full)
-        names = tuple(self._name_at(int(slot)) for slot in vector.workers)
-        return msgspec.structs.replace(vector, workers=names)
+        return self._loads.own_vector(now_us, self._name_at, full=full)

@@ -32,7 +32,7 @@ from policies import (
     WorkerPut,
     encode_ops,
 )
-from policies.state.load_rows import COLUMNS, unpacked
+from policies.state.load_rows import COLUMNS, NONE, unpacked
 from policies.state.ops import Register
 
 HASH_BYTES = 8
@@ -116,17 +116,13 @@ class NaiveFold:
         for op in self._vectors():
             if op.full or worker in op.workers:
                 newest[op.replica] = max(op, newest.get(op.replica, op), key=lambda op: op.at_us)
-        return [
-            dict(zip(COLUMNS, unpacked(op)[:, op.workers.index(worker)].tolist(), strict=True))
-            for op in newest.values()
-            if worker in op.workers
-        ]
+        return [_row(op, worker) for op in newest.values() if worker in op.workers]
 
     def _done_us(self, worker: str) -> list[float]:
         """When prefills of a worker were done, as far as is known."""
         here = {op.request_id for op in self._placed() if op.worker == worker}
         told = [
-            float(unpacked(op)[-1, op.workers.index(worker)])
+            _row(op, worker)["done_us"]
             for op in self.said.values()
             if isinstance(op, LoadVector) and op.replica != self.own and worker in op.workers
         ]
@@ -365,3 +361,11 @@ def _version(op: Register) -> tuple[int, str]:
 
 def _worker_version(op: WorkerPut | WorkerGone) -> tuple[int, str, bool]:
     return op.at_us, op.replica, isinstance(op, WorkerGone)
+
+
+def _row(op: LoadVector, worker: str) -> dict[str, float]:
+    """The row of a worker by column, with log times."""
+    row = dict(zip(COLUMNS, map(float, unpacked(op)[op.workers.index(worker)]), strict=True))
+    row["head_us"] = max(op.at_us - row["head_us"], 0.0)
+    row["done_us"] = op.at_us - row["done_us"] if row["done_us"] < NONE else 0.0
+    return row
