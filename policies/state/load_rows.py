@@ -56,7 +56,7 @@ NONE = (1 << 32) - 1
 CELLS_MAX = 1 << 22
 """Rows of all replicas, empty ones included: 256 replicas at 16,384 workers, or 300 MB."""
 
-FEW = 24
+FEW = 128
 """Rows up to which a vector is taken row by row (`python -m loadtest.bench.log_forms --vectors`)."""
 
 _NEVER = np.inf
@@ -289,9 +289,21 @@ class LoadRows:
         sums[0][slot] += service_us
         sums[1][slot] += 1
         sums[2][slot] += uncached_tokens
-        if at_us > self._heads_at[slot * self._width + book.index]:
+        key = slot * self._width + book.index
+        head_us = self._heads_at[key]
+        if at_us > head_us:
             return False
-        self._find_head(book, slot)
+        if at_us == head_us:
+            self._find_head(book, slot)
+            return True
+        self._heads_at[key], self._services_at[key] = at_us, service_us
+        first_us = self.head_us_at[slot]
+        if 0.0 < first_us < at_us:
+            return False
+        if at_us == first_us:
+            self._find_first(slot)
+        else:
+            self.head_us_at[slot], self.head_service_us_at[slot] = at_us, service_us
         return True
 
     def remove(self, replica: str, slot: int, request_id: str) -> Increment | None:
@@ -379,6 +391,7 @@ class LoadRows:
         at_us, told, full_us, absorbs = op.at_us, op.numbers, book.full_us, op.at_us >= book.last_us
         times, cells, places, done = book.times_at, book.cells_at, book.places, self._done_us_at
         heads, services, width, size = self._heads_at, self._services_at, self._width, ROW.size
+        first = self.head_us_at
         all_us, all_prefills, all_uncached, all_requests, all_tokens = self._sums_at
         for number, slot in enumerate(slots):
             service, prefills, uncached, requests, tokens, head_us, head_service, _, done_us = rows[number]
@@ -412,16 +425,19 @@ class LoadRows:
                 all_tokens[slot] += tokens - was[4]
             if service < was[0] or prefills < was[1] or requests < was[3] or tokens < was[4]:
                 fell.add(slot)
+            key = slot * width + book.index
+            before_us = heads[key]
             if rows[number][PREFILL_REQUESTS]:
                 placed_us = max(at_us - head_us, 0.0)
-                key = slot * width + book.index
-                if heads[key] != placed_us or services[key] != head_service:
-                    heads[key], services[key] = placed_us, head_service
+            elif place is None or not place.increments:
+                placed_us = _NEVER
+            else:
+                placed_us, head_service, _ = book.head(slot)
+            if before_us != placed_us or services[key] != head_service:
+                heads[key], services[key] = placed_us, head_service
+                if placed_us <= first[slot] or before_us <= first[slot] or not first[slot]:
                     self._find_first(slot)
                     moved.add(slot)
-            elif heads[slot * width + book.index] != _NEVER:
-                self._find_head(book, slot)
-                moved.add(slot)
 
     def _put_many(
         self, book: Book, op: LoadVector, named: list[int], moved: set[int], fell: set[int]
