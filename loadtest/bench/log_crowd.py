@@ -142,7 +142,7 @@ class _OwnLoads:
 
     @property
     def due(self) -> bool:
-        return bool(self.loads.changed)
+        return bool(self.loads.changed) or self.loads.placed_any
 
     def tells(self, op: Op) -> bool:
         return isinstance(op, Placed)

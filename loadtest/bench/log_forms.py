@@ -14,8 +14,8 @@ length of prompts and form:
     fold        the fleet's state and its tree; workers' caches are full after a while, so inserts evict
     entry       all else that the reader does for an entry
 
-With ``--vectors``: CPU of whole requests, of which so many are in each entry, with a load vector behind them or
-with their first tokens and ends. *publish* encodes all that, *read* is all that a reader does.
+With ``--vectors``: CPU of whole requests, of which so many are in each entry, with a load vector behind them
+or with their first tokens and ends. *publish* encodes all that, *read* is all that a reader does.
 
 Requests end after `UNDER_WAY` others, unmeasured. Times are CPU of the quickest twentieth of slices of
 `SLICE_REQUESTS`: others on the machine take caches away from the rest.
@@ -211,10 +211,10 @@ class _Owner:
         placements: list[Op] = []
         for number in numbers:
             self._now_us += 10
-            op = self.conversations.placed(number, "writer", self._now_us)
-            self._first_tokens.append(FirstToken(op.request_id, self._now_us))
-            self._ends.append(Finished(op.request_id, self._now_us))
-            placements.append(op)
+            placed = self.conversations.placed(number, "writer", self._now_us)
+            self._first_tokens.append(FirstToken(placed.request_id, self._now_us))
+            self._ends.append(Finished(placed.request_id, self._now_us))
+            placements.append(placed)
         events = [self._first_tokens.popleft() for _ in range(len(self._first_tokens) - 2 * len(numbers))]
         events += [self._ends.popleft() for _ in range(len(self._ends) - UNDER_WAY)]
         for op in (*placements, *events):

@@ -42,7 +42,7 @@ class LoadReports:
     @property
     def due(self) -> bool:
         """True if own requests changed since the last vector."""
-        return bool(self._loads.changed)
+        return bool(self._loads.changed) or self._loads.placed_any
 
     @property
     def urgent(self) -> bool:

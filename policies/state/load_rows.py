@@ -2,12 +2,12 @@
 
     Book             one replica
       cells[slot]      the numbers of its row at a worker, as told; `times`: log time of the vector
-      places[slot]     what it placed there since its newest vector, counted on top of the row
+      places[slot]     what it placed there since its newest row, counted on top of that
     heads[slot, replica]   when its oldest prefill there was placed: the row's, since that is older, if any
 
-A vector replaces the rows that it names, and a full one all; a newer row stays, whatever comes later. It
-absorbs what its replica placed until then. So a replica that dies is one subtraction, whatever it had in
-flight.
+A vector replaces the rows that it names, and a full one all; a newer row stays, whatever comes later. A row
+absorbs what its replica placed there until then. So a replica that dies is one subtraction, whatever it had
+in flight.
 
 Most vectors name a few workers: a call of numpy costs as much as a row in plain Python (1 to 2 us), so numpy
 is for those of more than `FEW`.
@@ -99,7 +99,7 @@ class Place:
 
     Attributes:
         slot: Of the worker; -1 once another worker has its slot.
-        increments: What the replica placed there since its newest vector.
+        increments: What the replica placed there since its newest row.
     """
 
     __slots__ = ("book", "increments", "slot")
@@ -130,7 +130,7 @@ class Book:
     Attributes:
         newest_us: Log time of its newest vector; -1 for none.
         full_us: Of its newest full one.
-        until_us: What it placed until then is in its rows, or void. Never falls.
+        until_us: What it placed until then is in a full vector, or void. Never falls.
         last_us: Not before its newest increment.
         open: Places with increments, by slot.
     """
@@ -152,6 +152,23 @@ class Book:
         self.cells, self.times = cells, times
         self.cells_at = cells.reshape(-1).view(np.uint8).data
         self.times_at = numbers(times)
+
+    def counted_us(self, slot: int) -> float:
+        """What it placed at a worker until this log time is in its row, or void."""
+        return max(self.times_at[slot], self.until_us)
+
+    def dumped(self) -> Iterator[LoadVector]:
+        """Yield its rows as vectors, the full one first, with slots in place of worker ids."""
+        if self.full_us >= 0:
+            slots = np.flatnonzero(self.cells.any(axis=1) & (self.times <= self.full_us))
+            yield self._dumped(self.full_us, slots, full=True)
+        for at_us in np.unique(self.times[self.times > self.full_us]).tolist():
+            if at_us > 0:
+                yield self._dumped(int(at_us), np.flatnonzero(self.times == at_us), full=False)
+
+    def _dumped(self, at_us: int, slots: Slots, *, full: bool) -> LoadVector:
+        told = self.cells[slots].tobytes()
+        return LoadVector(self.replica, at_us, tuple(map(str, slots.tolist())), told, full)
 
     def row(self, slot: int) -> Row:
         """The newest row of a worker."""
@@ -176,7 +193,7 @@ class Book:
         return max(self.times_at[slot], self.full_us) + 1.0
 
     def increments(self) -> Iterator[tuple[int, Increment]]:
-        """What it placed since its newest vector, with slots."""
+        """What it placed since its newest rows, with slots."""
         for place in self.open.values():
             for increment in place.increments:
                 yield place.slot, increment
@@ -247,24 +264,21 @@ class LoadRows:
         Returns:
             Slots with another oldest prefill, or another end of one; slots with less than before.
         """
-        newest = op.at_us > book.newest_us
         many = op.full or len(slots) > FEW
         moved, fell = set[int](), set[int]()
         if many:
             self._put_many(book, op, slots, moved, fell)
         else:
             self._put_few(book, op, slots, rows, moved, fell)
-        if newest:
-            book.newest_us = op.at_us
-            book.until_us = max(book.until_us, op.at_us)
-            if book.open:
-                self._absorb(book, op.at_us, moved, fell)
+        book.newest_us = max(book.newest_us, op.at_us)
         if op.full:
             book.full_us = max(book.full_us, op.at_us)
+            book.until_us = max(book.until_us, op.at_us)
+            self._absorb(book, op.at_us, moved, fell)
         return moved, fell
 
     def count(self, book: Book, slot: int, increment: Increment) -> bool:
-        """Count what a replica placed after its newest vector; True if it may be the oldest prefill."""
+        """Count what a replica placed after its newest row; True if it may be the oldest prefill."""
         place = book.places.get(slot) or self.place(book, slot)
         return self.add(place, increment)
 
@@ -322,14 +336,15 @@ class LoadRows:
                 return increment
         return None
 
-    def drop(self, book: Book, until_us: int) -> set[int]:
-        """Void what a replica told and placed until a log time; return the slots."""
+    def drop(self, book: Book, until_us: int, *, placed: bool = True) -> set[int]:
+        """Void what a replica told until a log time, and what it ``placed``; return the slots."""
         moved = set[int]()
-        self._absorb(book, until_us, moved, set())
+        if placed:
+            self._absorb(book, until_us, moved, set())
+            book.until_us = max(book.until_us, until_us)
         slots = np.flatnonzero((book.times <= until_us) & (book.cells.any(axis=1)))
         self._sums[:, slots] -= book.cells[slots, :SUMS].T
         book.cells[slots] = 0
-        book.until_us = max(book.until_us, until_us)
         if book.newest_us <= until_us:
             book.times[:] = 0.0
             book.newest_us = book.full_us = -1
@@ -357,15 +372,6 @@ class LoadRows:
         """Context of the oldest prefill of all books at a worker."""
         heads = [book.head(slot) for book in self.books.values()]
         return max(heads, key=lambda head: (-head[0], head[1], head[2]))[2]
-
-    def dumped(self, book: Book) -> LoadVector:
-        """Return the rows of a replica as a full vector, with slots in place of worker ids."""
-        slots = np.flatnonzero(book.cells[:, INFLIGHT_REQUESTS])
-        cells = book.cells[slots].astype(np.int64)
-        cells[:, HEAD_US] += (book.newest_us - book.times[slots]).astype(np.int64)
-        cells[:, DONE_US] = NONE
-        told = np.minimum(cells, NONE).astype("<u4").tobytes()
-        return LoadVector(book.replica, book.newest_us, tuple(map(str, slots.tolist())), told, full=True)
 
     # Inside.
 

@@ -99,5 +99,5 @@ class LoadVectors:
         self._lost = False
         if full:
             self._full_s = now_s
-        self._told_any = bool(vector.workers) or (self._told_any and not full)
-        return vector
+        self._told_any = bool(vector.workers) or not full
+        return vector if full or vector.workers else None  # placements alone are told themselves

@@ -15,9 +15,10 @@ So a replica counts its own requests. Of the others it hears the sums (`LoadVect
 
     sum at a worker = own reservations + rows of the others + what they placed since their newest vector
 
-A vector *absorbs* what its replica placed at or before its time, since its rows count that. So the others'
-requests are no reservations, but a number or two until the next vector (`policies.state.load_rows`). Of a
-replica that sends no vectors (an older version) all are reserved until they end.
+A row *absorbs* what its replica placed there at or before its time, since it counts that; a placement alone
+makes no row. So the others' requests are no reservations, but a few numbers until the next row
+(`policies.state.load_rows`). Of a replica that sends no vectors (an older version) all are reserved until
+they end.
 
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
 *head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
@@ -169,13 +170,16 @@ class Loads:
         own: Id of this replica; its vectors are passed over, since it knows its own requests.
 
     Attributes:
-        changed: Slots at which own requests changed since it was last emptied (`own_vector`).
+        changed: Slots at which own requests changed since it was last emptied (`own_vector`), other than by
+            placements that are told themselves.
+        placed_any: True if there were such placements since then.
     """
 
     def __init__(self, *, memory_us: int = 30_000_000, own: str = "") -> None:
         self._memory_us = memory_us
         self.own = own
         self.changed: set[int] = set()
+        self.placed_any = False
         self._own_us = 0
         """Log time of the newest operation on an own request."""
         self._rows = LoadRows()
@@ -303,6 +307,9 @@ class Loads:
         if op.replica == self.own:
             self._own_us = max(self._own_us, at_us)
             self._count_own(request, 1)
+            self.placed_any = True
+            if not op.paths:
+                self.changed.add(slot)  # it is in flight again
         if not request.prefilled_us:
             self._prefill_us_at[slot] += op.service_us
             self._prefill_requests_at[slot] += 1
@@ -319,7 +326,7 @@ class Loads:
         if len(paths) == 1:
             self._leads(op, slot)
         at_us, service_us = op.at_us, op.service_us
-        if at_us > book.until_us and self._rows.add(
+        if at_us > book.counted_us(slot) and self._rows.add(
             place, (request_id, at_us, 1, service_us, op.uncached_tokens, op.context_tokens)
         ):
             self._find_head(slot)
@@ -335,7 +342,7 @@ class Loads:
         if request is None:
             request = self._traces[request_id] = Reservation()
         counted = self._rows.remove(request.replica, request.slot, request_id)
-        newer = op.at_us > max(request.at_us, book.until_us)
+        newer = op.at_us > max(request.at_us, book.counted_us(slot))
         if counted is None:
             self._place_again(request, op, slot)
         has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
@@ -444,6 +451,7 @@ class Loads:
         """
         told = self.changed.union(self._own_inflight() if full else ())
         self.changed.clear()
+        self.placed_any = False
         return self._own_rows(sorted(told), now_us, name_at, full=full)
 
     def _own_inflight(self) -> list[int]:
@@ -514,7 +522,7 @@ class Loads:
             if book.replica == own:
                 continue
             if book.replica not in told:
-                self._drop_rows(book, book.newest_us)
+                self._drop_rows(book, book.newest_us, placed=False)
             for slot, (request_id, *_) in list(book.increments()):
                 if request_id not in listed:
                     request = self._recalled(request_id)
@@ -700,7 +708,7 @@ class Loads:
                 yield FirstToken(request_id, prefilled_us)
         for replica in sorted(self._rows.books):
             book = self._rows.books.get(replica)
-            yield None if book is None or book.newest_us < 0 else self._rows.dumped(book)
+            yield from book.dumped() if book is not None else ()
         for (
             request_id,
             at_us,
@@ -785,7 +793,7 @@ class Loads:
             return known
         replica, counted_us = known.book.replica, known.book.until_us
         if self._rows.books.get(replica) is known.book:
-            counted_us = -1  # its book tells what it counts
+            counted_us = -1  # its book knows what it counts
         request = Reservation(replica, known.slot, counted_us, arrived=True)
         for each, at_us, _, *work in known.increments:
             if each == request_id:
@@ -826,6 +834,7 @@ class Loads:
         self._inflight_tokens_at[slot] -= request.context_tokens
         if replica == self.own:
             self._count_own(request, -1)
+            self.changed.add(slot)
         if not request.prefilled_us:
             self._prefill_us_at[slot] -= request.service_us
             self._prefill_requests_at[slot] -= 1
@@ -857,15 +866,14 @@ class Loads:
                 self._leads(op, request.slot)
                 request.path = b""
 
-    def _drop_rows(self, book: Book, until_us: int) -> set[int]:
-        """Void the vectors of a replica, and what it placed, until a log time; return the slots."""
-        slots = self._rows.drop(book, until_us)
+    def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> set[int]:
+        """Void the vectors of a replica, and what it ``placed``, until a log time; return the slots."""
+        slots = self._rows.drop(book, until_us, placed=placed)
         self._find_heads(np.fromiter(slots, np.intp, len(slots)))
         return slots
 
     def _count_own(self, request: Reservation, sign: int) -> None:
         """Count a request of this replica in, or out."""
-        self.changed.add(request.slot)
         sums = self._own_sums[request.slot]
         sums[3] += sign
         sums[4] += sign * request.context_tokens

@@ -241,13 +241,18 @@ class NaiveFold:
     # What a worker has been given.
 
     def requests(self) -> dict[str, NaiveRequest]:
-        """Placed, not finished, and its replica has neither left nor told its loads since then."""
+        """Placed, not finished, and its replica has neither left nor told its loads there since then."""
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
         prefilled = {request_id for request_id, _ in self._first_tokens()}
-        until_us = self._left_us()
-        for vector in self._vectors():
-            until_us[vector.replica] = max(vector.at_us, until_us.get(vector.replica, -1))
+        left_us = self._left_us()
+        vectors = self._vectors()
+
+        def until_us(op: Placed) -> int:
+            rows = [each for each in vectors if each.replica == op.replica]
+            told = [each.at_us for each in rows if each.full or op.worker in each.workers]
+            return max([left_us.get(op.replica, -1), *told])
+
         newest: dict[str, Placed] = {}
         for op in self._placed():
             newest[op.request_id] = max(op, newest.get(op.request_id, op), key=lambda placed: placed.at_us)
@@ -262,7 +267,7 @@ class NaiveFold:
                 request_id in prefilled,
             )
             for request_id, op in newest.items()
-            if request_id not in finished and op.at_us > until_us.get(op.replica, -1)
+            if request_id not in finished and op.at_us > until_us(op)
         }
 
     def waiting(self) -> dict[str, Waiting]:

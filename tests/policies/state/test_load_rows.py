@@ -96,7 +96,7 @@ def test_a_vector_takes_the_place_of_what_its_replica_placed_until_then() -> Non
 def test_what_is_placed_after_a_vector_counts_on_top_of_it() -> None:
     owner, other = observer("one"), observer("two")
     take(owner, placed("r", START))
-    take(other, vector(owner, START + 5))
+    take(other, vector(owner, START + 5, full=True))
     late = placed("s", START + 6)
     for _ in range(2):
         take(other, late)
@@ -104,6 +104,18 @@ def test_what_is_placed_after_a_vector_counts_on_top_of_it() -> None:
     take(other, placed("t", START + 4))
     assert other.inflight_requests[0] == 2, "the vector would have it, were it in flight"
     assert other.rates(START + MS)[0][0] == 2 / 16, "but it arrived"
+
+
+def test_what_is_placed_at_a_worker_counts_until_a_row_of_that_worker() -> None:
+    owner, other = observer("one"), observer("two")
+    ends = placed("r", START), placed("s", START + 1, 1), FirstToken("r", START + 2), Finished("r", START + 3)
+    for op in ends:
+        take(owner, op)
+    partial = vector(owner, START + 4)
+    assert partial.workers == ("a:1",)
+    for op in (partial, *ends[:2]):
+        take(other, op)
+    assert sums(other) == sums(owner)
 
 
 def test_a_vector_says_where_there_is_less_than_before() -> None:
@@ -144,7 +156,7 @@ def test_a_replica_does_not_hear_its_own_vectors() -> None:
 def test_a_replica_that_left_takes_its_rows_with_it_and_its_older_vectors_are_void() -> None:
     owner, other = observer("one"), observer("two")
     take(owner, placed("r", START))
-    take(other, vector(owner, START + 5))
+    take(other, vector(owner, START + 5, full=True))
     assert other.replicas() == {"one"}
     assert other.left(Left("one", START + 6)) == [0]
     take(other, LoadVector("one", START + 6, *row(inflight_requests=1)))
