@@ -441,7 +441,10 @@ class LoadRows:
                 placed_us, head_service, _ = book.head(slot)
             if before_us != placed_us or services[key] != head_service:
                 heads[key], services[key] = placed_us, head_service
-                if placed_us <= first[slot] or before_us <= first[slot] or not first[slot]:
+                if not all_prefills[slot]:
+                    first[slot] = self.head_service_us_at[slot] = 0.0
+                    moved.add(slot)
+                elif placed_us <= first[slot] or before_us <= first[slot] or not first[slot]:
                     self._find_first(slot)
                     moved.add(slot)
 

@@ -449,8 +449,9 @@ class Loads:
             name_at: Id of the worker in a slot.
             full: With all that is in flight, not only where something changed since the vector before.
         """
-        told = self.changed.union(self._own_inflight() if full else ())
-        self.changed.clear()
+        told, self.changed = self.changed, set()
+        if full:
+            told.update(self._own_inflight())
         self.placed_any = False
         return self._own_rows(sorted(told), now_us, name_at, full=full)
 
@@ -462,16 +463,19 @@ class Loads:
         self, told: list[int], now_us: int, name_at: Callable[[int], str], *, full: bool
     ) -> LoadVector:
         rows: list[bytes] = []
+        sums_of, done_us_at = self._own_sums, self._done_us_at
         for slot in told:
-            sums, done_us, placed_us, service_us, tokens = self._own_sums[slot], NONE, now_us, 0, 0
-            if self._done_us_at[slot]:
-                done_us = now_us - int(self._done_us_at[slot])
+            done_us = done_us_at[slot]
+            ago_us = now_us - int(done_us) if done_us else NONE
+            sums = sums_of.get(slot)
+            if sums is None:
+                rows.append(packed((0, 0, 0, 0, 0, 0, 0, 0, ago_us)))
+                continue
+            head_us = service_us = tokens = 0
             if sums[PREFILL_REQUESTS]:
                 head = self._own_head(slot)
-                placed_us, service_us, tokens = head.at_us, head.service_us, head.context_tokens
-            rows.append(packed((*sums, now_us - placed_us, service_us, tokens, done_us)))
-            if not sums[INFLIGHT_REQUESTS]:
-                del self._own_sums[slot]
+                head_us, service_us, tokens = now_us - head.at_us, head.service_us, head.context_tokens
+            rows.append(packed((*sums, head_us, service_us, tokens, ago_us)))
         return LoadVector(self.own, now_us, tuple(map(name_at, told)), b"".join(rows), full)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
@@ -835,6 +839,8 @@ class Loads:
         if replica == self.own:
             self._count_own(request, -1)
             self.changed.add(slot)
+            if not self._own_sums[slot][INFLIGHT_REQUESTS]:
+                del self._own_sums[slot]
         if not request.prefilled_us:
             self._prefill_us_at[slot] -= request.service_us
             self._prefill_requests_at[slot] -= 1
