@@ -336,7 +336,7 @@ class LoadRows:
                 return increment
         return None
 
-    def drop(self, book: Book, until_us: int, *, placed: bool = True) -> set[int]:
+    def drop(self, book: Book, until_us: int, *, placed: bool = True) -> Slots:
         """Void what a replica told until a log time, and what it ``placed``; return the slots."""
         moved = set[int]()
         if placed:
@@ -351,11 +351,12 @@ class LoadRows:
             if not book.open:
                 del self.books[book.replica]
                 self._by_index[book.index] = None
+        first = self._heads[slots, book.index] <= self.head_us[slots]
         self._heads[slots, book.index] = _NEVER
         for slot in book.open:
             self._find_head(book, slot)
-        self._find_heads(slots)
-        return moved.union(slots.tolist())
+        self._find_heads(slots[first])
+        return np.concatenate([slots, np.fromiter(moved, np.intp, len(moved))])
 
     def clear(self, slot: int) -> None:
         """Free a slot for another worker."""
@@ -522,12 +523,17 @@ class LoadRows:
 
     def _find_heads(self, slots: Slots) -> None:
         """The same at many workers."""
-        heads, services = self._heads[slots], self._services[slots]
-        first_us = heads.min(axis=1)
-        services[heads > first_us[:, None]] = 0.0
-        services[heads == _NEVER] = 0.0
-        self.head_us[slots] = np.where(first_us < _NEVER, first_us, 0.0)
-        self.head_service_us[slots] = services.max(axis=1)
+        heads = self._heads[slots]
+        first = heads.argmin(axis=1)
+        first_us = heads[np.arange(len(slots)), first]
+        some = first_us < _NEVER
+        self.head_us[slots] = np.where(some, first_us, 0.0)
+        self.head_service_us[slots] = np.where(some, self._services[slots, first], 0.0)
+        alike = heads == first_us[:, None]
+        twice = np.flatnonzero((alike.sum(axis=1) > 1) & some)
+        if len(twice):
+            services = np.where(alike[twice], self._services[slots[twice]], 0.0)
+            self.head_service_us[slots[twice]] = services.max(axis=1)
 
 
 def numbers(column: Numbers) -> "memoryview[float]":

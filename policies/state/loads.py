@@ -407,7 +407,7 @@ class Loads:
         slots = self._let_go(op.replica, op.at_us)
         book = self._rows.books.get(op.replica)
         if book is not None:
-            slots |= self._drop_rows(book, op.at_us)
+            slots.update(self._drop_rows(book, op.at_us))
         return list(slots)
 
     def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
@@ -872,11 +872,12 @@ class Loads:
                 self._leads(op, request.slot)
                 request.path = b""
 
-    def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> set[int]:
+    def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> list[int]:
         """Void the vectors of a replica, and what it ``placed``, until a log time; return the slots."""
         slots = self._rows.drop(book, until_us, placed=placed)
-        self._find_heads(np.fromiter(slots, np.intp, len(slots)))
-        return slots
+        self._find_heads(slots)
+        moved: list[int] = slots.tolist()
+        return moved
 
     def _count_own(self, request: Reservation, sign: int) -> None:
         """Count a request of this replica in, or out."""
