@@ -38,6 +38,7 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    FirstToken,
     Fitted,
     FleetRules,
     FleetState,
@@ -265,7 +266,8 @@ def _replica_gone(size: int) -> Step:
 def _told(owner: FleetState, replica: int, size: int, requests: int) -> FleetState:
     """Place requests of a replica at workers in turn."""
     for number in range(requests):
-        owner.apply(_placed(f"{replica}-{number}", number % size, NOW_US + number, owner.loads.own))
+        at_us = NOW_US + 10 * number + replica % 10
+        owner.apply(_placed(f"{replica}-{number}", number % size, at_us, owner.loads.own))
     return owner
 
 
@@ -288,6 +290,7 @@ def _vector(size: int) -> Step:
         for number in range(30):
             placed = _placed(f"{call}-{number}", number * 3, later_us, owner.loads.own)
             owner.apply(placed)
+            owner.apply(FirstToken(placed.request_id, later_us))
             if number < 10:
                 fleet.apply(placed)
         vectors.append(owner.load_reports.vector(later_us, full=False))

@@ -142,16 +142,13 @@ class _OwnLoads:
 
     @property
     def due(self) -> bool:
-        return bool(self.loads.changed)
+        return bool(self.loads.changed) or self.loads.placed_any
 
     def tells(self, op: Op) -> bool:
         return isinstance(op, Placed)
 
     def vector(self, now_us: int, *, full: bool) -> LoadVector:
-        vector = self.loads.own_vector(now_us, full=full)
-        return msgspec.structs.replace(
-            vector, workers=tuple(self._workers[int(slot)] for slot in vector.workers)
-        )
+        return self.loads.own_vector(now_us, self._workers.__getitem__, full=full)
 
 
 class _Speaker:

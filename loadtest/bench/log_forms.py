@@ -1,6 +1,7 @@
 """CPU of one request in the shared log part by part, for placements told whole and by their new part.
 
     python -m loadtest.bench.log_forms [--blocks 50 500] [--an-entry 1 10]
+    python -m loadtest.bench.log_forms --vectors 1 4 10 40 [--blocks 50]
 
 The conversations of `loadtest.bench.log_crowd`, one placement an entry or several. One
 process is publisher and reader, without Redis; `loadtest.bench.log_requests` has the price with it. Per
@@ -13,6 +14,9 @@ length of prompts and form:
     fold        the fleet's state and its tree; workers' caches are full after a while, so inserts evict
     entry       all else that the reader does for an entry
 
+With ``--vectors``: CPU of whole requests, of which so many are in each entry, with a load vector behind them
+or with their first tokens and ends. *publish* encodes all that, *read* is all that a reader does.
+
 Requests end after `UNDER_WAY` others, unmeasured. Times are CPU of the quickest twentieth of slices of
 `SLICE_REQUESTS`: others on the machine take caches away from the rest.
 """
@@ -20,13 +24,14 @@ Requests end after `UNDER_WAY` others, unmeasured. Times are CPU of the quickest
 import argparse
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import process_time_ns
 
 from loadtest.bench.log_crowd import WORKER_BLOCKS, Conversations
 from loadtest.bench.markdown import table
-from policies import Finished, FleetState, Op, Placed, WorkerPut, encode_op
+from policies import Finished, FirstToken, FleetState, Op, Placed, WorkerPut, encode_op
 from radix import BLOCK_TOKENS
 from router.shared import Keys, LogClock, NoListener
 from router.shared.completing_fold import CompletingFold
@@ -40,7 +45,7 @@ from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
 
 REQUESTS = 20_000
-SLICE_REQUESTS = 100
+SLICE_REQUESTS = 200
 UNDER_WAY = 500
 QUICKEST = 0.05
 
@@ -94,10 +99,7 @@ class _Reading:
         )
         self._fold = fold
         self._ends: list[Finished] = []
-        for name in workers:
-            fold.apply(
-                WorkerPut(name, 1, "static", f"http://{name}", capacity_tokens=WORKER_BLOCKS * BLOCK_TOKENS)
-            )
+        _put_workers(fold, workers)
 
     async def read(self, entries: Sequence[Entry]) -> None:
         """Read as a reply of Redis has them."""
@@ -182,8 +184,72 @@ async def quickest_us(
         await call(part)
         spent_ns.append(process_time_ns() - began_ns)
         after(part)
-    later = sorted(spent_ns[len(spent_ns) // 2 :])
+    return _quickest_us(spent_ns)
+
+
+def _quickest_us(slices_ns: Sequence[int]) -> float:
+    later = sorted(slices_ns[len(slices_ns) // 2 :])
     return later[int(QUICKEST * len(later))] / SLICE_REQUESTS / 1e3
+
+
+class _Owner:
+    """A replica that tells whole requests, with vectors or with events; ``spent_ns``: CPU of each entry."""
+
+    def __init__(self, blocks: int, *, vectors: bool) -> None:
+        self.conversations = Conversations(blocks)
+        self.spent_ns: list[int] = []
+        self._vectors = vectors
+        self._forms = PlacedForms("writer", onward=lambda: True)
+        self._fleet = FleetState(own="writer")
+        _put_workers(self._fleet, self.conversations.workers)
+        self._now_us = 1_000_000
+        self._first_tokens: deque[Op] = deque()
+        self._ends: deque[Op] = deque()
+
+    def entry(self, numbers: range) -> Entry:
+        """Write an entry of so many requests, and of the events of earlier ones."""
+        placements: list[Op] = []
+        for number in numbers:
+            self._now_us += 10
+            placed = self.conversations.placed(number, "writer", self._now_us)
+            self._first_tokens.append(FirstToken(placed.request_id, self._now_us))
+            self._ends.append(Finished(placed.request_id, self._now_us))
+            placements.append(placed)
+        events = [self._first_tokens.popleft() for _ in range(len(self._first_tokens) - 2 * len(numbers))]
+        events += [self._ends.popleft() for _ in range(len(self._ends) - UNDER_WAY)]
+        for op in (*placements, *events):
+            self._fleet.apply(op)
+        began_ns = process_time_ns()
+        bodies = [self._forms.outgoing(encode_op(op)) for op in placements]
+        if self._vectors:
+            bodies.append(encode_op(self._fleet.load_reports.vector(self._now_us, full=False)))
+        else:
+            bodies += [self._forms.outgoing(encode_op(op)) for op in events]
+        ops = array_header(len(bodies)) + b"".join(bodies)
+        self.spent_ns.append(process_time_ns() - began_ns)
+        return b"%d-0" % (numbers.start + 1), [b"v", b"1", b"r", b"writer/1", b"o", ops]
+
+
+async def whole(blocks: int, an_entry: int, *, vectors: bool) -> tuple[float, float]:
+    """Write whole requests into a log, and read it; return the CPU of both, a request, in microseconds."""
+    owner = _Owner(blocks, vectors=vectors)
+    entries = [owner.entry(range(first, first + an_entry)) for first in range(0, REQUESTS, an_entry)]
+    reading = _Reading(FleetState(), owner.conversations.workers)
+
+    async def read(part: slice) -> None:
+        await reading.read(entries[part.start // an_entry : part.stop // an_entry])
+
+    slices = [
+        sum(owner.spent_ns[first : first + SLICE_REQUESTS // an_entry])
+        for first in range(0, len(entries), SLICE_REQUESTS // an_entry)
+    ]
+    return _quickest_us(slices), await quickest_us(read, REQUESTS)
+
+
+def _put_workers(fold: "FleetState | _Unheard", workers: Sequence[str]) -> None:
+    for name in workers:
+        capacity_tokens = WORKER_BLOCKS * BLOCK_TOKENS
+        fold.apply(WorkerPut(name, 1, "static", f"http://{name}", capacity_tokens=capacity_tokens))
 
 
 HEADS = [
@@ -198,6 +264,25 @@ HEADS = [
     "entry",
     "read, µs a request",
 ]
+
+
+async def run_whole(lengths: Sequence[int], sizes: Sequence[int]) -> None:
+    """Print the table of whole requests."""
+    rows: list[list[str]] = []
+    for blocks, an_entry in itertools.product(lengths, sizes):
+        row = [str(blocks), str(an_entry)]
+        for vectors in (True, False):
+            row += [f"{us:.1f}" for us in await whole(blocks, an_entry, vectors=vectors)]
+        rows.append(row)
+    heads = [
+        "blocks",
+        "requests an entry",
+        "vector: publish, µs a request",
+        "read",
+        "events: publish",
+        "read",
+    ]
+    print(table(heads, rows, left=0))
 
 
 async def run(lengths: Sequence[int], sizes: Sequence[int]) -> None:
@@ -219,11 +304,15 @@ def main() -> None:
         prog="python -m loadtest.bench.log_forms", description="CPU of a placement in the shared log."
     )
     parser.add_argument("--blocks", type=int, nargs="+", default=[50, 500], help="[default 50 500]")
+    parser.add_argument("--vectors", type=int, nargs="+", help="whole requests; so many in an entry")
     parser.add_argument(
-        "--an-entry", type=int, nargs="+", default=[1, 10], help="placements, divisors of 100 [default 1 10]"
+        "--an-entry", type=int, nargs="+", default=[1, 10], help="placements, divisors of 200 [default 1 10]"
     )
     options = parser.parse_args()
-    asyncio.run(run(options.blocks, options.an_entry))
+    if options.vectors:
+        asyncio.run(run_whole(options.blocks, options.vectors))
+    else:
+        asyncio.run(run(options.blocks, options.an_entry))
 
 
 if __name__ == "__main__":

@@ -945,12 +945,13 @@ class FleetState:
     def _left(self, op: Left) -> None:
         for ticket in self.tickets.left(op.replica, op.at_us):
             self._relieve(ticket.slot)
-        for slot in self.loads.left(op):
-            self._relieve(slot)
+        slots = self.loads.left(op)
+        if self.tickets.count:
+            self.relieved.update(slots)
         self.links.left(op.replica, op.at_us)
 
     def _load_vector(self, op: LoadVector) -> None:
-        for slot in self.loads.told(op, self._slot, compare=self.tickets.count > 0):
+        for slot in self.loads.told(op, self._slot):
             self._relieve(slot)
 
     def _shipping(self, op: Shipping) -> None:

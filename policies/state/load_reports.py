@@ -11,8 +11,6 @@ all else                        told
 
 from collections.abc import Callable, Container
 
-import msgspec
-
 from policies.state.links import Links
 from policies.state.loads import Loads
 from policies.state.ops import Finished, FirstToken, LoadVector, Op, Placed
@@ -44,7 +42,7 @@ class LoadReports:
     @property
     def due(self) -> bool:
         """True if own requests changed since the last vector."""
-        return bool(self._loads.changed)
+        return bool(self._loads.changed) or self._loads.placed_any
 
     @property
     def urgent(self) -> bool:
@@ -71,6 +69,4 @@ class LoadReports:
             now_us: Log time, later than that of all own placements.
             full: With all that is in flight; else what changed since the vector before.
         """
-        vector = self._loads.own_vector(now_us, full=full)
-        names = tuple(self._name_at(int(slot)) for slot in vector.workers)
-        return msgspec.structs.replace(vector, workers=names)
+        return self._loads.own_vector(now_us, self._name_at, full=full)

@@ -1,9 +1,9 @@
 """When a replica tells the others what it has in flight (`policies.LoadVector`).
 
-    something changed       within `INTERVAL_S`, with the flush that is due then
+    a first token, an end   within `INTERVAL_S`, with the flush that is due then
       while requests wait   with the next flush: the room that it made is what they wait for
       alone                 within `ALONE_S`: a newcomer begins with what was told last
-    nothing changed         all again each `FULL_S`, as long as anything is in flight
+    nothing, or placements  all again each `FULL_S`, as long as anything is in flight
     a vector may be lost    all, as soon as possible
 
 A vector is made when its entry goes out, and comes last in it: it includes every placement before it. None is
@@ -16,7 +16,8 @@ from typing import Protocol
 from policies.state.ops import LoadVector, Op
 
 INTERVAL_S = 0.04
-"""25 a second. One costs each reader 50 us (`loadtest.bench.budgets`); its content is as late as this."""
+"""25 a second. One costs each reader some 5 us and 2.5 a row (`loadtest.bench.log_forms --vectors`); its
+content is as late as this."""
 
 ALONE_S = 1.0
 EARLY_S = 0.001
@@ -95,6 +96,9 @@ class LoadVectors:
         now_s = self._monotonic_s()
         full = self._lost or now_s - self._full_s >= FULL_S
         vector = self._loads.vector(self._now_us(), full=full)
+        if not full and not vector.workers:
+            self._told_any = True  # placements alone, which are told themselves
+            return None
         self._told_s = now_s
         self._lost = False
         if full:

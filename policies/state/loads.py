@@ -11,12 +11,14 @@ paths, for its requests in flight. A request is in flight if it has not finished
 later than its replica's newest `Left`. It counts as one arrival, by the first placement with paths that is
 seen.
 
-So a replica counts its own requests. Of the others it hears the sums (`LoadVector`), some 40 times a second:
+So a replica counts its own requests. Of the others it hears the sums (`LoadVector`), some 25 times a second:
 
     sum at a worker = own reservations + rows of the others + what they placed since their newest vector
 
-A vector *absorbs* what its replica placed at or before its time: those reservations are released, since its
-rows count them. Of a replica that sends no vectors (an older version) all reservations stay until they end.
+A row *absorbs* what its replica placed there at or before its time, since it counts that; a placement alone
+makes no row. So the others' requests are no reservations, but a few numbers until the next row
+(`policies.state.load_rows`). Of a replica that sends no vectors (an older version) all are reserved until
+they end.
 
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
 *head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
@@ -34,7 +36,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import msgspec
 import numpy as np
@@ -42,13 +43,16 @@ from numpy.typing import NDArray
 
 from policies.state.clock import FUTURE_US
 from policies.state.load_rows import (
-    COLUMNS,
     DONE_US,
-    HEAD_US,
+    FEW,
     INFLIGHT_REQUESTS,
     NONE,
+    PREFILL_REQUESTS,
     SUMS,
+    Book,
     LoadRows,
+    Place,
+    numbers,
     packed,
     unpacked,
 )
@@ -81,7 +85,7 @@ SORTED_MAX = 512
 
 
 class Reservation(msgspec.Struct, gc=False, eq=False):
-    """A request: in flight, or remembered because it ended, was absorbed, given up, or not yet seen placed.
+    """A request: in flight, or remembered because it ended, was given up, or not yet seen placed.
 
     Attributes:
         slot: Its worker; -1 until it is seen placed.
@@ -144,7 +148,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """The oldest prefill of a worker.
 
     Attributes:
-        request_id: Empty if it is in the vector of another replica.
+        request_id: Empty if it is one of a replica that sends vectors.
         placed_us: Log time of its placement.
         elapsed_s: Seconds since it began.
         service_s: Its predicted duration.
@@ -166,19 +170,23 @@ class Loads:
         own: Id of this replica; its vectors are passed over, since it knows its own requests.
 
     Attributes:
-        changed: Slots at which own requests changed since it was last emptied (`own_vector`).
+        changed: Slots at which own requests changed since it was last emptied (`own_vector`), other than by
+            placements that are told themselves.
+        placed_any: True if there were such placements since then.
     """
 
     def __init__(self, *, memory_us: int = 30_000_000, own: str = "") -> None:
         self._memory_us = memory_us
         self.own = own
         self.changed: set[int] = set()
+        self.placed_any = False
         self._own_us = 0
         """Log time of the newest operation on an own request."""
-        self._rows = LoadRows(8)
+        self._rows = LoadRows()
         self._generation = 0
-        self._traces: dict[str, Reservation] = {}
-        self._old_traces: dict[str, Reservation] = {}
+        self._traces: dict[str, Reservation | Place] = {}
+        self._old_traces: dict[str, Reservation | Place] = {}
+        """Requests of replicas that send vectors are remembered by their places, as long as that is all."""
         self._ended_at: defaultdict[int, list[str]] = defaultdict(list)
         self._old_ended_at: defaultdict[int, list[str]] = defaultdict(list)
         """By slot the ids of traces that name it, of the same two generations."""
@@ -190,11 +198,10 @@ class Loads:
         self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
         self._head_ids: list[str | None] = []
         """Per slot, the request that is its oldest prefill; None if a vector has that, or there is none."""
-        self._leaders: dict[int, dict[str, Reservation]] = {}
-        """Per slot, absorbed requests whose prompts are being prefilled, as far as is known."""
-        self._sums: Whole
-        self._own_sums: Whole
-        self._sums, self._own_sums = np.zeros((2, SUMS, 0))
+        self._leaders: dict[int, dict[str, Placed]] = {}
+        """Per slot, requests of replicas that send vectors whose prompts may be prefilling."""
+        self._sums: Whole = np.zeros((SUMS, 0))
+        self._own_sums: defaultdict[int, list[int]] = defaultdict(lambda: [0] * SUMS)
         self._second = 0
         self._allocate(8)
 
@@ -206,9 +213,9 @@ class Loads:
                 array[: len(old)] = old
             return array
 
-        known, own = self._sums, self._own_sums
-        self._sums, self._own_sums = np.zeros((2, SUMS, rows))
-        self._sums[:, : known.shape[1]], self._own_sums[:, : own.shape[1]] = known, own
+        known = self._sums
+        self._sums = np.zeros((SUMS, rows))
+        self._sums[:, : known.shape[1]] = known
         self.prefill_us: Whole = self._sums[0]
         self.prefill_requests: Whole = self._sums[1]
         self.prefill_tokens: Whole = self._sums[2]
@@ -220,20 +227,18 @@ class Loads:
         self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
         self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
         self._returns = grown("_returns", (rows, RATE_WINDOW_S))
-        self._rows.resize(rows)
-        self._row_head_us_at = _numbers(self._rows.head_us)
-        self._own_sums_at = _numbers(self._own_sums)
-        self._prefill_us_at = _numbers(self.prefill_us)
-        self._prefill_requests_at = _numbers(self.prefill_requests)
-        self._prefill_tokens_at = _numbers(self.prefill_tokens)
-        self._inflight_requests_at = _numbers(self.inflight_requests)
-        self._inflight_tokens_at = _numbers(self.inflight_tokens)
-        self._head_us_at = _numbers(self._head_us)
-        self._head_service_us_at = _numbers(self._head_service_us)
-        self._done_us_at = _numbers(self._done_us)
-        self._arrivals_at = _numbers(self._arrivals)
-        self._service_us_at = _numbers(self._service_us)
-        self._returns_at = _numbers(self._returns)
+        self._rows.resize(self._sums, self._done_us)
+        self._prefill_us_at = numbers(self.prefill_us)
+        self._prefill_requests_at = numbers(self.prefill_requests)
+        self._prefill_tokens_at = numbers(self.prefill_tokens)
+        self._inflight_requests_at = numbers(self.inflight_requests)
+        self._inflight_tokens_at = numbers(self.inflight_tokens)
+        self._head_us_at = numbers(self._head_us)
+        self._head_service_us_at = numbers(self._head_service_us)
+        self._done_us_at = numbers(self._done_us)
+        self._arrivals_at = numbers(self._arrivals)
+        self._service_us_at = numbers(self._service_us)
+        self._returns_at = numbers(self._returns)
 
     def ensure(self, slot: int) -> None:
         """Make room for a slot."""
@@ -247,6 +252,9 @@ class Loads:
 
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
+        book = self._rows.books.get(op.replica)
+        if book is not None:
+            return self._placed_there(book, op, slot)
         request_id, at_us = op.request_id, op.at_us
         # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
         has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
@@ -269,9 +277,7 @@ class Loads:
                     self._find_head(request.slot)
             return arrives
         gone = at_us <= self._left_us.get(op.replica, -1)
-        absorbed = not gone and at_us <= self._rows.newest_us.get(op.replica, -1)
-        gone = gone or absorbed
-        request = self._trace(request_id)
+        request = self._recalled(request_id)
         if request is None:
             request = Reservation(
                 op.replica, slot, at_us, op.service_us, op.uncached_tokens, op.context_tokens
@@ -281,24 +287,17 @@ class Loads:
                 self._ended_at[slot].append(request_id)
         else:
             gone = gone or request.finished or at_us <= request.at_us
-            absorbed = absorbed and not request.finished
-            if request.slot != slot:
-                self._ended_at[slot].append(request_id)
-            request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
-            request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
-            request.context_tokens = op.context_tokens
+            self._place_again(request, op, slot)
         arrives = has_work and not request.arrived
         if arrives:
             request.arrived = True
             self._count_arrival(op, slot)
         if request.prefilled_us:
             self._prefill_done(slot, request.prefilled_us)
-        if len(op.paths) == 1 and not request.prefilled_us and (absorbed or not gone):
-            request.path, request.safe_blocks = op.paths[0], op.safe_blocks
         if gone:
-            if absorbed and request.path:
-                self._leads(request_id, request)
             return arrives
+        if len(op.paths) == 1 and not request.prefilled_us:
+            request.path, request.safe_blocks = op.paths[0], op.safe_blocks
         self.requests[request_id] = request
         self._of_replica[op.replica][request_id] = request
         if request.at_us < self._oldest_us:
@@ -308,12 +307,73 @@ class Loads:
         if op.replica == self.own:
             self._own_us = max(self._own_us, at_us)
             self._count_own(request, 1)
+            self.placed_any = True
+            if not op.paths:
+                self.changed.add(slot)  # it is in flight again
         if not request.prefilled_us:
             self._prefill_us_at[slot] += op.service_us
             self._prefill_requests_at[slot] += 1
             self._prefill_tokens_at[slot] += op.uncached_tokens
             self._queue(request_id, request)
         return arrives
+
+    def _placed_there(self, book: Book, op: Placed, slot: int) -> bool:
+        """Count a request of a replica that sends vectors until one absorbs it; likewise."""
+        request_id, paths = op.request_id, op.paths
+        if request_id in self._traces or request_id in self._old_traces or not paths:
+            return self._placed_there_again(book, op, slot)
+        place = self._traces[request_id] = book.places.get(slot) or self._rows.place(book, slot)
+        if len(paths) == 1:
+            self._leads(op, slot)
+        at_us, service_us = op.at_us, op.service_us
+        if at_us > book.counted_us(slot) and self._rows.add(
+            place, (request_id, at_us, 1, service_us, op.uncached_tokens, op.context_tokens)
+        ):
+            self._find_head(slot)
+        if service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0:
+            self._count_arrival(op, slot)
+            return True
+        return False
+
+    def _placed_there_again(self, book: Book, op: Placed, slot: int) -> bool:
+        """The same for a repetition or a renewal, and for one of which more is known, or has no prompt."""
+        request_id = op.request_id
+        request = self._recalled(request_id)
+        if request is None:
+            request = self._traces[request_id] = Reservation()
+        counted = self._rows.remove(request.replica, request.slot, request_id)
+        newer = op.at_us > max(request.at_us, book.counted_us(slot))
+        if counted is None:
+            self._place_again(request, op, slot)
+        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
+        arrives = has_work and not request.arrived
+        if arrives:
+            request.arrived = True
+            self._count_arrival(op, request.slot)
+        if counted is not None or (newer and not request.finished):
+            request.at_us = max(request.at_us, op.at_us)
+            self._count_there(request_id, request)
+        if len(op.paths) == 1:
+            self._leads(op, request.slot)
+        if request.prefilled_us:
+            self._prefill_done(request.slot, request.prefilled_us)
+        self._find_head(request.slot)
+        return arrives
+
+    def _place_again(self, request: Reservation, op: Placed, slot: int) -> None:
+        """Renew what is remembered of a request."""
+        if request.slot != slot:
+            self._ended_at[slot].append(op.request_id)
+        request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, op.at_us)
+        request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
+        request.context_tokens = op.context_tokens
+
+    def _count_there(self, request_id: str, request: Reservation) -> None:
+        """Count a request of a replica that sends vectors until one absorbs it."""
+        prefills = not request.prefilled_us
+        work = (request.service_us, request.uncached_tokens) if prefills else (0, 0)
+        increment = request_id, request.at_us, int(prefills), *work, request.context_tokens
+        self._rows.count(self._rows.books[request.replica], request.slot, increment)
 
     def first_token(self, op: FirstToken) -> None:
         """Release the prefill part of a reservation."""
@@ -330,7 +390,9 @@ class Loads:
                 self._own_us = max(self._own_us, op.at_us)
             self._end(request_id, request)
         else:
-            request = self._trace(request_id) or self._unseen(request_id)
+            request = self._recalled(request_id) or self._unseen(request_id)
+            if self._rows.remove(request.replica, request.slot, request_id) is not None:
+                self._find_head(request.slot)
         request.finished = True
 
     def left(self, op: Left) -> list[int]:
@@ -343,62 +405,78 @@ class Loads:
             return []
         self._left_us[op.replica] = op.at_us
         slots = self._let_go(op.replica, op.at_us)
-        slots.update(self._drop_rows(op.replica, op.at_us))
+        book = self._rows.books.get(op.replica)
+        if book is not None:
+            slots.update(self._drop_rows(book, op.at_us))
         return list(slots)
 
-    def told(self, op: LoadVector, slot_of: Callable[[str], int], *, compare: bool = True) -> list[int]:
+    def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
         """Take what another replica has in flight, and return the slots at which there is less now.
 
         Args:
             op: Its vector.
             slot_of: The slot of a worker by its id.
-            compare: False if nobody needs to know where there is less.
 
         Raises:
             ValueError: It contradicts itself, or too many replicas send vectors. Nothing was counted.
         """
         if op.replica == self.own:
             return []
-        columns = unpacked(op)
-        slots = np.array([slot_of(worker) for worker in op.workers], dtype=np.intp)
-        fell: list[int] = []
-        moved = set(slots.tolist())
-        if op.at_us > self._left_us.get(op.replica, -1):
-            compared = np.arange(self._sums.shape[1]) if op.full else slots
-            before = self._sums[:, compared] if compare else None
-            changed, grown = self._rows.put(op, columns, slots)
-            moved |= self._let_go(op.replica, op.at_us, absorbed=True)
-            self._sums[:, changed] += grown
-            if before is not None:
-                fell = compared[(self._sums[:, compared] < before).any(axis=0)].tolist()
-            if op.full:
-                moved.update(changed.tolist())
-        self._done_us[slots] = np.maximum(self._done_us[slots], columns[DONE_US])
-        self._find_heads(np.fromiter(moved, np.intp, len(moved)))
-        return fell
+        rows = unpacked(op)
+        slots = [slot_of(worker) for worker in op.workers]
+        left_us = self._left_us.get(op.replica, -1)
+        if op.at_us <= left_us:
+            for slot, row in zip(slots, rows, strict=True):
+                if row[DONE_US] < NONE:
+                    self._prefill_done(slot, op.at_us - row[DONE_US])
+            return []
+        book = self._rows.book(op.replica, left_us)
+        if op.replica in self._of_replica:
+            self._hand_over(op.replica)
+        moved, fell = self._rows.put(book, op, slots, rows)
+        if len(moved) > FEW:
+            self._find_heads(np.fromiter(moved, np.intp, len(moved)))
+        else:
+            for slot in moved:
+                self._find_head(slot)
+        return list(fell)
 
-    def own_vector(self, now_us: int, *, full: bool) -> LoadVector:
-        """Return what this replica has in flight, with slots in place of worker ids, and empty `changed`.
+    def own_vector(self, now_us: int, name_at: Callable[[int], str] = str, *, full: bool) -> LoadVector:
+        """Return what this replica has in flight, and empty `changed`.
 
         Args:
             now_us: Log time, later than all that it placed.
+            name_at: Id of the worker in a slot.
             full: With all that is in flight, not only where something changed since the vector before.
         """
-        told = self.changed.union(np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist() if full else ())
-        self.changed.clear()
-        return self._own_rows(sorted(told), now_us, full=full)
+        told, self.changed = self.changed, set()
+        if full:
+            told.update(self._own_inflight())
+        self.placed_any = False
+        return self._own_rows(sorted(told), now_us, name_at, full=full)
 
-    def _own_rows(self, told: list[int], now_us: int, *, full: bool) -> LoadVector:
-        slots = np.array(told, dtype=np.intp)
-        columns = np.zeros((len(COLUMNS), len(slots)))
-        columns[:SUMS] = self._own_sums[:, slots]
-        for index, slot in enumerate(told):
-            head = self._own_head(slot)
-            if head is not None:
-                columns[HEAD_US:DONE_US, index] = now_us - head.at_us, head.service_us, head.context_tokens
-        done_us = self._done_us[slots]
-        columns[DONE_US] = np.where(done_us > 0, now_us - done_us, float(NONE))
-        return LoadVector(self.own, now_us, tuple(map(str, told)), packed(columns), full)
+    def _own_inflight(self) -> list[int]:
+        """Slots at which this replica has anything in flight."""
+        return [slot for slot, sums in self._own_sums.items() if sums[INFLIGHT_REQUESTS]]
+
+    def _own_rows(
+        self, told: list[int], now_us: int, name_at: Callable[[int], str], *, full: bool
+    ) -> LoadVector:
+        rows: list[bytes] = []
+        sums_of, done_us_at = self._own_sums, self._done_us_at
+        for slot in told:
+            done_us = done_us_at[slot]
+            ago_us = now_us - int(done_us) if done_us else NONE
+            sums = sums_of.get(slot)
+            if sums is None:
+                rows.append(packed((0, 0, 0, 0, 0, 0, 0, 0, ago_us)))
+                continue
+            head_us = service_us = tokens = 0
+            if sums[PREFILL_REQUESTS]:
+                head = self._own_head(slot)
+                head_us, service_us, tokens = now_us - head.at_us, head.service_us, head.context_tokens
+            rows.append(packed((*sums, head_us, service_us, tokens, ago_us)))
+        return LoadVector(self.own, now_us, tuple(map(name_at, told)), b"".join(rows), full)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget old traces, release requests in flight for too long, and return how many.
@@ -419,10 +497,11 @@ class Loads:
             self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
         for slot in self._leaders:
             self._forget_leaders(slot)
-        for replica, newest_us in list(self._rows.newest_us.items()):
-            if not now_us - self._memory_us <= newest_us <= now_us + FUTURE_US:
+        for book in list(self._rows.books.values()):
+            until_us = max(book.newest_us, book.last_us)
+            if not now_us - self._memory_us <= until_us <= now_us + FUTURE_US:
                 # It fell silent without a word, or its time is no time that any replica may have.
-                self._drop_rows(replica, newest_us)
+                self._drop_rows(book, until_us)
         if now_us - self._oldest_us <= lifetime_us_max:
             return 0
         expired = [
@@ -443,9 +522,18 @@ class Loads:
         there. A replica (``own``) knows its own requests best. Rows go with the replicas of which the
         snapshot has no vector (``told``).
         """
-        for replica, newest_us in list(self._rows.newest_us.items()):
-            if replica != own and replica not in told:
-                self._drop_rows(replica, newest_us)
+        for book in list(self._rows.books.values()):
+            if book.replica == own:
+                continue
+            if book.replica not in told:
+                self._drop_rows(book, book.newest_us, placed=False)
+            for slot, (request_id, *_) in list(book.increments()):
+                if request_id not in listed:
+                    request = self._recalled(request_id)
+                    if request is not None:
+                        request.at_us = -1
+                    self._rows.remove(book.replica, slot, request_id)
+                    self._find_head(slot)
         for request_id, request in list(self.requests.items()):
             if request.replica != own and request_id not in listed:
                 self._end(request_id, request)
@@ -463,6 +551,7 @@ class Loads:
         self._head_ids[slot] = None
         self._rows.clear(slot)
         self._leaders.pop(slot, None)
+        self._own_sums.pop(slot, None)
         self.changed.discard(slot)
         for ended_at in (self._ended_at, self._old_ended_at):
             for request_id in ended_at.pop(slot, ()):
@@ -483,7 +572,7 @@ class Loads:
         return request is not None and request.finished
 
     def slot_of(self, request_id: str) -> int:
-        """Slot of a request in flight; else -1."""
+        """Slot of a request in flight, as far as is known one by one; else -1."""
         request = self.requests.get(request_id)
         return -1 if request is None else request.slot
 
@@ -497,12 +586,12 @@ class Loads:
         request = self.requests.get(request_id)
         if request is not None:
             return request.prefilled
-        request = self._trace(request_id)
-        return True if request is not None and request.prefilled else None
+        known = self._trace(request_id)
+        return True if known is not None and known.prefilled_us else None
 
     def replicas(self) -> set[str]:
         """Replicas with a request in flight, and those that send vectors."""
-        return self._of_replica.keys() | self._rows.newest_us.keys()
+        return self._of_replica.keys() | self._rows.books.keys()
 
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
@@ -526,19 +615,19 @@ class Loads:
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
-        request_id, placed_us = self._head_ids[slot], self._row_head_us_at[slot]
+        request_id, placed_us = self._head_ids[slot], self._rows.head_us_at[slot]
         if request_id is not None:
             request = self.requests[request_id]
             placed_us, tokens = float(request.at_us), request.context_tokens
         elif placed_us:
-            tokens = int(self._rows.head_tokens[slot])
+            tokens = self._rows.head_tokens(slot)
         else:
             return None
         elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
         return Head(request_id or "", placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
 
     def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
-        """Prefilling requests of a slot: those counted one by one, and those in vectors that may go on.
+        """Prefilling requests of a slot: those reserved, and those of vectors that may go on.
 
         Of the former the oldest comes first, all others in any order.
         """
@@ -547,13 +636,17 @@ class Loads:
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us:
                 yield request_id, request
-        for request_id, request in self._leaders.get(slot, {}).items():
-            if request_id not in requests and self._goes_on(request):
-                yield request_id, request
+        for request_id, op in self._leaders.get(slot, {}).items():
+            placed_us = self._goes_on(op, slot)
+            if placed_us:
+                yield (
+                    request_id,
+                    Reservation(op.replica, slot, placed_us, path=op.paths[0], safe_blocks=op.safe_blocks),
+                )
 
     def oldest_prefill_us(self, slot: int) -> int:
         """Log time at which the oldest unfinished prefill was placed; `NEVER_US` if there is none."""
-        heap, row_us = self._prefilling[slot], int(self._row_head_us_at[slot])
+        heap, row_us = self._prefilling[slot], int(self._rows.head_us_at[slot])
         oldest_us = heap[0][0] if heap else NEVER_US
         return min(oldest_us, row_us) if row_us else oldest_us
 
@@ -587,6 +680,11 @@ class Loads:
         log behind the snapshot, and so is the end of those that go.
         """
         held = list(self.requests)
+        counted = sorted(
+            (increment, slot, book.replica)
+            for book in self._rows.books.values()
+            for slot, increment in book.increments()
+        )
         for replica, at_us in sorted(self._left_us.items()):
             yield Left(replica, at_us)
         parts: list[list[str]] = []
@@ -612,11 +710,30 @@ class Loads:
             yield placed
             if prefilled_us:
                 yield FirstToken(request_id, prefilled_us)
-        for replica in sorted(self._rows.newest_us):
-            yield self._rows.dumped(replica)
-        inflight = np.flatnonzero(self._own_sums[INFLIGHT_REQUESTS]).tolist()
+        for replica in sorted(self._rows.books):
+            book = self._rows.books.get(replica)
+            yield from book.dumped() if book is not None else ()
+        for (
+            request_id,
+            at_us,
+            prefills,
+            service_us,
+            uncached_tokens,
+            context_tokens,
+        ), slot, replica in counted:
+            known = self._trace(request_id)
+            paths: tuple[bytes, ...] = (b"",)
+            if isinstance(known, Reservation):
+                service_us, uncached_tokens = known.service_us, known.uncached_tokens
+                paths = paths if known.arrived else ()
+            yield Placed(
+                request_id, at_us, str(slot), replica, service_us, uncached_tokens, context_tokens, paths
+            )
+            if not prefills and known is not None:
+                yield FirstToken(request_id, known.prefilled_us)
+        inflight = self._own_inflight()
         if inflight:
-            yield self._own_rows(inflight, self._own_us, full=True)
+            yield self._own_rows(sorted(inflight), self._own_us, str, full=True)
 
     def dump_history(self) -> History:
         """Copy the history of all slots."""
@@ -654,9 +771,10 @@ class Loads:
         return self._arrivals, self._service_us, self._returns
 
     def _prefilled(self, request_id: str, at_us: int) -> None:
-        request = self.requests.get(request_id)
+        request, counted = self.requests.get(request_id), None
         if request is None:
-            request = self._trace(request_id) or self._unseen(request_id)
+            request = self._recalled(request_id) or self._unseen(request_id)
+            counted = self._rows.remove(request.replica, request.slot, request_id)
         elif not request.prefilled_us:
             self._release_prefill(request)
         request.path = b""
@@ -664,11 +782,30 @@ class Loads:
             self._own_us = max(self._own_us, at_us)
         if at_us > request.prefilled_us:
             request.prefilled_us = at_us
+        if counted is not None:
+            self._count_there(request_id, request)
         if request.slot >= 0:
             self._prefill_done(request.slot, at_us)
 
-    def _trace(self, request_id: str) -> Reservation | None:
+    def _trace(self, request_id: str) -> Reservation | Place | None:
         return self._traces.get(request_id) or self._old_traces.get(request_id)
+
+    def _recalled(self, request_id: str) -> Reservation | None:
+        """What is remembered of a request, with room for more than its place."""
+        known = self._trace(request_id)
+        if not isinstance(known, Place):
+            return known
+        replica, counted_us = known.book.replica, known.book.until_us
+        if self._rows.books.get(replica) is known.book:
+            counted_us = -1  # its book knows what it counts
+        request = Reservation(replica, known.slot, counted_us, arrived=True)
+        for each, at_us, _, *work in known.increments:
+            if each == request_id:
+                request.at_us = at_us
+                request.service_us, request.uncached_tokens, request.context_tokens = work
+        self._traces[request_id] = request
+        self._ended_at[known.slot].append(request_id)
+        return request
 
     def _unseen(self, request_id: str) -> Reservation:
         """Remember a request that was not seen placed."""
@@ -701,104 +838,105 @@ class Loads:
         self._inflight_tokens_at[slot] -= request.context_tokens
         if replica == self.own:
             self._count_own(request, -1)
+            self.changed.add(slot)
+            if not self._own_sums[slot][INFLIGHT_REQUESTS]:
+                del self._own_sums[slot]
         if not request.prefilled_us:
             self._prefill_us_at[slot] -= request.service_us
             self._prefill_requests_at[slot] -= 1
             self._prefill_tokens_at[slot] -= request.uncached_tokens
 
-    def _let_go(self, replica: str, until_us: int, *, absorbed: bool = False) -> set[int]:
-        """Count what a replica placed until a log time no longer one by one; return the slots.
-
-        ``absorbed`` if its vector counts them.
-        """
+    def _let_go(self, replica: str, until_us: int) -> set[int]:
+        """Release what a replica placed until a log time; return the slots."""
         gone = [
             (request_id, request)
             for request_id, request in self._of_replica.get(replica, {}).items()
             if request.at_us <= until_us
         ]
         for request_id, request in gone:
-            self._let_go_one(request_id, request)
-            if not absorbed:
-                _forget(request)
-            elif request.path:
-                self._leads(request_id, request)
+            self._release(request_id, request)
         slots = {request.slot for _, request in gone}
-        if not absorbed:
-            for slot in slots:
-                self._find_head(slot)
+        for slot in slots:
+            self._find_head(slot)
         return slots
 
-    def _drop_rows(self, replica: str, until_us: int) -> list[int]:
-        """Void the vectors of a replica until a log time; return the slots."""
-        dropped = self._rows.drop(replica, until_us)
-        if dropped is None:
-            return []
-        slots, grown = dropped
-        self._sums[:, slots] += grown
+    def _hand_over(self, replica: str) -> None:
+        """Count what a replica placed until its vectors absorb it: it sends its first one."""
+        for request_id, request in list(self._of_replica[replica].items()):
+            self._let_go_one(request_id, request)
+            self._count_there(request_id, request)
+            self._find_head(request.slot)
+            if request.path:
+                paths, safe_blocks = (request.path,), request.safe_blocks
+                op = Placed(request_id, request.at_us, "", replica, 0, 0, 0, paths, safe_blocks=safe_blocks)
+                self._leads(op, request.slot)
+                request.path = b""
+
+    def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> list[int]:
+        """Void the vectors of a replica, and what it ``placed``, until a log time; return the slots."""
+        slots = self._rows.drop(book, until_us, placed=placed)
         self._find_heads(slots)
         moved: list[int] = slots.tolist()
         return moved
 
     def _count_own(self, request: Reservation, sign: int) -> None:
         """Count a request of this replica in, or out."""
-        sums, slot = self._own_sums_at, request.slot
-        self.changed.add(slot)
-        sums[3, slot] += sign
-        sums[4, slot] += sign * request.context_tokens
+        sums = self._own_sums[request.slot]
+        sums[3] += sign
+        sums[4] += sign * request.context_tokens
         if not request.prefilled_us:
             self._count_own_prefill(request, sign)
 
     def _count_own_prefill(self, request: Reservation, sign: int) -> None:
-        sums, slot = self._own_sums_at, request.slot
-        sums[0, slot] += sign * request.service_us
-        sums[1, slot] += sign
-        sums[2, slot] += sign * request.uncached_tokens
+        sums = self._own_sums[request.slot]
+        sums[0] += sign * request.service_us
+        sums[1] += sign
+        sums[2] += sign * request.uncached_tokens
 
-    def _own_head(self, slot: int) -> Reservation | None:
-        """The oldest unfinished prefill of this replica at a worker."""
-        if not self._own_sums_at[1, slot]:
-            return None
+    def _own_head(self, slot: int) -> Reservation:
+        """The oldest unfinished prefill of this replica at a worker, of which there is one."""
         heap, requests = self._prefilling[slot], self.requests
-        if heap:
-            first = requests.get(heap[0][1])
-            if first is not None and first.replica == self.own:
-                return first
-        own = [
-            (at_us, request_id)
-            for at_us, request_id in heap
-            if (request := requests.get(request_id)) is not None
-            and request.replica == self.own
-            and not request.prefilled_us
-            and request.at_us == at_us
+        first = requests.get(heap[0][1])
+        if first is not None and first.replica == self.own:
+            return first
+        return requests[
+            min(
+                (at_us, request_id)
+                for at_us, request_id in heap
+                if (request := requests.get(request_id)) is not None
+                and request.replica == self.own
+                and not request.prefilled_us
+                and request.at_us == at_us
+            )[1]
         ]
-        return requests[min(own)[1]] if own else None
 
-    def _leads(self, request_id: str, request: Reservation) -> None:
-        """Remember an absorbed request while it prefills, for followers (`policies.dispatch.followers`)."""
-        slot = request.slot
+    def _leads(self, op: Placed, slot: int) -> None:
+        """Remember a request while it prefills, for followers (`policies.dispatch.followers`)."""
         leaders = self._leaders.get(slot)
         if leaders is None:
             leaders = self._leaders[slot] = {}
         elif len(leaders) >= LEADERS_MAX:
             self._forget_leaders(slot)
-        if len(leaders) < LEADERS_MAX:
-            leaders[request_id] = request
-        else:
-            request.path = b""
+            for request_id in list(leaders)[: len(leaders) - LEADERS_MAX // 2]:
+                del leaders[request_id]
+        leaders[op.request_id] = op
 
-    def _goes_on(self, request: Reservation) -> bool:
-        """True if the vectors tell that the prefill of an absorbed request may go on."""
-        if request.prefilled_us or request.finished or request.at_us <= self.left_us(request.replica):
-            return False
-        return request.at_us >= self._rows.prefills_since_us(request.replica, request.slot)
+    def _goes_on(self, op: Placed, slot: int) -> int:
+        """Newest placement of a leader whose prefill may go on, by what is told; 0 if it may not."""
+        known, at_us, book = self._trace(op.request_id), op.at_us, self._rows.books.get(op.replica)
+        if isinstance(known, Reservation):
+            if known.prefilled_us or known.finished:
+                return 0
+            at_us = max(at_us, known.at_us)
+        if book is None or at_us <= self.left_us(op.replica) or at_us < book.prefills_since_us(slot):
+            return 0
+        return at_us
 
     def _forget_leaders(self, slot: int) -> None:
         leaders = self._leaders[slot]
-        for request_id, request in list(leaders.items()):
-            if request_id in self.requests or not self._goes_on(request):
-                leaders.pop(request_id)
-                if request_id not in self.requests:
-                    request.path = b""
+        for request_id, op in list(leaders.items()):
+            if not self._goes_on(op, slot):
+                del leaders[request_id]
 
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
@@ -834,9 +972,9 @@ class Loads:
     def _find_head(self, slot: int) -> None:
         """Find the oldest unfinished prefill; it began when it was placed or its predecessor was done."""
         heap, requests = self._prefilling[slot], self.requests
-        placed_us, service_us, head_id = self._row_head_us_at[slot], 0.0, None
+        placed_us, service_us, head_id = self._rows.head_us_at[slot], 0.0, None
         if placed_us:
-            service_us = self._rows.head_service_us.item(slot)
+            service_us = self._rows.head_service_us_at[slot]
         while heap:
             at_us, request_id = heap[0]
             request = requests.get(request_id)
@@ -911,8 +1049,3 @@ def _sum_of(window: Whole, slots: NDArray[np.intp]) -> float:
 def _row(column: Whole, slot: int) -> list[int]:
     row: list[int] = column[slot].astype(np.int64).tolist()
     return row
-
-
-def _numbers(column: Whole) -> "memoryview[float]":
-    """A view of a column, to read and change single numbers."""
-    return cast("memoryview[float]", column.data)

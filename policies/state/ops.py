@@ -8,7 +8,7 @@ skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
-    loads:    LoadVector                              (absorbs what its replica placed before it)
+    loads:    LoadVector                              (absorbs what its replica placed there before)
     cache:    Insert, Trim, Forget, EndGone, EndReach (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
@@ -194,16 +194,18 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
 
 
 class LoadVector(msgspec.Struct, frozen=True, array_like=True, tag=35, gc=False):
-    """What a replica has in flight at a log time, all that it placed at or before it included.
+    """What a replica has in flight at a log time, at workers with a row.
+
+    A row includes all that it placed there at or before that time.
 
     Of each worker the newest row of a replica counts. `Left` voids the vectors at or before its time.
 
     Attributes:
         workers: Workers with a row, each once.
-        numbers: Columns of `policies.state.load_rows.COLUMNS` one behind the other, a little-endian 32-bit
-            number for each worker; greater ones are told as the greatest.
+        numbers: A row for each worker: a little-endian 32-bit number for each of
+            `policies.state.load_rows.COLUMNS`; greater ones are told as the greatest.
         full: Workers without a row have nothing of this replica in flight; else nothing changed there since
-            its vector before.
+            its vector before, but by what it placed.
     """
 
     replica: Name

@@ -119,6 +119,12 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for request_id, request in fleet.loads.requests.items()
         if fleet.loads.own in ("", request.replica)
     }
+    if not fleet.loads.own:
+        rows["requests"] |= {  # type: ignore[operator]
+            increment[0]: (fleet.at_slot(slot).worker_id, book.replica, increment[1], not increment[2])
+            for book in fleet.loads._rows.books.values()
+            for slot, increment in book.increments()
+        }
     rows["waiting"] = {
         ticket.request_id: (
             (ticket.at_us, ticket.replica, ticket.arrived_us, ticket.key_us, ticket.lane, ticket.flow),

@@ -9,7 +9,7 @@ class FakeLoads:
     def __init__(self) -> None:
         self.due = self.urgent = False
         self.untold: set[type] = set()
-        self.inflight: tuple[str, ...] = ()
+        self.inflight: tuple[str, ...] = ("w:1",)
         self.made: list[LoadVector] = []
 
     def tells(self, op: Op) -> bool:

@@ -32,7 +32,7 @@ from policies import (
     WorkerPut,
     encode_ops,
 )
-from policies.state.load_rows import COLUMNS, unpacked
+from policies.state.load_rows import COLUMNS, NONE, unpacked
 from policies.state.ops import Register
 
 HASH_BYTES = 8
@@ -116,17 +116,13 @@ class NaiveFold:
         for op in self._vectors():
             if op.full or worker in op.workers:
                 newest[op.replica] = max(op, newest.get(op.replica, op), key=lambda op: op.at_us)
-        return [
-            dict(zip(COLUMNS, unpacked(op)[:, op.workers.index(worker)].tolist(), strict=True))
-            for op in newest.values()
-            if worker in op.workers
-        ]
+        return [_row(op, worker) for op in newest.values() if worker in op.workers]
 
     def _done_us(self, worker: str) -> list[float]:
         """When prefills of a worker were done, as far as is known."""
         here = {op.request_id for op in self._placed() if op.worker == worker}
         told = [
-            float(unpacked(op)[-1, op.workers.index(worker)])
+            _row(op, worker)["done_us"]
             for op in self.said.values()
             if isinstance(op, LoadVector) and op.replica != self.own and worker in op.workers
         ]
@@ -245,13 +241,18 @@ class NaiveFold:
     # What a worker has been given.
 
     def requests(self) -> dict[str, NaiveRequest]:
-        """Placed, not finished, and its replica has neither left nor told its loads since then."""
+        """Placed, not finished, and its replica has neither left nor told its loads there since then."""
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
         prefilled = {request_id for request_id, _ in self._first_tokens()}
-        until_us = self._left_us()
-        for vector in self._vectors():
-            until_us[vector.replica] = max(vector.at_us, until_us.get(vector.replica, -1))
+        left_us = self._left_us()
+        vectors = self._vectors()
+
+        def until_us(op: Placed) -> int:
+            rows = [each for each in vectors if each.replica == op.replica]
+            told = [each.at_us for each in rows if each.full or op.worker in each.workers]
+            return max([left_us.get(op.replica, -1), *told])
+
         newest: dict[str, Placed] = {}
         for op in self._placed():
             newest[op.request_id] = max(op, newest.get(op.request_id, op), key=lambda placed: placed.at_us)
@@ -266,7 +267,7 @@ class NaiveFold:
                 request_id in prefilled,
             )
             for request_id, op in newest.items()
-            if request_id not in finished and op.at_us > until_us.get(op.replica, -1)
+            if request_id not in finished and op.at_us > until_us(op)
         }
 
     def waiting(self) -> dict[str, Waiting]:
@@ -365,3 +366,11 @@ def _version(op: Register) -> tuple[int, str]:
 
 def _worker_version(op: WorkerPut | WorkerGone) -> tuple[int, str, bool]:
     return op.at_us, op.replica, isinstance(op, WorkerGone)
+
+
+def _row(op: LoadVector, worker: str) -> dict[str, float]:
+    """The row of a worker by column, with log times."""
+    row = dict(zip(COLUMNS, map(float, unpacked(op)[op.workers.index(worker)]), strict=True))
+    row["head_us"] = max(op.at_us - row["head_us"], 0.0)
+    row["done_us"] = op.at_us - row["done_us"] if row["done_us"] < NONE else 0.0
+    return row

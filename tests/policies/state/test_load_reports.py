@@ -8,6 +8,7 @@ from policies import (
     FirstToken,
     FleetRules,
     FleetState,
+    Left,
     LinkRules,
     Op,
     Placed,
@@ -70,18 +71,23 @@ def test_the_end_of_a_prefill_whose_prompt_goes_into_a_pool_is_told_once() -> No
     assert not reports.tells(Finished("r", START + 2))
 
 
-def test_a_vector_names_the_workers_that_changed_and_a_full_one_all_with_anything_in_flight() -> None:
+def test_a_vector_names_the_workers_where_more_changed_than_placements_and_a_full_one_all() -> None:
     fleet = fleet_after()
     assert not fleet.load_reports.due
     fleet.apply(placed())
-    assert fleet.load_reports.due
+    assert fleet.load_reports.due, "a full one must follow"
     vector = fleet.load_reports.vector(START + 1, full=False)
-    assert (vector.replica, vector.at_us, vector.workers, vector.full) == ("one", START + 1, ("a:1",), False)
+    assert (vector.replica, vector.at_us, vector.workers, vector.full) == ("one", START + 1, (), False)
     assert not fleet.load_reports.due
     fleet.apply(placed("s", "p:1"))
-    fleet.apply(placed("t", "p:1"))
-    assert fleet.load_reports.vector(START + 2, full=False).workers == ("p:1",)
+    fleet.apply(FirstToken("r", START + 2))
+    assert fleet.load_reports.vector(START + 2, full=False).workers == ("a:1",)
     assert fleet.load_reports.vector(START + 3, full=True).workers == ("a:1", "p:1")
+
+
+def test_a_vector_names_the_worker_of_a_renewal_which_is_not_told() -> None:
+    fleet = fleet_after(placed(), Left("one", START + 1), placed(at_us=START + 2, paths=()))
+    assert fleet.load_reports.vector(START + 3, full=False).workers == ("a:1",)
 
 
 def test_the_prompt_of_a_request_in_a_vector_enters_the_pool_when_its_prefill_is_over() -> None:
@@ -116,7 +122,7 @@ def test_a_newcomer_learns_from_a_snapshot_what_all_others_have_in_flight() -> N
     one, two = fleet_after(placed()), FleetState(RULES, own="two")
     two.apply(Placed("s", START, "a:1", "two", 1000, 100, 300, (PATH,)))
     two.apply(placed())
-    two.apply(one.load_reports.vector(START + 5, full=False))
+    two.apply(one.load_reports.vector(START + 5, full=True))
     for own, inflight in (("three", 2), ("one", 1)):
         newcomer = FleetState(RULES, own=own)
         newcomer.restore(two.snapshot(), own, missed=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Finished, FirstToken, Left, LoadVector, Placed
-from policies.state.load_rows import CELLS_MAX, COLUMNS, DONE_US, NONE, LoadRows, packed, unpacked
+from policies.state.load_rows import CELLS_MAX, COLUMNS, NONE, LoadRows, packed, unpacked
 from policies.state.loads import LEADERS_MAX, Loads
 from radix import chain_bytes
 
@@ -44,14 +44,11 @@ def take(loads: Loads, op: Said) -> None:
 
 
 def vector(owner: Loads, at_us: int, *, full: bool = False) -> LoadVector:
-    told = owner.own_vector(at_us, full=full)
-    names = tuple(WORKERS[int(slot)] for slot in told.workers)
-    return LoadVector(told.replica, told.at_us, names, told.numbers, told.full)
+    return owner.own_vector(at_us, WORKERS.__getitem__, full=full)
 
 
-def row(worker: str = "a:1", **numbers: float) -> tuple[tuple[str, ...], bytes]:
-    columns = np.array([[numbers.get(name, 0)] for name in COLUMNS], dtype=float)
-    return (worker,), packed(columns)
+def row(worker: str = "a:1", **numbers: int) -> tuple[tuple[str, ...], bytes]:
+    return (worker,), packed([numbers.get(name, 0) for name in COLUMNS])
 
 
 def sums(loads: Loads) -> list[list[float]]:
@@ -99,7 +96,7 @@ def test_a_vector_takes_the_place_of_what_its_replica_placed_until_then() -> Non
 def test_what_is_placed_after_a_vector_counts_on_top_of_it() -> None:
     owner, other = observer("one"), observer("two")
     take(owner, placed("r", START))
-    take(other, vector(owner, START + 5))
+    take(other, vector(owner, START + 5, full=True))
     late = placed("s", START + 6)
     for _ in range(2):
         take(other, late)
@@ -107,6 +104,18 @@ def test_what_is_placed_after_a_vector_counts_on_top_of_it() -> None:
     take(other, placed("t", START + 4))
     assert other.inflight_requests[0] == 2, "the vector would have it, were it in flight"
     assert other.rates(START + MS)[0][0] == 2 / 16, "but it arrived"
+
+
+def test_what_is_placed_at_a_worker_counts_until_a_row_of_that_worker() -> None:
+    owner, other = observer("one"), observer("two")
+    ends = placed("r", START), placed("s", START + 1, 1), FirstToken("r", START + 2), Finished("r", START + 3)
+    for op in ends:
+        take(owner, op)
+    partial = vector(owner, START + 4)
+    assert partial.workers == ("a:1",)
+    for op in (partial, *ends[:2]):
+        take(other, op)
+    assert sums(other) == sums(owner)
 
 
 def test_a_vector_says_where_there_is_less_than_before() -> None:
@@ -147,7 +156,7 @@ def test_a_replica_does_not_hear_its_own_vectors() -> None:
 def test_a_replica_that_left_takes_its_rows_with_it_and_its_older_vectors_are_void() -> None:
     owner, other = observer("one"), observer("two")
     take(owner, placed("r", START))
-    take(other, vector(owner, START + 5))
+    take(other, vector(owner, START + 5, full=True))
     assert other.replicas() == {"one"}
     assert other.left(Left("one", START + 6)) == [0]
     take(other, LoadVector("one", START + 6, *row(inflight_requests=1)))
@@ -190,22 +199,23 @@ def test_a_vector_that_contradicts_itself_is_refused_and_changes_nothing(
 
 
 def test_numbers_beyond_32_bits_are_told_as_the_greatest_and_no_time_is_in_the_future() -> None:
-    columns = unpacked(
-        LoadVector("one", START, *row(prefill_us=1e12, prefill_requests=1, inflight_requests=1, head_us=1e12))
-    )
-    assert columns[0, 0] == NONE
-    assert columns[5, 0] == 0
-    assert columns[DONE_US, 0] == START
-    never = unpacked(LoadVector("one", START, *row(done_us=NONE)))
-    assert never[DONE_US, 0] == 0
+    (told,) = unpacked(LoadVector("one", START, *row(prefill_us=10**12, prefill_tokens=-1)))
+    assert told[:3] == (NONE, 0, 0)
+    loads = observer()
+    numbers = {"prefill_requests": 1, "inflight_requests": 1, "head_us": 10**12, "done_us": 0}
+    loads.told(LoadVector("one", START, *row(**numbers)), WORKERS.index)
+    assert loads.prefilled_us(0) == START
+    loads.told(LoadVector("one", START + 1, *row("b:1", done_us=NONE)), WORKERS.index)
+    assert loads.prefilled_us(1) == 0
 
 
 def test_more_replicas_than_there_is_memory_for_are_refused() -> None:
-    rows = LoadRows(CELLS_MAX // 7)
+    rows, slots = LoadRows(), CELLS_MAX // 7
+    rows.resize(np.zeros((5, slots)), np.zeros(slots))
     for number in range(7):
-        rows.put(LoadVector(f"r{number}", START), np.zeros((9, 0)), np.zeros(0, dtype=np.intp))
+        rows.book(f"r{number}", 0)
     with pytest.raises(ValueError, match="too many"):
-        rows.put(LoadVector("r8", START), np.zeros((9, 0)), np.zeros(0, dtype=np.intp))
+        rows.book("r8", 0)
 
 
 def test_a_freed_slot_has_no_rows() -> None:
@@ -249,7 +259,9 @@ def test_leaders_are_bounded() -> None:
         take(owner, op)
         take(other, op)
     take(other, vector(owner, START + MS))
-    assert len(list(other.prefills(0))) == LEADERS_MAX
+    leaders = [key for key, _ in other.prefills(0)]
+    assert LEADERS_MAX // 2 <= len(leaders) <= LEADERS_MAX
+    assert leaders[-1] == f"r{LEADERS_MAX + 9}"
 
 
 # Any order.

@@ -41,6 +41,26 @@ def test_a_change_is_told_in_turn_and_nothing_twice() -> None:
     assert (second.workers, second.full) == (("b:1",), False)
 
 
+def test_placements_alone_make_no_vector_but_a_full_one_later() -> None:
+    """They are told themselves; what comes after them is told as soon as without them."""
+    bench = Bench()
+    bench.change()
+    assert bench.told() is not None
+    bench.now_s += INTERVAL_S
+    bench.change()
+    assert (bench.vectors.wait_s(), bench.told()) == (0.0, None)
+    assert not bench.loads.due
+    bench.change("a:1")
+    assert bench.told() is not None
+    bench.now_s += INTERVAL_S
+    bench.change()
+    assert bench.told() is None
+    bench.now_s += FULL_S
+    full = bench.told()
+    assert full is not None
+    assert full.full
+
+
 def test_while_requests_wait_every_change_is_told_at_once() -> None:
     bench = Bench()
     for _ in range(3):
