@@ -989,8 +989,17 @@ class FleetState:
 
     def _tree_op(self, op: TreeOp) -> None:
         slot = self._slot(op.worker)
-        for row in self._rows_of(slot) if isinstance(op, Forget) else (slot,):
-            apply(self.tree, op, row)
+        if isinstance(op, Forget):
+            self._forget(slot, op.before_us)
+        else:
+            apply(self.tree, op, slot)
+
+    def _forget(self, slot: int, before_us: int) -> None:
+        """Drop what a worker and its ranks held, and their slowdowns, if that was before a log time."""
+        for row in self._rows_of(slot):
+            self.tree.forget(row, before_us)
+            if self.columns.slowdown(row) != 1.0:
+                self._price(self._by_slot[row])
 
     def _remember_gone(self, removals: list[WorkerGone]) -> None:
         """Keep removals whose workers' rows are used for others: settings may still name them."""
@@ -1109,8 +1118,7 @@ class FleetState:
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)
         if op.cold:
-            for row in self._rows_of(slot):
-                self.tree.forget(row, op.at_us)
+            self._forget(slot, op.at_us)
             self.returns(slot, op.at_us)
         self.registers.of(Started).put(op)
 

@@ -111,6 +111,33 @@ Waiting = Callable[[Any, Number], tuple[Number, Number]]
 """``ahead_s`` and ``behind`` of a request with so much work on a worker (`QueueView.at`, or `.columns`)."""
 
 
+def _fetched(
+    math: Arithmetic[Number],
+    fetching: tuple[Any, Number, Number, Number],
+    more: Number,
+    times_s: tuple[Number, Number, Number],
+    queue: QueueView | None,
+) -> tuple[Number, Number, Number, Number]:
+    """Return V', s, the tokens fetched and F, if a request fetches so many tokens where that is sooner.
+
+    ``times_s`` are V' and s without the fetch, and s with it.
+    """
+    ready_s, prefill_s, rest_s = times_s
+    _, base_s, token_s, tokens_min = fetching
+    fetch_s = base_s + more * token_s
+    fetched_s = math.greatest(ready_s, fetch_s)
+    if queue is not None:  # The fetch begins when the request leaves the gateway.
+        hidden_s = math.least(ready_s, queue.committed_s)
+        fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
+    fetches = (more >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
+    return (
+        math.pick(fetches, fetched_s, ready_s),
+        math.pick(fetches, rest_s, prefill_s),
+        math.pick(fetches, more, 0.0),
+        math.pick(fetches, fetch_s, 0.0),
+    )
+
+
 def assemble(
     math: Arithmetic[Number],
     prices: Prices[Number],
@@ -148,19 +175,10 @@ def assemble(
     fetched: Number | float = 0.0
     fetch_s: Number | float = 0.0
     if fetching is not None and pooled is not None:
-        _, base_s, token_s, tokens_min = fetching
-        more = pooled - cached
-        fetch_s = base_s + more * token_s
-        fetched_s = math.greatest(ready_s, fetch_s)
-        if queue is not None:  # The fetch begins when the request leaves the gateway.
-            hidden_s = math.least(ready_s, queue.committed_s)
-            fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
         rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
-        fetches = (more >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
-        ready_s = math.pick(fetches, fetched_s, ready_s)
-        prefill_s = math.pick(fetches, rest_s, prefill_s)
-        fetched = math.pick(fetches, more, 0.0)
-        fetch_s = math.pick(fetches, fetch_s, 0.0)
+        ready_s, prefill_s, fetched, fetch_s = _fetched(
+            math, fetching, pooled - cached, (ready_s, prefill_s, rest_s), queue
+        )
         cached = cached + fetched
     if loaded_s is not None:
         prefill_s = math.greatest(prefill_s, loaded_s)

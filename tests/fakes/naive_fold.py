@@ -25,6 +25,7 @@ from policies import (
     LoadVector,
     Op,
     Placed,
+    SlowdownLearned,
     Started,
     Trim,
     Waiting,
@@ -160,13 +161,13 @@ class NaiveFold:
         return sorted({op for op in self.said.values() if isinstance(op, kind)}, key=lambda op: op)  # type: ignore[misc]
 
     def prices(self, worker: WorkerPut) -> tuple[float, float, float]:
-        """Service model of a worker: a_s, b_s, c0_tokens."""
+        """Service model of a worker: a_s, b_s, c0_tokens; with its slowdown, if said since it forgot all."""
         worker_class = worker.labels.get("worker_class", "default")
-        fit = self.newest(Fitted).get(worker_class)
-        if fit is not None:
-            return fit.a_s, fit.b_s, fit.c0_tokens
-        profile = PROFILES.get(worker_class, PROFILES["default"])
-        return profile.a_s, profile.b_s, profile.c0_tokens
+        word = self.newest(SlowdownLearned).get(worker.worker)
+        counts = word is not None and word.at_us > self._removed_us(worker.worker, b"")
+        slowdown = word.slowdown if word is not None and counts else 1.0
+        model = self.newest(Fitted).get(worker_class) or PROFILES.get(worker_class, PROFILES["default"])
+        return model.a_s * slowdown, model.b_s * slowdown, model.c0_tokens
 
     # What a worker holds: every use of a block that nothing removed since.
 

@@ -8,7 +8,7 @@ from loadtest.bench.budgets import STEPS
 SPARE = 100
 """Instructions by which two fleets may differ, some of them by chance: a heap is a level deeper."""
 
-PER_WORKER = {"split": 30}
+PER_WORKER = {"split": 30, "replica gone, 5,000 in flight": 8}
 """Instructions for each worker more, of a step that cannot do without one: its budget is for 1,000."""
 
 
