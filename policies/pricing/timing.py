@@ -173,7 +173,7 @@ def assemble(
         own_s = ready_s
         ready_s = ready_s + shared(beside, ready_s + prefill_s)
     fetched: Number | float = 0.0
-    fetch_s: Number | float = 0.0
+    fetch_s = fetched
     if fetching is not None and pooled is not None:
         rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
         ready_s, prefill_s, fetched, fetch_s = _fetched(
