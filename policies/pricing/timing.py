@@ -168,9 +168,8 @@ def assemble(
     if waiting is not None:
         ahead_s, behind = waiting(slot, prefill_s + transfer_s)
         ready_s = backlog_s + ahead_s
-    own_s = None
+    own_s = ready_s
     if beside is not None and shared is not None:
-        own_s = ready_s
         ready_s = ready_s + shared(beside, ready_s + prefill_s)
     fetched: Number | float = 0.0
     fetch_s = fetched
@@ -199,7 +198,7 @@ def assemble(
     if queue is not None:
         settled_s = math.least(backlog_s, queue.committed_s)
     else:
-        settled_s = ready_s if own_s is None else own_s  # later requests to other ranks do not stay behind
+        settled_s = ready_s if beside is None else own_s  # later requests to other ranks do not stay behind
     return Timing(
         slot,
         cached,
