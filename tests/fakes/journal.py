@@ -4,12 +4,16 @@ A *course* is what was said of one attempt, in the order of the log: ``placed`` 
 (token), ``finished`` (which may say the first token too), ``trim`` (its blocks taken back), or ``left`` in
 place of ``finished`` if its replica left. Whatever happens, it must be one of `LEGAL`.
 
+Replicas tell first tokens and ends only if they are asked to (`ends_told`): load vectors tell the rest.
+
 A request that waited is placed under the id it waited with, or finished without having been placed: then it
 had no attempt, and no course.
 """
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from unittest import mock
 
 import msgspec
 from redis.asyncio import Redis
@@ -27,6 +31,11 @@ NOTHING_NEW = "placed finished"
 """It failed, and the worker had held all of its whole blocks before."""
 
 LEGAL = frozenset((ANSWERED, TAKEN_BACK, PREDICTED_ONLY, NOTHING_NEW, "placed left", "placed first left"))
+
+
+def ends_told() -> AbstractContextManager[object]:
+    """Replicas of this process tell every operation in the log, as they do beside an older version."""
+    return mock.patch("policies.state.load_reports.LoadReports.tells", return_value=True)
 
 
 class Journal:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 import httpx
-from fakes.journal import Journal
+from fakes.journal import Journal, ends_told
 from fakes.running import Fleet, RunningGateway, until, until_async
 from fakes.scripted_client import ScriptedClient
 from fakes.scripted_worker import PIECE, WHOLE, Fault, Held, Plan, ScriptedWorker, Step, WorkerProcess
@@ -118,9 +118,8 @@ class Stage:
         fleet = gateway.process.fleet
         ids = {worker.worker_id for worker in workers}
         slots = [worker.slot for worker in fleet.workers() if worker.worker_id in ids]
-        inflight = [request for request in fleet.loads.requests.values() if request.slot in slots]
-        assert len(inflight) == sum(fleet.loads.inflight_requests.item(slot) for slot in slots)
-        return len(inflight), sum(not request.prefilled for request in inflight)
+        loads = fleet.loads
+        return loads.inflight_requests[slots].sum(), loads.prefill_requests[slots].sum()
 
     async def courses(self, workers: Iterable[Worker] | None = None) -> list[str]:
         """What the log says of the attempts on some workers, or on all."""
@@ -158,6 +157,7 @@ class Stage:
 async def open_stage(namespace: str, **replicas: dict[str, float]) -> AsyncIterator[Stage]:
     """A Valkey, and replicas with these limits. In the end nothing is reserved or in use."""
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(ends_told())
         valkey = await stack.enter_async_context(EmbeddedValkey())
         redis = await stack.enter_async_context(Redis.from_url(valkey.url, protocol=2, socket_timeout=None))
         stage = Stage(valkey, Fleet(valkey.url, namespace, stack), Journal(redis, namespace))

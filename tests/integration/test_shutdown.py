@@ -17,7 +17,7 @@ from fakes.running import Fleet, command, serving, until, until_async
 
 from loadtest.engine import EngineSettings
 from loadtest.processes import free_port
-from policies import Finished, Left, Op, Placed, decode_ops
+from policies import Left, Op, Placed, decode_ops
 
 ENGINE = EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=20)
 Process = asyncio.subprocess.Process
@@ -128,9 +128,11 @@ async def test_a_second_signal_ends_at_once_and_releases_what_was_reserved(
         assert '"code":"shutting_down"' in rest[-1]
         assert await ended(process) == status
     operations = await said(fleet)
-    placed = [op.request_id for op in operations if isinstance(op, Placed)]
-    assert placed == [op.request_id for op in operations if isinstance(op, Finished)]
-    assert len([op for op in operations if isinstance(op, Left)]) == int(workers)
+    left_us = {op.replica: op.at_us for op in operations if isinstance(op, Left)}
+    placed = [op for op in operations if isinstance(op, Placed)]
+    assert len(placed) == 1
+    assert all(op.at_us <= left_us[op.replica] for op in placed)
+    assert len(left_us) == int(workers)
     assert await heartbeats(fleet) == []
 
 
@@ -145,9 +147,8 @@ async def test_what_outlasts_the_grace_is_cut_and_the_end_is_clean_all_the_same(
         assert await ended(process) == 0
     assert "gateway.cut" in events(process)
     operations = await said(fleet)
-    # An entry whose acknowledgement the end cut off is said again.
-    assert len({op.request_id for op in operations if isinstance(op, Finished)}) == 1
     assert isinstance(operations[-1], Left)
+    assert [op.at_us <= operations[-1].at_us for op in operations if isinstance(op, Placed)] == [True]
 
 
 async def test_signals_to_the_whole_process_group_end_it_gracefully(fleet: Fleet) -> None:

@@ -100,6 +100,7 @@ async def test_a_worker_is_ejected_by_all_probed_by_one_and_restored_by_all(
     others by time.
     """
     monkeypatch.setattr("policies.state.breaker.PROBE_STAGGER_US", 30_000_000)
+    monkeypatch.setattr("policies.state.load_reports.LoadReports.tells", lambda *_: True)
     sick, well = await fleet.engine(), await fleet.engine()
     gateways = await replicas(fleet, 4, sick, well)
     await eject(gateways, sick)
@@ -237,8 +238,7 @@ async def test_a_replica_that_was_given_up_counts_again_and_its_stream_goes_on(
         assert [line async for line in lines][-2] == "data: [DONE]"
     await until(lambda: victim.idle() and sibling.idle())
     placed = [op for op in await said(fleet) if isinstance(op, Placed)]
-    assert [bool(op.paths) for op in placed] == [True, False]
-    assert len({op.request_id for op in placed}) == 1
+    assert [bool(op.paths) for op in placed] == [True]  # a load vector tells that it is in flight still
 
 
 async def test_a_worker_that_is_removed_finishes_what_it_has_of_all_replicas(fleet: Fleet) -> None:
