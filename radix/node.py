@@ -21,6 +21,14 @@ from radix.eviction import Key
 DEPTH_BITS = 32
 """Bits of a depth in the key of an end."""
 
+SHARED = 1 << 48
+"""Owner of blocks that several owners brought. Other owners are above 0 and below this."""
+
+
+def joint_owner(one: int, other: int) -> int:
+    """Owner of blocks that two owners brought: the same in any order, and however often."""
+    return one if not other or one == other else other if not one else SHARED
+
 
 class EndColumns:
     """The ends in a node as columns, for nodes in which many workers have one.
@@ -84,6 +92,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
         end_columns: The same as columns, made on demand.
+        owner: Who brought the blocks (`PrefixTree.insert`): 0 if unknown, `SHARED` if several did.
     """
 
     parent: "Node | None"
@@ -93,6 +102,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
     children: "dict[int, Node] | None" = None
     ends: dict[int, dict[int, int]] | None = None
     end_columns: EndColumns | None = None
+    owner: int = 0
 
     @property
     def size(self) -> int:

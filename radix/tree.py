@@ -23,12 +23,14 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
    Replicas can then differ by blocks that are about to be evicted.)
 4. A session that grows on one worker is one node, however many turns it has, and a division that divides
    nothing any more is undone when the run is used.
+5. Owners of blocks commute with inserts, too. (A removal between two owners' inserts makes a difference: the
+   block is then the later one's here, and nobody's on a replica that read the removal last.)
 
 Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end older than the
 worker's newest eviction does not count: its window went with everything else of that age.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +42,7 @@ from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
-from radix.node import EndColumns, Node, common_blocks
+from radix.node import SHARED, EndColumns, Node, common_blocks, joint_owner
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
 from radix.windows import FULL_ATTENTION, AttentionProfile
@@ -106,6 +108,10 @@ class PrefixTree:
     def slots(self) -> int:
         """Slots met so far: the length of a match's arrays."""
         return len(self.holdings)
+
+    def owned_blocks(self, slot: int) -> Mapping[int, int]:
+        """Blocks that a worker holds, by their only owner; blocks without one are left out."""
+        return self.holdings[slot].owned if slot < len(self.holdings) else {}
 
     def held_blocks(self, slot: int) -> int:
         """Blocks that a worker holds; 0 for an unknown one."""
@@ -173,7 +179,15 @@ class PrefixTree:
         return match
 
     def insert(
-        self, slot: int, path: bytes, at_us: int, *, end: bool, ends: int = 1, junction: int = 0
+        self,
+        slot: int,
+        path: bytes,
+        at_us: int,
+        *,
+        end: bool,
+        ends: int = 1,
+        junction: int = 0,
+        owner: int = 0,
     ) -> None:
         """Note that a worker holds all blocks of a path: raise the time of each to at least ``at_us``.
 
@@ -185,6 +199,8 @@ class PrefixTree:
             ends: With ``end``: number of boundaries, counted back from the end of the path.
             junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
                 for none.
+            owner: Number of who brought the blocks, below `radix.node.SHARED`; 0 if unknown. Blocks that
+                several brought are nobody's, on every worker.
         """
         check_path(path)
         self.see(at_us)
@@ -192,7 +208,7 @@ class PrefixTree:
         admitted = holdings.admitted(path, at_us, self.floor)
         if not admitted:
             return
-        node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True)
+        node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True, owner=owner)
         if end and ends == 1 and at_us >= holdings.trimmed_us:
             if admitted * HASH_BYTES == len(path):
                 node.note_end(slot, admitted, at_us)
@@ -362,7 +378,9 @@ class PrefixTree:
                 node.note_end(slot, depth, at_us)
             depth -= 1
 
-    def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
+    def hold(
+        self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool, owner: int = 0
+    ) -> Node:
         """Raise the times on a path below ``node``, which the worker holds at least as recently.
 
         The node is the root, or ends where the path begins. With ``extend`` a leaf that only this worker
@@ -377,7 +395,7 @@ class PrefixTree:
             child = node.children.get(words[first]) if node.children else None
             if child is None:
                 run = path[first * HASH_BYTES :]
-                return self._attach(node, words[first], run, slot, at_us, extend=extend)
+                return self._attach(node, words[first], run, slot, at_us, extend=extend, owner=owner)
             run = child.run
             used_us = used.get(child)
             if path.startswith(run, first * HASH_BYTES):
@@ -386,16 +404,19 @@ class PrefixTree:
             else:
                 shared = common_blocks(run, path, first)
                 first += shared
-                if first == blocks and used_us is not None and used_us >= at_us:
+                owned = joint_owner(child.owner, owner) == child.owner
+                if first == blocks and owned and used_us is not None and used_us >= at_us:
                     return child
                 child = self.split(child, shared)
             if used_us is None:
                 child.holders |= bit
                 used[child] = at_us
                 self.pairs += 1
-                holdings.blocks += shared
+                holdings.count(shared, child.owner)
             elif used_us < at_us:
                 used[child] = at_us
+            if owner and child.owner != owner:
+                self._bring(child, owner)
             if extend and child.holders == node.holders and (parent := node.parent) is not None:
                 self._join(parent, node, child, returned=used_us is None)
             node = child
@@ -404,16 +425,17 @@ class PrefixTree:
         return node
 
     def _attach(
-        self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, *, extend: bool
+        self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, *, extend: bool, owner: int
     ) -> Node:
         holdings = self.holdings[slot]
         size = len(run) // HASH_BYTES
-        holdings.blocks += size
+        holdings.count(size, owner)
         self.blocks += size
-        if extend and node.holders == 1 << slot and not node.children and holdings.used[node] == at_us:
+        alone = node.holders == 1 << slot and not node.children and node.owner == owner
+        if extend and alone and holdings.used[node] == at_us:
             node.run += run
         else:
-            child = Node(node, run, node.end, 1 << slot)
+            child = Node(node, run, node.end, 1 << slot, owner=owner)
             if node.children is None:
                 node.children = {}
             node.children[first_hash] = child
@@ -424,6 +446,15 @@ class PrefixTree:
         self._enqueue(node, slot, at_us)
         return node
 
+    def _bring(self, node: Node, owner: int) -> None:
+        """Note another owner of a run; costs a step for each holder if that changes whose it is."""
+        joint = joint_owner(node.owner, owner)
+        if joint != node.owner:
+            for slot in bits(node.holders):
+                self.holdings[slot].charge(-node.size, node.owner)
+                self.holdings[slot].charge(node.size, joint)
+            node.owner = joint
+
     def split(self, node: Node, size: int) -> Node:
         """Divide a run after ``size`` blocks and return the new upper part; the lower part stays this node.
 
@@ -433,7 +464,7 @@ class PrefixTree:
         assert parent is not None
         assert 0 < size < node.size
         cut = size * HASH_BYTES
-        upper = Node(parent, node.run[:cut], node.start, node.holders)
+        upper = Node(parent, node.run[:cut], node.start, node.holders, owner=node.owner)
         parent.adopt(upper)
         node.run = node.run[cut:]
         node.start += size
@@ -454,7 +485,7 @@ class PrefixTree:
         just come back to it.
         """
         few = returned or upper.holders.bit_count() <= JOINED_HOLDERS_MAX
-        if self.walks or len(upper.children or ()) > 1 or not few:
+        if self.walks or len(upper.children or ()) > 1 or not few or upper.owner != lower.owner:
             return
         useds = [self.holdings[slot].used for slot in bits(upper.holders)]
         if any(used[upper] != used[lower] for used in useds):
@@ -476,7 +507,7 @@ class PrefixTree:
         """Take a node from a worker, which must not hold its children much longer either."""
         holdings = self.holdings[slot]
         del holdings.used[node]
-        holdings.blocks -= node.size
+        holdings.count(-node.size, node.owner)
         self.pairs -= 1
         node.holders &= ~(1 << slot)
         node.drop_ends(slot, below=0)
@@ -496,7 +527,7 @@ class PrefixTree:
         if remaining and node.holders == 1 << slot and not node.children:
             node.run = node.run[: remaining * HASH_BYTES]
             node.drop_ends(slot, below=node.end)
-            holdings.blocks -= size
+            holdings.count(-size, node.owner)
             self.blocks -= size
             return
         if remaining:
