@@ -45,6 +45,7 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
+from policies.fleet.quotas import Quotas, ShareOf, owner_of
 from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
@@ -220,6 +221,7 @@ __all__ = [
     "QueueRefusal",
     "QueueView",
     "Queued",
+    "Quotas",
     "Quote",
     "Reason",
     "Redispatch",
@@ -235,6 +237,7 @@ __all__ = [
     "ServiceModel",
     "SettingsChanged",
     "ShadowObserver",
+    "ShareOf",
     "Shed",
     "Shipped",
     "Shipping",
@@ -269,6 +272,7 @@ __all__ = [
     "link_name",
     "make_policy",
     "model_and_length",
+    "owner_of",
     "place",
     "priced",
     "probe_from_us",

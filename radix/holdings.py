@@ -14,8 +14,9 @@ Losses are remembered so that an older use that arrives late does not undo them:
 from itertools import islice
 
 from radix.blocks import HASH_BYTES, words_of
+from radix.bounds import SHARED
 from radix.eviction import LOWEST, EvictionQueue, Key
-from radix.node import SHARED, Node
+from radix.node import Node
 
 TRIM_HORIZON_US = 120_000_000
 """Time for which a trim is remembered: far longer than an entry of the log can be late."""
@@ -32,7 +33,7 @@ class Holdings:
 
     Attributes:
         used: Log time of last use of each node held, microseconds.
-        owned: Blocks by the only owner who brought them (`radix.node.SHARED`).
+        owned: Blocks by the only owner who brought them (`radix.bounds.SHARED`).
         capacity: Most blocks it may hold; None for no limit of its own.
         queue: Its order of eviction; None without a capacity.
         floor: Highest place ever evicted; nothing at or below it comes back.

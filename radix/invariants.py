@@ -2,7 +2,8 @@
 
 from radix.bitmask import bits
 from radix.blocks import HASH_BYTES
-from radix.node import SHARED, EndColumns
+from radix.bounds import SHARED
+from radix.node import EndColumns, Node
 from radix.tree import PrefixTree
 
 

@@ -88,9 +88,7 @@ class _Merger:
         for row, worker, size, at_us in np.frombuffer(page.ends, dtype="<i8").reshape(-1, 4).tolist():
             ends.setdefault(row, []).append((worker, size, at_us))
         byte = pair = 0
-        for row, (parent, size, count, owner) in enumerate(
-            zip(parents, sizes, counts, owners, strict=True)
-        ):
+        for row, (parent, size, count, owner) in enumerate(zip(parents, sizes, counts, owners, strict=True)):
             run = page.hashes[byte : byte + size * HASH_BYTES]
             byte += size * HASH_BYTES
             above, start = self._above(parent)

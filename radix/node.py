@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix.blocks import HASH_BYTES
+from radix.bounds import SHARED
 from radix.eviction import Key
 
 DEPTH_BITS = 32
 """Bits of a depth in the key of an end."""
-
-SHARED = 1 << 48
-"""Owner of blocks that several owners brought. Other owners are above 0 and below this."""
 
 
 def joint_owner(one: int, other: int) -> int:

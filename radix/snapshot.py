@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix.blocks import HASH_BYTES
+from radix.bounds import SHARED
 from radix.eviction import Key
-from radix.node import SHARED
 
 PAGE_BYTES = 256 * 1024
 """Size at which a page is closed: 0.1 ms to copy, far below what stalls a Redis."""

@@ -42,7 +42,7 @@ from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
-from radix.node import SHARED, EndColumns, Node, common_blocks, joint_owner
+from radix.node import EndColumns, Node, common_blocks, joint_owner
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
 from radix.windows import FULL_ATTENTION, AttentionProfile
@@ -199,7 +199,7 @@ class PrefixTree:
             ends: With ``end``: number of boundaries, counted back from the end of the path.
             junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
                 for none.
-            owner: Number of who brought the blocks, below `radix.node.SHARED`; 0 if unknown. Blocks that
+            owner: Number of who brought the blocks, below `radix.bounds.SHARED`; 0 if unknown. Blocks that
                 several brought are nobody's, on every worker.
         """
         check_path(path)
@@ -378,9 +378,7 @@ class PrefixTree:
                 node.note_end(slot, depth, at_us)
             depth -= 1
 
-    def hold(
-        self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool, owner: int = 0
-    ) -> Node:
+    def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool, owner: int = 0) -> Node:
         """Raise the times on a path below ``node``, which the worker holds at least as recently.
 
         The node is the root, or ends where the path begins. With ``extend`` a leaf that only this worker

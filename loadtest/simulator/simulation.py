@@ -326,7 +326,7 @@ class _Simulation:
             self._visit(session)
 
     def _visit(self, session: Session) -> None:
-        visit = _Visit(session, self._flow())
+        visit = _Visit(session, session.flow or self._flow())
         if not visit.open:
             self._left()
         for index, missing in enumerate(visit.missing):

@@ -35,7 +35,9 @@ from policies.estimates.length_histogram import LengthHistogram
 from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
 from policies.fleet.columns import Columns
 from policies.fleet.pairing import SITE_LABEL
-from policies.pricing.views import Candidates, Ships, Slots
+from policies.fleet.quotas import Quotas, ShareOf, no_shares
+from policies.pricing.timing import Prices
+from policies.pricing.views import Candidates, Displacing, Ships, Slots, SlowColumns
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
@@ -173,6 +175,7 @@ class FleetRules:
         site: Site of workers without a label ``site``.
         links: By name (`policies.state.links`); without rules a link may not be used.
         kv_bytes: KV size of each model; ``*`` for all others.
+        cache_share_of: Share of KV space of each tenant (`policies.fleet.quotas`).
     """
 
     block_tokens: int = 256
@@ -190,6 +193,7 @@ class FleetRules:
     site: str = ""
     links: Mapping[str, LinkRules] = field(default_factory=dict)
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+    cache_share_of: ShareOf = no_shares
 
     def kv_of(self, model: str | None) -> KvBytes:
         """KV size of a model, as far as configured."""
@@ -240,6 +244,7 @@ class FleetState:
             congestion_max_per_s=rules.congestion_max_per_s,
             block_tokens=rules.block_tokens,
         )
+        self.quotas = Quotas(self.tree, self.columns, rules.cache_share_of, rules.block_tokens)
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self._revised_at = np.zeros(8, dtype=np.int64)
@@ -486,6 +491,7 @@ class FleetState:
         now_us: int,
         bucket: int = ANY_BUCKET,
         queue: QueueView | None = None,
+        tenant: str = "",
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -498,22 +504,34 @@ class FleetState:
             now_us: Log time.
             bucket: Length bucket of the request (`BucketMembers.of_length`).
             queue: Tickets for these workers; None if requests do not wait in the gateway.
+            tenant: Name of the tenant; empty for none.
         """
-        slow, few = self.columns.gathered(slots, bucket, now_us)
+        owner, displacing = self.quotas.standing(tenant, slots, now_us)
+        slow, few = self._rows(slots, bucket, now_us, displacing)
         matches: list[Match] = []
         for path in paths:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
         return Candidates(
-            slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, None, queue
+            slow,
+            few,
+            matches,
+            self.loads,
+            prompt_tokens,
+            tokens_per_block,
+            now_us,
+            None,
+            queue,
+            owner,
+            displacing,
         )
 
     def among(
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
     ) -> Candidates:
         """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
-        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        slow, few = self._rows(slots, bucket, candidates.now_us, candidates.displacing)
         return Candidates(
             slow,
             few,
@@ -524,7 +542,18 @@ class FleetState:
             candidates.now_us,
             ships or candidates.ships,
             candidates.queue,
+            candidates.owner,
+            candidates.displacing,
         )
+
+    def _rows(
+        self, slots: Slots, bucket: int, now_us: int, displacing: Displacing | None
+    ) -> tuple[SlowColumns, list[Prices[float]]]:
+        slow, few = self.columns.gathered(slots, bucket, now_us)
+        if displacing is not None:
+            slow = slow.displacing(displacing)
+            few = [slow.prices_at(row) for row in range(len(few))]
+        return slow, few
 
     # Snapshot.
 
@@ -712,11 +741,9 @@ class FleetState:
     def _bound(self, worker: Worker) -> None:
         """Bound a worker's believed cache, unless its engine reports it."""
         capacity_tokens = self.cache_tokens(worker)
-        if not capacity_tokens or worker.slot in self.evidence.exact:
-            blocks = None
-        else:
-            blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot)))
-        self.tree.set_capacity(worker.slot, blocks)
+        blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot))) if capacity_tokens else None
+        self.quotas.set_space(worker.slot, blocks or 0 if self._exists(worker) else 0)
+        self.tree.set_capacity(worker.slot, None if worker.slot in self.evidence.exact else blocks)
 
     def _measure_blocks(self, op: Placed, slot: int) -> None:
         """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
@@ -806,7 +833,7 @@ class FleetState:
     def _hold(self, op: Placed, slot: int, junction: int = 0) -> None:
         """Insert the prompts of a request for a holder."""
         for path in op.paths:
-            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
+            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction, owner=op.owner)
 
     def _tree_op(self, op: TreeOp) -> None:
         apply(self.tree, op, self._slot(op.worker))

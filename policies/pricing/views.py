@@ -85,6 +85,16 @@ class Evictions(_Rows, frozen=True, gc=False):
     free_tokens: Floats
 
 
+class Displacing(msgspec.Struct, frozen=True, gc=False):
+    """Price of pushing out others' blocks for a tenant beyond its share, by slot (`policies.fleet.quotas`).
+
+    ``ratio`` is relative to computing a pushed out token again; before that ``free_tokens`` fit.
+    """
+
+    ratio: Floats
+    free_tokens: Floats
+
+
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     """Columns of the candidates that do not change with every request; all have the same length n >= 1.
 
@@ -130,6 +140,13 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None if evictions is None else evictions.only(rows),
             self.delayed_ratio,
         )
+
+    def displacing(self, price: Displacing) -> "SlowColumns":
+        """The same for a tenant that pays for what it pushes out."""
+        token_s = price.ratio[self.index] * self.b_s
+        if self.evictions is not None:
+            token_s = np.maximum(token_s, self.evictions.token_s)
+        return msgspec.structs.replace(self, evictions=Evictions(token_s, price.free_tokens[self.index]))
 
     @property
     def prices(self) -> Prices[Floats]:
@@ -225,6 +242,8 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         tokens_per_block: Estimated tokens in a block of these prompts.
         ships: None if no request would be split.
         queue: None if requests do not wait in the gateway.
+        owner: Owner of the blocks that the request brings; 0 if they are not counted.
+        displacing: None for a tenant within its share of KV space.
     """
 
     slow: SlowColumns
@@ -236,6 +255,8 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     now_us: int
     ships: Ships | None = None
     queue: QueueView | None = None
+    owner: int = 0
+    displacing: Displacing | None = None
 
     def __len__(self) -> int:
         """Number of candidates."""

@@ -17,6 +17,7 @@ from radix import (
     apply,
     chain_bytes,
 )
+from radix.bounds import SHARED
 from radix.invariants import check
 from radix.snapshot import PAGE_BYTES
 
