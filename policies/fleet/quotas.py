@@ -1,15 +1,20 @@
 """Quotas of KV space: how much of the workers' caches one tenant fills, and what it pays beyond its share.
 
-The tree counts whose blocks each worker holds (`radix.tree`). A tenant has a *home*: workers whose space
-makes up its share of all that may take its request, the first ones in an order of its own (rendezvous
-hashing: the same in all replicas, and another one for each tenant). While its blocks fill more than its
-share, whatever its request pushes out of other caches is others', and costs
+The tree counts whose blocks each worker holds (`radix.tree`). Each tenant has an order of the workers
+(rendezvous hashing: the same in all replicas, another one for each tenant), and its *home* are the first of
+them, with its share of the space of all that may take its request:
 
-    seconds a token = prefill of a token · used / share
+    workers in its order    [ 1 ][ 2 ]|[ 3 ][ 4 ][ 5 ][ 6 ][ 7 ][ 8 ]      share: a quarter
+    distance                  0   0.5   1   1.5   2   2.5   3   3.5        space before / share
+
+While its blocks fill more than its share, whatever its request pushes out of a cache that is not at home is
+taken for others', and wanted:
+
+    seconds a token = prefill of a token · distance
 
 At home, and within its share, an eviction costs what it is expected to cost (`policies.fleet.columns`). So
-its requests gather at home and push out its own blocks, until a free worker is worth the price: it loses the
-choice of a cache, and no service.
+its requests push out its own blocks at home, then those on as few other workers as its load needs. It loses
+the choice of a cache, and no service: a price excludes no worker.
 
 An owner is a hash of the tenant's name, 48 bits: equal in all replicas, and small in the log. The tree is
 asked every `REFRESH_US`, not for every request. This is no part of the fold.
@@ -65,8 +70,9 @@ class Quotas:
         """Note the blocks that fit into a worker's cache; 0 if unknown, or there is no worker."""
         if slot >= len(self._space):
             self._space = np.concatenate([self._space, np.zeros(slot + 1, dtype=np.int64)])
-        self._space[slot] = blocks
-        self._standings.clear()
+        if self._space[slot] != blocks:
+            self._space[slot] = blocks
+            self._standings.clear()
 
     def standing(self, tenant: str, slots: Slots, now_us: int) -> tuple[int, Displacing | None]:
         """Owner of the blocks that a tenant's request brings, and the price of pushing out others'.
@@ -100,15 +106,14 @@ class Quotas:
     def _displacing(self, owner: int, share: float, slots: Slots) -> Displacing | None:
         tree, space = self._tree, self._space[slots]
         total = int(space.sum())
-        owned = [tree.owned_blocks(slot).get(owner, 0) for slot in slots.tolist()]
-        used = sum(owned)
-        if used <= share * total:
+        owned = np.array([tree.owned_blocks(slot).get(owner, 0) for slot in slots.tolist()])
+        if owned[space > 0].sum() <= share * total:
             return None
         order = weights(owner, self._columns.hashes(slots)).argsort()
         distance = np.empty(len(slots))
         distance[order] = (space[order].cumsum() - space[order]) / (share * total)
         ratio, free_tokens = np.zeros(len(self._space)), np.zeros(len(self._space))
-        ratio[slots] = np.where((distance < 1.0) | (space == 0), 0.0, distance * (used / (share * total)))
+        ratio[slots] = np.where((distance < 1.0) | (space == 0), 0.0, distance)
         held = np.array([tree.held_blocks(slot) for slot in slots.tolist()])
         free_tokens[slots] = np.maximum(space - held, 0) * self._block_tokens
         return Displacing(ratio, free_tokens)
