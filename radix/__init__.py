@@ -58,7 +58,7 @@ from radix.bounds import (
 from radix.match import Match
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
-from radix.starts import SharedStart, shared_start
+from radix.starts import CommonStart, SharedStart, common_start, shared_start
 from radix.tree import PrefixTree
 from radix.windows import FULL_ATTENTION, PROFILES, Attention, AttentionProfile, safe_blocks
 
@@ -86,6 +86,7 @@ __all__ = [
     "Attention",
     "AttentionProfile",
     "BlockChain",
+    "CommonStart",
     "ContextTokens",
     "Count",
     "CountOrUnknown",
@@ -125,6 +126,7 @@ __all__ = [
     "chain_token_ids",
     "check_path",
     "check_steps",
+    "common_start",
     "finished",
     "is_base_url",
     "is_name",

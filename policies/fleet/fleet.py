@@ -34,8 +34,10 @@ from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.estimates.length_histogram import LengthHistogram
 from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
 from policies.fleet.columns import Columns
+from policies.fleet.hot_prefixes import HotPrefixes
 from policies.fleet.pairing import SITE_LABEL
 from policies.fleet.quotas import Quotas, ShareOf, no_shares
+from policies.fleet.roles import DECODE
 from policies.pricing.timing import Prices
 from policies.pricing.views import Candidates, Displacing, Ships, Slots, SlowColumns
 from policies.state.block_size import BlockSize
@@ -176,6 +178,7 @@ class FleetRules:
         links: By name (`policies.state.links`); without rules a link may not be used.
         kv_bytes: KV size of each model; ``*`` for all others.
         cache_share_of: Share of KV space of each tenant (`policies.fleet.quotas`).
+        copy_horizon_s: Expected use of a copy of a hot prefix (`policies.fleet.hot_prefixes`); 0: no copies.
     """
 
     block_tokens: int = 256
@@ -194,6 +197,7 @@ class FleetRules:
     links: Mapping[str, LinkRules] = field(default_factory=dict)
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
     cache_share_of: ShareOf = no_shares
+    copy_horizon_s: float = 0.0
 
     def kv_of(self, model: str | None) -> KvBytes:
         """KV size of a model, as far as configured."""
@@ -245,6 +249,9 @@ class FleetState:
             block_tokens=rules.block_tokens,
         )
         self.quotas = Quotas(self.tree, self.columns, rules.cache_share_of, rules.block_tokens)
+        self.hot = HotPrefixes(self.tree, self.loads, rules.copy_horizon_s)
+        self._prefilling: tuple[int, Slots] = -1, np.zeros(0, dtype=np.intp)
+        """Slots of the workers that prefill, as of a revision."""
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self._revised_at = np.zeros(8, dtype=np.int64)
@@ -270,8 +277,8 @@ class FleetState:
     def use(self, rules: FleetRules) -> None:
         """Apply changed rules as far as this state can follow.
 
-        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
-        ``quantum_s``. All others shaped the state so far, and stay.
+        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of``,
+        ``quantum_s`` and ``copy_horizon_s``. All others shaped the state so far, and stay.
         """
         self.rules = replace(
             self.rules,
@@ -280,7 +287,9 @@ class FleetState:
             default_model=rules.default_model,
             weight_of=rules.weight_of,
             quantum_s=rules.quantum_s,
+            copy_horizon_s=rules.copy_horizon_s,
         )
+        self.hot.horizon_s = rules.copy_horizon_s
         self.fairness.use(rules.weight_of, rules.quantum_s)
         self.columns.congestion_max_per_s = rules.congestion_max_per_s
         self.columns.refresh_soon()
@@ -525,6 +534,7 @@ class FleetState:
             queue,
             owner,
             displacing,
+            self.hot.copying(paths, matches, tokens_per_block, now_us) if self.hot.horizon_s else None,
         )
 
     def among(
@@ -544,6 +554,7 @@ class FleetState:
             candidates.queue,
             candidates.owner,
             candidates.displacing,
+            candidates.copying,
         )
 
     def _rows(
@@ -759,6 +770,8 @@ class FleetState:
         for path in op.paths:
             check_path(path)  # before anything is reserved
         slot = self._slot(op.worker)
+        if self.hot.horizon_s and not self.loads.knows(op.request_id):
+            self.hot.placed(op, slot, self._prefill_slots())
         if self.tickets.count:
             self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
@@ -778,6 +791,12 @@ class FleetState:
         self._hold(op, slot, op.junction_blocks)
         if slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
+
+    def _prefill_slots(self) -> Slots:
+        if self._prefilling[0] != self.revision:
+            slots = [worker.slot for worker in self.workers() if worker.role != DECODE]
+            self._prefilling = self.revision, np.array(slots, dtype=np.intp)
+        return self._prefilling[1]
 
     def _first_token(self, op: FirstToken) -> None:
         if self.tickets.count:

@@ -76,6 +76,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
         evict_s: Expected price of computing again what it pushes out of the cache.
+        saved_s: Expected saving of later requests by a copy of a start (`policies.fleet.hot_prefixes`).
     """
 
     slot: Any
@@ -90,6 +91,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     settled_s: Number
     behind: Number | float
     evict_s: Number | float
+    saved_s: Number | float = 0.0
 
 
 Waiting = Callable[[Any, Number], tuple[Number, Number]]
@@ -106,18 +108,23 @@ def assemble(
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
+    copying: tuple[float, float] | None = None,
 ) -> Timing[Number]:
     """Assemble the time of a request on a worker.
 
     ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
     is V; ``queue`` is None if requests do not wait in the gateway, ``waiting`` if no request waits;
-    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split.
+    ``shipped`` gives W, X and D by slot and prefill seconds, None if no request is split. ``copying`` are the
+    tokens of a common start and the saving of one more copy; None without one.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
     cached, pooled = match
     uncached = prompt_tokens - cached
     # `service_s`, written out: four workers would be four calls more for each request.
     prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
+    saved_s: Number | float = 0.0
+    if copying is not None:
+        saved_s = math.pick(cached < copying[0], copying[1], 0.0)
     ready_s = backlog_s
     behind: Number | float = 0.0
     if waiting is not None:
@@ -160,4 +167,5 @@ def assemble(
         settled_s,
         behind,
         evict_s,
+        saved_s,
     )

@@ -10,7 +10,7 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -93,6 +93,16 @@ class Displacing(msgspec.Struct, frozen=True, gc=False):
 
     ratio: Floats
     free_tokens: Floats
+
+
+class Copying(NamedTuple):
+    """Saving of one more copy of the start that a prompt shares with others (`policies.fleet.hot_prefixes`).
+
+    A worker with a shorter match than ``tokens`` would get the copy, and save later requests ``saved_s``.
+    """
+
+    tokens: float
+    saved_s: float
 
 
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
@@ -244,6 +254,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         queue: None if requests do not wait in the gateway.
         owner: Owner of the blocks that the request brings; 0 if they are not counted.
         displacing: None for a tenant within its share of KV space.
+        copying: None unless copies are counted, and the prompt has a start that others have.
     """
 
     slow: SlowColumns
@@ -257,6 +268,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     queue: QueueView | None = None
     owner: int = 0
     displacing: Displacing | None = None
+    copying: Copying | None = None
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -324,6 +336,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             if queue is None or queue.tickets is None
             else lambda _, work_s: queue.columns(slow.slots, work_s),
             shipped=None if ships is None else partial(ships.columns, self.loads),
+            copying=self.copying,
         )
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
@@ -355,6 +368,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                     queue=queue,
                     waiting=waiting,
                     shipped=shipped,
+                    copying=self.copying,
                 )
             )
         return timings

@@ -33,4 +33,5 @@ def fleet_rules(
         site=settings.fleet.site,
         kv_bytes=placement.models,
         cache_share_of=cache_share_of,
+        copy_horizon_s=placement.copy_horizon_s,
     )
