@@ -1,4 +1,4 @@
-"""Copies of hot prefixes: what one more saves, and that it is made before the queue is as long as it takes."""
+"""Copies of hot prefixes: what one more saves, and that it is made before the queue is that long."""
 
 from math import exp
 
