@@ -46,6 +46,7 @@ from policies.fleet.pairing import (
     Partners,
     VllmConnector,
 )
+from policies.fleet.quotas import Quotas, ShareOf, owner_of
 from policies.fleet.ranks import rank_id, rank_of
 from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
@@ -217,6 +218,7 @@ __all__ = [
     "QueueRefusal",
     "QueueView",
     "Queued",
+    "Quotas",
     "Quote",
     "Reason",
     "Redispatch",
@@ -232,6 +234,7 @@ __all__ = [
     "ServiceModel",
     "SettingsChanged",
     "ShadowObserver",
+    "ShareOf",
     "Shed",
     "Shipped",
     "Shipping",
@@ -266,6 +269,7 @@ __all__ = [
     "link_name",
     "make_policy",
     "model_and_length",
+    "owner_of",
     "place",
     "priced",
     "probe_from_us",

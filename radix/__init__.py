@@ -35,6 +35,7 @@ from radix.bounds import (
     LogTime,
     Micros,
     Name,
+    Owner,
     Path,
     Places,
     Rate,
@@ -59,7 +60,7 @@ from radix.bounds import (
 from radix.match import Match
 from radix.ops import EndGone, EndReach, Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
-from radix.starts import SharedStart, shared_start
+from radix.starts import CommonStart, SharedStart, common_start, shared_start
 from radix.tree import PrefixTree
 from radix.windows import (
     FULL_ATTENTION,
@@ -99,6 +100,7 @@ __all__ = [
     "Attention",
     "AttentionProfile",
     "BlockChain",
+    "CommonStart",
     "ContextTokens",
     "Count",
     "CountOrUnknown",
@@ -113,6 +115,7 @@ __all__ = [
     "Match",
     "Micros",
     "Name",
+    "Owner",
     "Path",
     "Places",
     "PrefixTree",
@@ -140,6 +143,7 @@ __all__ = [
     "chain_token_ids",
     "check_path",
     "check_steps",
+    "common_start",
     "finished",
     "is_base_url",
     "is_name",

@@ -67,8 +67,12 @@ PATH_BYTES_MAX = 1 << 24
 PATHS_MAX = 1 << 16
 """Prompts of one batch."""
 
+SHARED = 1 << 48
+"""Owner of blocks that several owners brought. Other owners are above 0 and below this."""
+
 WholeNumber = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 LogTime = WholeNumber
+Owner = Annotated[int, Meta(ge=0, lt=SHARED)]
 Micros = Annotated[int, Meta(ge=0, le=DURATION_US_MAX)]
 Tokens = Annotated[int, Meta(ge=0, le=TOKENS_MAX)]
 TokensOrUnknown = Annotated[int, Meta(ge=-1, le=TOKENS_MAX)]

@@ -14,6 +14,7 @@ Losses are remembered so that an older use that arrives late does not undo them:
 from itertools import islice
 
 from radix.blocks import HASH_BYTES, words_of
+from radix.bounds import SHARED
 from radix.eviction import LOWEST, EvictionQueue, Key
 from radix.node import Node
 
@@ -32,6 +33,7 @@ class Holdings:
 
     Attributes:
         used: Log time of last use of each node held, microseconds.
+        owned: Blocks by the only owner who brought them (`radix.bounds.SHARED`).
         capacity: Most blocks it may hold; None for no limit of its own.
         queue: Its order of eviction; None without a capacity.
         floor: Highest place ever evicted; nothing at or below it comes back.
@@ -45,6 +47,7 @@ class Holdings:
         "capacity",
         "floor",
         "forgot_us",
+        "owned",
         "queue",
         "trimmed",
         "trimmed_us",
@@ -54,12 +57,29 @@ class Holdings:
     def __init__(self) -> None:
         self.used: dict[Node, int] = {}
         self.blocks = 0
+        self.owned: dict[int, int] = {}
         self.capacity: int | None = None
         self.queue: EvictionQueue | None = None
         self.floor: Key = LOWEST
         self.forgot_us = 0
         self.trimmed: dict[int, int] = {}
         self.trimmed_us = 0
+
+    def count(self, blocks: int, owner: int) -> None:
+        """Count blocks of an owner that came, or, below 0, that went."""
+        self.blocks += blocks
+        if owner:
+            self.charge(blocks, owner)
+
+    def charge(self, blocks: int, owner: int) -> None:
+        """Count blocks that became an owner's, or, below 0, are no longer; `SHARED` ones are nobody's."""
+        if not owner or owner == SHARED:
+            return
+        owned = self.owned.get(owner, 0) + blocks
+        if owned:
+            self.owned[owner] = owned
+        else:
+            del self.owned[owner]
 
     @property
     def ends_from_us(self) -> int:

@@ -2,6 +2,7 @@
 
 from radix.bitmask import bits
 from radix.blocks import HASH_BYTES
+from radix.bounds import SHARED
 from radix.node import EndColumns, Node
 from radix.tree import PrefixTree
 
@@ -10,6 +11,7 @@ def check(tree: PrefixTree) -> None:
     """Assert the laws of `radix.tree` and that every count agrees with what it counts."""
     blocks = nodes = pairs = 0
     held = [0] * tree.slots
+    owned: list[dict[int, int]] = [{} for _ in held]
     stack: list[Node] = [tree.root]
     while stack:
         node = stack.pop()
@@ -36,6 +38,8 @@ def check(tree: PrefixTree) -> None:
         for slot in bits(node.holders):
             used = tree.holdings[slot].used
             held[slot] += node.size
+            if 0 < node.owner < SHARED:
+                owned[slot][node.owner] = owned[slot].get(node.owner, 0) + node.size
             assert used[node] <= tree.newest_us, "no use is newer than the newest time seen"
             if parent is not tree.root:
                 assert used[parent] >= used[node], "an ancestor is held and used no earlier"
@@ -53,6 +57,7 @@ def check(tree: PrefixTree) -> None:
             "the column of what ends must not be older than"
         )
         assert held[slot] == holdings.blocks, "a worker's total"
+        assert owned[slot] == holdings.owned, "a worker's blocks by owner"
         assert holdings.capacity is None or holdings.blocks <= holdings.capacity, "a worker's bound"
         assert (holdings.capacity is None) == (holdings.queue is None), "a queue for a bound"
         assert all(used_us >= holdings.forgot_us for used_us in holdings.used.values()), (

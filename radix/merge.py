@@ -83,11 +83,12 @@ class _Merger:
         parents = np.frombuffer(page.parents, dtype="<i4").tolist()
         workers = np.frombuffer(page.slots, dtype="<u4").tolist()
         used_us = np.frombuffer(page.used_us, dtype="<i8").tolist()
+        owners = np.frombuffer(page.owners, dtype="<u8").tolist() or [0] * len(sizes)
         ends: dict[int, list[tuple[int, int, int]]] = {}
         for row, worker, size, at_us in np.frombuffer(page.ends, dtype="<i8").reshape(-1, 4).tolist():
             ends.setdefault(row, []).append((worker, size, at_us))
         byte = pair = 0
-        for row, (parent, size, count) in enumerate(zip(parents, sizes, counts, strict=True)):
+        for row, (parent, size, count, owner) in enumerate(zip(parents, sizes, counts, owners, strict=True)):
             run = page.hashes[byte : byte + size * HASH_BYTES]
             byte += size * HASH_BYTES
             above, start = self._above(parent)
@@ -96,9 +97,9 @@ class _Merger:
                 for worker, at_us in zip(
                     workers[pair : pair + count], used_us[pair : pair + count], strict=True
                 ):
-                    place = self._use(above, run, worker, at_us) or place
+                    place = self._use(above, run, worker, at_us, owner) or place
                 for worker, ended, at_us in ends.get(row, ()):
-                    node = self._use(above, run[: ended * HASH_BYTES], worker, at_us)
+                    node = self._use(above, run[: ended * HASH_BYTES], worker, at_us, owner)
                     last = int.from_bytes(run[(ended - 1) * HASH_BYTES : ended * HASH_BYTES], "little")
                     if node is not None and self._workers[worker].end_counts(last, at_us):
                         node.note_end(self._slots[worker], start + ended, at_us)
@@ -133,7 +134,7 @@ class _Merger:
         places[row] = node
         return node, depth
 
-    def _use(self, above: Node, run: bytes, worker: int, at_us: int) -> Node | None:
+    def _use(self, above: Node, run: bytes, worker: int, at_us: int, owner: int) -> Node | None:
         """Insert a use as far as it counts; return the node of the run's last block if it counts that far."""
         tree, slot, holdings = self._tree, self._slots[worker], self._workers[worker]
         if tree.holdings[slot] is not holdings:
@@ -146,7 +147,7 @@ class _Merger:
             admitted = holdings.admitted(path, at_us, tree.floor) * HASH_BYTES - len(path) + len(run)
             if admitted <= 0:
                 return None
-        node = tree.hold(above, run[:admitted], slot, at_us, extend=False)
+        node = tree.hold(above, run[:admitted], slot, at_us, extend=False, owner=owner)
         return node if admitted == len(run) else None
 
     def trims(self, page: TreePage) -> Generator[None, None, None]:

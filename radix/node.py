@@ -16,10 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix.blocks import HASH_BYTES, unpack_hash
+from radix.bounds import SHARED
 from radix.eviction import Key
 
 DEPTH_BITS = 32
 """Bits of a depth in the key of an end."""
+
+
+def joint_owner(one: int, other: int) -> int:
+    """Owner of blocks that two owners brought: the same in any order, and however often."""
+    return one if not other or one == other else other if not one else SHARED
 
 
 class EndColumns:
@@ -84,6 +90,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
         end_columns: The same as columns, made on demand.
+        owner: Who brought the blocks (`PrefixTree.insert`): 0 if unknown, `SHARED` if several did.
     """
 
     parent: "Node | None"
@@ -93,6 +100,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
     children: "dict[int, Node] | None" = None
     ends: dict[int, dict[int, int]] | None = None
     end_columns: EndColumns | None = None
+    owner: int = 0
 
     @property
     def size(self) -> int:

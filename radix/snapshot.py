@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix.blocks import HASH_BYTES
+from radix.bounds import SHARED
 from radix.eviction import Key
 
 PAGE_BYTES = 256 * 1024
@@ -41,6 +42,7 @@ class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
         used_us: Time of last use, for each of ``slots`` (``i64``).
         ends: Request ends: row in this page, worker, blocks of the run up to there, log time (``i64`` x 4).
         trims: Tombstones: worker, hash, watermark (``u64`` x 3).
+        owners: Owner of each node's blocks (``u64``, `radix.node`); empty if none is known.
     """
 
     parents: bytes
@@ -51,6 +53,7 @@ class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     used_us: bytes
     ends: bytes
     trims: bytes
+    owners: bytes = b""
 
 
 class TreeMarks(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -151,6 +154,7 @@ class _Checked:
         used_us = np.frombuffer(page.used_us, dtype="<i8")
         ends = np.frombuffer(page.ends, dtype="<i8").reshape(-1, 4)
         trims = np.frombuffer(page.trims, dtype="<u8").reshape(-1, 3)
+        owners = np.frombuffer(page.owners, dtype="<u8")
         nodes, blocks = len(parents), int(sizes.sum())
         rows = np.arange(self.rows, self.rows + nodes)
         _demand(
@@ -162,6 +166,7 @@ class _Checked:
             (holders < self._workers).all() and (trims[:, 0] < self._workers).all(),
             (used_us >= 0).all() and (used_us <= self._newest_us).all(),
             (trims[:, 2] <= self._newest_us).all(),
+            len(owners) in (0, nodes) and (owners <= SHARED).all(),
             (ends >= 0).all() and (ends[:, 0] < nodes).all() and (ends[:, 1] < self._workers).all(),
         )
         keys = np.repeat(rows, counts) * self._workers + holders

@@ -23,12 +23,14 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
    Replicas can then differ by blocks that are about to be evicted.)
 4. A session that grows on one worker is one node, however many turns it has, and a division that divides
    nothing any more is undone when the run is used.
+5. Owners of blocks commute with inserts, too. (A removal between two owners' inserts makes a difference: the
+   block is then the later one's here, and nobody's on a replica that read the removal last.)
 
 Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end older than the
 worker's newest eviction does not count: its window went with everything else of that age.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,7 +43,7 @@ from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
-from radix.node import EndColumns, Node, common_blocks
+from radix.node import EndColumns, Node, common_blocks, joint_owner
 from radix.reaches import Reaches
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
@@ -116,6 +118,10 @@ class PrefixTree:
     def slots(self) -> int:
         """Slots met so far: the length of a match's arrays."""
         return len(self.holdings)
+
+    def owned_blocks(self, slot: int) -> Mapping[int, int]:
+        """Blocks that a worker holds, by their only owner; blocks without one are left out."""
+        return self.holdings[slot].owned if slot < len(self.holdings) else {}
 
     def held_blocks(self, slot: int) -> int:
         """Blocks that a worker holds; 0 for an unknown one."""
@@ -211,7 +217,15 @@ class PrefixTree:
         return match
 
     def insert(
-        self, slot: int, path: bytes, at_us: int, *, end: bool, ends: int = 1, junction: int = 0
+        self,
+        slot: int,
+        path: bytes,
+        at_us: int,
+        *,
+        end: bool,
+        ends: int = 1,
+        junction: int = 0,
+        owner: int = 0,
     ) -> None:
         """Note that a worker holds all blocks of a path: raise the time of each to at least ``at_us``.
 
@@ -223,6 +237,8 @@ class PrefixTree:
             ends: With ``end``: number of boundaries, counted back from the end of the path.
             junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
                 for none.
+            owner: Number of who brought the blocks, below `radix.bounds.SHARED`; 0 if unknown. Blocks that
+                several brought are nobody's, on every worker.
         """
         check_path(path)
         if self.newest_us < at_us <= LATEST_US:
@@ -235,7 +251,7 @@ class PrefixTree:
             return
         whole = admitted * HASH_BYTES == len(path)
         held = path if whole else path[: admitted * HASH_BYTES]
-        node = self.hold(self.root, held, slot, at_us, extend=True)
+        node = self.hold(self.root, held, slot, at_us, extend=True, owner=owner)
         if end and ends == 1 and at_us >= holdings.trimmed_us:
             if whole:
                 node.note_end(slot, admitted, at_us)
@@ -428,7 +444,7 @@ class PrefixTree:
                 node.note_end(slot, depth, at_us)
             depth -= 1
 
-    def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
+    def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool, owner: int = 0) -> Node:
         """Raise the times on a path below ``node``, which the worker holds at least as recently.
 
         The node is the root, or ends where the path begins. With ``extend`` a leaf that only this worker
@@ -444,10 +460,11 @@ class PrefixTree:
             if child is None:
                 run = path[at:]
                 more = len(run) // HASH_BYTES
-                holdings.blocks += more
+                holdings.count(more, owner)
                 self.blocks += more
-                if not extend or children or node.holders != bit or used[node] != at_us:
-                    return self._attach(node, first_hash, run, slot, at_us)
+                alone = not children and node.holders == bit and node.owner == owner
+                if not extend or not alone or used[node] != at_us:
+                    return self._attach(node, first_hash, run, slot, at_us, owner)
                 node.run += run
                 if used_us is None or used_us == at_us:
                     self._enqueue(node, slot, at_us)
@@ -460,16 +477,19 @@ class PrefixTree:
             else:
                 shared = common_blocks(run, path, at // HASH_BYTES)
                 at += shared * HASH_BYTES
-                if at == size and used_us is not None and used_us >= at_us:
+                owned = joint_owner(child.owner, owner) == child.owner
+                if at == size and owned and used_us is not None and used_us >= at_us:
                     return child
                 child = self.split(child, shared)
             if used_us is None:
                 child.holders |= bit
                 used[child] = at_us
                 self.pairs += 1
-                holdings.blocks += child.size
+                holdings.count(child.size, child.owner)
             elif used_us < at_us:
                 used[child] = at_us
+            if owner and child.owner != owner:
+                self._bring(child, owner)
             if extend and child.holders == node.holders and (parent := node.parent) is not None:
                 self._join(parent, node, child, returned=used_us is None)
             node = child
@@ -477,9 +497,9 @@ class PrefixTree:
             self._enqueue(node, slot, at_us)
         return node
 
-    def _attach(self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int) -> Node:
+    def _attach(self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, owner: int) -> Node:
         """Hang a run of one worker below a node."""
-        child = Node(node, run, node.end, 1 << slot)
+        child = Node(node, run, node.end, 1 << slot, owner=owner)
         if node.children is None:
             node.children = {}
         node.children[first_hash] = child
@@ -488,6 +508,15 @@ class PrefixTree:
         self.nodes += 1
         self._enqueue(child, slot, at_us)
         return child
+
+    def _bring(self, node: Node, owner: int) -> None:
+        """Note another owner of a run; costs a step for each holder if that changes whose it is."""
+        joint = joint_owner(node.owner, owner)
+        if joint != node.owner:
+            for slot in bits(node.holders):
+                self.holdings[slot].charge(-node.size, node.owner)
+                self.holdings[slot].charge(node.size, joint)
+            node.owner = joint
 
     def split(self, node: Node, size: int) -> Node:
         """Divide a run after ``size`` blocks and return the new upper part; the lower part stays this node.
@@ -498,7 +527,7 @@ class PrefixTree:
         assert parent is not None
         assert 0 < size < node.size
         cut = size * HASH_BYTES
-        upper = Node(parent, node.run[:cut], node.start, node.holders)
+        upper = Node(parent, node.run[:cut], node.start, node.holders, owner=node.owner)
         parent.adopt(upper)
         node.run = node.run[cut:]
         node.start += size
@@ -519,7 +548,7 @@ class PrefixTree:
         just come back to it.
         """
         few = returned or upper.holders.bit_count() <= JOINED_HOLDERS_MAX
-        if self.walks or len(upper.children or ()) > 1 or not few:
+        if self.walks or len(upper.children or ()) > 1 or not few or upper.owner != lower.owner:
             return
         useds = [self.holdings[slot].used for slot in bits(upper.holders)]
         if any(used[upper] != used[lower] for used in useds):
@@ -541,7 +570,7 @@ class PrefixTree:
         """Take a node from a worker, which must not hold its children much longer either."""
         holdings = self.holdings[slot]
         del holdings.used[node]
-        holdings.blocks -= node.size
+        holdings.count(-node.size, node.owner)
         self.pairs -= 1
         node.holders &= ~(1 << slot)
         node.drop_ends(slot, below=0)
@@ -563,7 +592,7 @@ class PrefixTree:
             node.run = run[: remaining * HASH_BYTES]
             if node.ends is not None:
                 node.drop_ends(slot, below=node.end)
-            holdings.blocks -= size
+            holdings.count(-size, node.owner)
             self.blocks -= size
             return
         if remaining:

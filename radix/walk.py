@@ -159,6 +159,7 @@ class _Page:
             array("I"),
         )
         self._used_us, self._ends, self._trims = array("q"), array("q"), array("Q")
+        self._owners = array("Q")
         self._runs: list[bytes] = []
 
     def add(self, source: _Source, parent: int, node: Node, used: Used) -> Node:
@@ -169,7 +170,7 @@ class _Page:
             if node.ends is not None:
                 noted += [(worker, depth - start, at_us) for worker, depth, at_us in source.ends(node, used)]
             below = source.only_child(node)
-            if below is None or source.used(below, used) != used:
+            if below is None or below.owner != node.owner or source.used(below, used) != used:
                 break
             node = below
         size = node.end - start
@@ -178,6 +179,7 @@ class _Page:
         self._counts.append(len(used))
         self._holders.extend(used)
         self._used_us.extend(used.values())
+        self._owners.append(node.owner)
         for end in sorted(noted):
             self._ends.extend((self._rows, *end))
         self.row += 1
@@ -199,6 +201,7 @@ class _Page:
             self._used_us.tobytes(),
             self._ends.tobytes(),
             self._trims.tobytes(),
+            self._owners.tobytes() if any(self._owners) else b"",
         )
         self._begin()
         return page

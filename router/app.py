@@ -60,7 +60,7 @@ from router.samples import Samples
 from router.settings import Settings
 from router.shared import Hooks, LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
-from router.tenants import Keyring
+from router.tenants import Keyring, quota_samples
 from router.tokenizing import opened_tokenizing
 from router.vital_signs import VitalSigns
 
@@ -103,7 +103,9 @@ class GatewayProcess:
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
         self._multiprocess = multiprocess_dir is not None
         keyring = Keyring()
-        self.fleet = FleetState(fleet_rules(settings, keyring.weight_of), self.replica)
+        self.fleet = FleetState(
+            fleet_rules(settings, keyring.weight_of, keyring.cache_share_of), self.replica
+        )
         self.clock = LogClock()
         self._ops = report.LogListener(self._heard)
         self.shared = self._shared_state(settings, redis_url)
@@ -234,7 +236,9 @@ class GatewayProcess:
             log,
             parts={
                 "gateway": self.gateway.use,
-                "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
+                "fleet": lambda new: self.fleet.use(
+                    fleet_rules(new, keyring.weight_of, keyring.cache_share_of)
+                ),
                 "clients": self.clients.use,
                 "workers": self.workers.use,
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
@@ -288,7 +292,10 @@ class GatewayProcess:
         if self.discovery is not None:
             self.metrics.readers.append(self.discovery.samples)
         if keys is not None:
-            self.metrics.readers.append(keys.samples)
+            self.metrics.readers += [
+                keys.samples,
+                partial(quota_samples, keys.keyring, self.fleet.quotas),
+            ]
 
     # While it serves.
 

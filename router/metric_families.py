@@ -692,6 +692,13 @@ TENANT_KEYS_END = Family(
     ("tenant",),
 )
 
+TENANT_KV_SPACE = Family(
+    "tenant_kv_space_ratio",
+    "worker",
+    "Share of the workers' KV space that a tenant's blocks fill, of tenants with a quota (`cache_share`).",
+    ("tenant",),
+)
+
 FAMILIES: tuple[Family, ...] = tuple(
     entry for entry in tuple(globals().values()) if isinstance(entry, Family)
 )

@@ -480,6 +480,17 @@ class PlacementSettings(PolicyRules):
         ge=0,
         live=True,
     )
+    copy_horizon_s: float = setting(
+        0.0,
+        "For how long a further copy of a hot prefix (a system prompt that many requests share) is expected "
+        "to be used, in seconds. A worker without the prefix is then preferred as soon as the wait that the "
+        "copy saves others in that time is worth its prefill, before the queue itself is longer than that. "
+        "300 suits prefixes that stay hot for minutes. 0, the default, copies a prefix only where that is "
+        "sooner for the request at hand. Only expected_cost follows it.",
+        ge=0,
+        le=86_400,
+        live=True,
+    )
     tree_blocks_max: int = setting(
         8_000_000,
         "Most distinct KV blocks in the prefix tree; the least recently used go first. The default covers "

@@ -40,6 +40,7 @@ class Tenant:
         salt: Keeps its cache apart in engines; '' if it shares with others.
         configured: True if the keys file names it: only then may its name be a label of a metric.
         namespace: Keeps its prompts apart in the prefix tree.
+        cache_share: Share of the workers' KV space, above 0 to 1 (`policies.fleet.quotas`); 1: no quota.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Tenant:
     limits: TenantLimits = UNLIMITED
     configured: bool = False
     namespace: bytes = b""
+    cache_share: float = 1.0
 
 
 ANONYMOUS = Tenant("")

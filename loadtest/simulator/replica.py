@@ -244,7 +244,8 @@ class Replica:
 
         ``blocks`` are the prompt's packed chained hashes of the engine's blocks, ``tokens`` its length.
         """
-        request = _Request(self, self._parsed(blocks, tokens), flow, caller)
+        parsed = self._parsed(blocks, tokens, flow.partition("/")[2])
+        request = _Request(self, parsed, flow, caller)
         match request.decide("", -1):
             case Decision() as decision:
                 request.dispatched(decision)
@@ -448,7 +449,7 @@ class Replica:
             self.fleet.apply(op)
         self.room.changed()
 
-    def _parsed(self, blocks: bytes, tokens: int) -> RequestFacts:
+    def _parsed(self, blocks: bytes, tokens: int, tenant: str) -> RequestFacts:
         path = np.frombuffer(blocks, dtype="<u8")[self._step - 1 :: self._step].tobytes()
         key = xxhash.xxh3_64_intdigest(blocks[-BLOCK_BYTES:] + tokens.to_bytes(8, "little"))
         return BareRequest(
@@ -457,6 +458,7 @@ class Replica:
             tokens * BYTES_PER_TOKEN,
             key,
             int.from_bytes(path[:BLOCK_BYTES], "little") if path else key,
+            tenant=tenant,
         )
 
 

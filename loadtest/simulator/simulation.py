@@ -345,7 +345,7 @@ class _Simulation:
     def _visit(self, session: Session) -> None:
         self._visited += 1
         name = self._visited.to_bytes(4, "little") if self._workload.named_sessions else b""
-        visit = _Visit(session, self._flow(), name)
+        visit = _Visit(session, session.flow or self._flow(), name)
         if not visit.open:
             self._left()
         for index, missing in enumerate(visit.missing):

@@ -51,11 +51,12 @@ class SimRequest:
 class Session:
     """At least one request, each behind its predecessors; ``start_s`` counts from the start of the workload.
 
-    It is None in a closed loop.
+    It is None in a closed loop. ``flow`` is ``CLASS/TENANT``; empty: the simulation draws one.
     """
 
     start_s: float | None
     requests: tuple[SimRequest, ...]
+    flow: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,6 +339,7 @@ class PairDecider(Decider):
                 placed.paths if partner.keeps_prefixes else (),
                 placed.ends,
                 block_tokens=placed.block_tokens,
+                owner=placed.owner,
             ),
         )
 

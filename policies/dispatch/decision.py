@@ -257,6 +257,7 @@ class Decider:
             asked.now_us,
             asked.bucket,
             queue,
+            parsed.tenant,
         )
         view = RequestView(
             parsed.key,
@@ -313,6 +314,7 @@ class Decider:
             block_tokens=0
             if abs(tokens_per_block - self._block_tokens) <= BLOCK_SLACK * self._block_tokens
             else whole(tokens_per_block, COUNT_MAX),
+            owner=candidates.owner,
         )
         return Decision(attempt, placed)
 

@@ -45,6 +45,10 @@ class RequestFacts(Protocol):
         """64-bit hash of the prompt's first block, or of all of it if it is shorter."""
 
     @property
+    def tenant(self) -> str:
+        """Name of the tenant; empty for none."""
+
+    @property
     def computes_all(self) -> bool:
         """True if engines compute the whole prompt, whatever they have cached of it."""
 
@@ -61,4 +65,5 @@ class BareRequest(msgspec.Struct, frozen=True, gc=False):
     tokenized_bytes: int = 0
     output_tokens_max: int | None = None
     n: int = 1
+    tenant: str = ""
     computes_all: bool = False

@@ -38,9 +38,13 @@ from policies.estimates.length_histogram import LengthHistogram
 from policies.estimates.slowdowns import KEPT_US
 from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
 from policies.fleet.columns import Columns
+from policies.fleet.hot_prefixes import HotPrefixes
 from policies.fleet.pairing import SITE_LABEL
+from policies.fleet.quotas import Quotas, ShareOf, no_shares
 from policies.fleet.ranks import place_of, rank_id, rank_of
-from policies.pricing.views import NO_LOADS, Candidates, Ships, Slots
+from policies.fleet.roles import DECODE
+from policies.pricing.timing import Prices
+from policies.pricing.views import NO_LOADS, Candidates, Displacing, Ships, Slots, SlowColumns
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
@@ -200,6 +204,8 @@ class FleetRules:
         site: Site of workers without a label ``site``.
         links: By name (`policies.state.links`); without rules a link may not be used.
         kv_bytes: KV size of each model; ``*`` for all others.
+        cache_share_of: Share of KV space of each tenant (`policies.fleet.quotas`).
+        copy_horizon_s: Expected use of a copy of a hot prefix (`policies.fleet.hot_prefixes`); 0: no copies.
     """
 
     block_tokens: int = 256
@@ -217,6 +223,8 @@ class FleetRules:
     site: str = ""
     links: Mapping[str, LinkRules] = field(default_factory=dict)
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+    cache_share_of: ShareOf = no_shares
+    copy_horizon_s: float = 0.0
 
     def kv_of(self, model: str | None) -> KvBytes:
         """KV size of a model, as far as configured."""
@@ -272,6 +280,10 @@ class FleetState:
             congestion_max_per_s=rules.congestion_max_per_s,
             block_tokens=rules.block_tokens,
         )
+        self.quotas = Quotas(self.tree, self.columns, rules.cache_share_of, rules.block_tokens)
+        self.hot = HotPrefixes(self.tree, self.loads, rules.copy_horizon_s)
+        self._prefilling: tuple[int, Slots] = -1, np.zeros(0, dtype=np.intp)
+        """Slots of the workers that prefill, as of a revision."""
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self._revised_at = np.zeros(8, dtype=np.int64)
@@ -302,8 +314,8 @@ class FleetState:
     def use(self, rules: FleetRules) -> None:
         """Apply changed rules as far as this state can follow.
 
-        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
-        ``quantum_s``. All others shaped the state so far, and stay.
+        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of``,
+        ``quantum_s`` and ``copy_horizon_s``. All others shaped the state so far, and stay.
         """
         self.rules = replace(
             self.rules,
@@ -312,7 +324,9 @@ class FleetState:
             default_model=rules.default_model,
             weight_of=rules.weight_of,
             quantum_s=rules.quantum_s,
+            copy_horizon_s=rules.copy_horizon_s,
         )
+        self.hot.horizon_s = rules.copy_horizon_s
         self.fairness.use(rules.weight_of, rules.quantum_s)
         self.columns.congestion_max_per_s = rules.congestion_max_per_s
         self.columns.refresh_soon()
@@ -564,6 +578,7 @@ class FleetState:
         now_us: int,
         bucket: int = ANY_BUCKET,
         queue: QueueView | None = None,
+        tenant: str = "",
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -576,8 +591,10 @@ class FleetState:
             now_us: Log time.
             bucket: Length bucket of the request (`BucketMembers.of_length`).
             queue: Tickets for these workers; None if requests do not wait in the gateway.
+            tenant: Name of the tenant; empty for none.
         """
-        slow, few = self.columns.gathered(slots, bucket, now_us)
+        owner, displacing = self.quotas.standing(tenant, slots, now_us)
+        slow, few = self._rows(slots, bucket, now_us, displacing)
         matches: list[Match] = []
         held: list[bytes] = []
         for path in paths:
@@ -589,14 +606,26 @@ class FleetState:
         if slow.device_from_us is not None and matches:
             loads_s = self._loads_s(slow.slots, slow.device_from_us, held, matches, tokens_per_block)
         return Candidates(
-            slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, None, queue, loads_s
+            slow,
+            few,
+            matches,
+            self.loads,
+            prompt_tokens,
+            tokens_per_block,
+            now_us,
+            None,
+            queue,
+            loads_s,
+            owner,
+            displacing,
+            self.hot.copying(paths, matches, tokens_per_block, now_us) if self.hot.horizon_s else None,
         )
 
     def among(
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
     ) -> Candidates:
         """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
-        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        slow, few = self._rows(slots, bucket, candidates.now_us, candidates.displacing)
         return Candidates(
             slow,
             few,
@@ -608,7 +637,19 @@ class FleetState:
             ships or candidates.ships,
             candidates.queue,
             candidates.loads_s,
+            candidates.owner,
+            candidates.displacing,
+            candidates.copying,
         )
+
+    def _rows(
+        self, slots: Slots, bucket: int, now_us: int, displacing: Displacing | None
+    ) -> tuple[SlowColumns, list[Prices[float]]]:
+        slow, few = self.columns.gathered(slots, bucket, now_us)
+        if displacing is not None:
+            slow = slow.displacing(displacing)
+            few = [slow.prices_at(row) for row in range(len(few))]
+        return slow, few
 
     def _loads_s(
         self,
@@ -886,11 +927,10 @@ class FleetState:
         self.columns.put_device(
             worker.slot, int(device_tokens / self.block_tokens(worker.slot)) if has_host else 0
         )
-        if not capacity_tokens or worker.slot in self.evidence.exact:
-            blocks = None
-        else:
-            blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot)))
-        self.tree.set_capacity(worker.slot, blocks)
+        blocks = max(1, int(capacity_tokens / self.block_tokens(worker.slot))) if capacity_tokens else None
+        takes = self._exists(worker) and not worker.is_parted
+        self.quotas.set_space(worker.slot, blocks or 0 if takes else 0)
+        self.tree.set_capacity(worker.slot, None if worker.slot in self.evidence.exact else blocks)
 
     def _measure_blocks(self, op: Placed, slot: int) -> None:
         """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
@@ -906,6 +946,8 @@ class FleetState:
         for path in op.paths:
             check_path(path)  # before anything is reserved
         slot = self._slot(op.worker)
+        if self.hot.horizon_s and not self.loads.knows(op.request_id):
+            self.hot.placed(op, slot, self._prefill_slots())
         if self.tickets.count:
             self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
@@ -925,6 +967,12 @@ class FleetState:
         self._hold(op, slot, op.junction_blocks)
         if slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
+
+    def _prefill_slots(self) -> Slots:
+        if self._prefilling[0] != self.revision:
+            slots = [worker.slot for worker in self.workers() if worker.role != DECODE]
+            self._prefilling = self.revision, np.array(slots, dtype=np.intp)
+        return self._prefilling[1]
 
     def _first_token(self, op: FirstToken) -> None:
         if self.tickets.count:
@@ -985,7 +1033,7 @@ class FleetState:
     def _hold(self, op: Placed, slot: int, junction: int = 0) -> None:
         """Insert the prompts of a request for a holder."""
         for path in op.paths:
-            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
+            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction, owner=op.owner)
 
     def _tree_op(self, op: TreeOp) -> None:
         slot = self._slot(op.worker)

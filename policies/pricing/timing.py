@@ -89,6 +89,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         behind: Waiting requests that it would overtake.
         evict_s: Expected price of computing again what it pushes out of the cache.
         fetch_s: F, if it fetches; the part of V' that runs beside the backlog.
+        saved_s: Expected saving of later requests by a copy of a start (`policies.fleet.hot_prefixes`).
     """
 
     slot: Any
@@ -105,6 +106,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     behind: Number | float
     evict_s: Number | float
     fetch_s: Number | float
+    saved_s: Number | float = 0.0
 
 
 Waiting = Callable[[Any, Number], tuple[Number, Number]]
@@ -150,19 +152,24 @@ def assemble(
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
     shared: Callable[[Any, Number], Number] | None = None,
+    copying: tuple[float, float] | None = None,
 ) -> Timing[Number]:
     """Assemble the time of a request on a worker.
 
     ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
     is V; ``loaded_s`` is L, None for none; ``queue`` is None if requests do not wait in the gateway,
     ``waiting`` if no request waits; ``shipped`` gives W, X and D by slot and prefill seconds, None if no
-    request is split; ``shared`` gives R by `Prices.beside` and seconds of work.
+    request is split; ``shared`` gives R by `Prices.beside` and seconds of work; ``copying`` are the tokens of
+    a common start and the saving of one more copy, None without one.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting, beside = prices
     cached, pooled = match
     uncached = prompt_tokens - cached
     # `service_s`, written out: four workers would be four calls more for each request.
     prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
+    saved_s: Number | float = 0.0
+    if copying is not None:
+        saved_s = math.pick(cached < copying[0], copying[1], 0.0)
     ready_s = backlog_s
     behind: Number | float = 0.0
     if waiting is not None:
@@ -214,4 +221,5 @@ def assemble(
         behind,
         evict_s,
         fetch_s,
+        saved_s,
     )

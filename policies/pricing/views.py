@@ -11,7 +11,7 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -99,6 +99,26 @@ class Beside(_Rows, frozen=True, gc=False):
     exists: Floats
 
 
+class Displacing(msgspec.Struct, frozen=True, gc=False):
+    """Price of pushing out others' blocks for a tenant beyond its share, by slot (`policies.fleet.quotas`).
+
+    ``ratio`` is relative to computing a pushed out token again; before that ``free_tokens`` fit.
+    """
+
+    ratio: Floats
+    free_tokens: Floats
+
+
+class Copying(NamedTuple):
+    """Saving of one more copy of the start that a prompt shares with others (`policies.fleet.hot_prefixes`).
+
+    A worker with a shorter match than ``tokens`` would get the copy, and save later requests ``saved_s``.
+    """
+
+    tokens: float
+    saved_s: float
+
+
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     """Columns of the candidates that do not change with every request; all have the same length n >= 1.
 
@@ -153,6 +173,13 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None if beside is None else beside.only(rows),
             None if device_from_us is None else device_from_us[rows],
         )
+
+    def displacing(self, price: Displacing) -> "SlowColumns":
+        """The same for a tenant that pays for what it pushes out."""
+        token_s = price.ratio[self.index] * self.b_s
+        if self.evictions is not None:
+            token_s = np.maximum(token_s, self.evictions.token_s)
+        return msgspec.structs.replace(self, evictions=Evictions(token_s, price.free_tokens[self.index]))
 
     @property
     def prices(self) -> Prices[Floats]:
@@ -251,6 +278,9 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         ships: None if no request would be split.
         queue: None if requests do not wait in the gateway.
         loads_s: By slot, seconds of loading what only the host memory of a candidate has of the prompt.
+        owner: Owner of the blocks that the request brings; 0 if they are not counted.
+        displacing: None for a tenant within its share of KV space.
+        copying: None unless copies are counted, and the prompt has a start that others have.
     """
 
     slow: SlowColumns
@@ -263,6 +293,9 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     ships: Ships | None = None
     queue: QueueView | None = None
     loads_s: Mapping[int, float] = NO_LOADS
+    owner: int = 0
+    displacing: Displacing | None = None
+    copying: Copying | None = None
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -332,6 +365,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             else lambda _, work_s: queue.columns(slow.slots, work_s),
             shipped=None if ships is None else partial(ships.columns, self.loads),
             shared=self._shared,
+            copying=self.copying,
         )
 
     def _shared(self, beside: Beside, until_s: Floats) -> Floats:
@@ -376,6 +410,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                     waiting=waiting,
                     shipped=shipped,
                     shared=self._shared_at,
+                    copying=self.copying,
                 )
             )
         return timings

@@ -7,6 +7,7 @@
          + n·x                             the n waiting requests that it overtakes, each delayed by x
          + kappa·x·(L + x/2)               later requests
          + E                               tokens that it pushes out of a full cache
+         - R                               what later requests save by a copy of a hot prefix
 
 **Later requests** (theory E2). A job of size x delays an arrival by x if that comes while the job waits and
 stays behind it, and by the rest of x if it comes while the job is served: with arrivals at rate lambda,
@@ -32,7 +33,7 @@ from policies.pricing.timing import Timing
 
 
 def expected_cost(timing: Timing[Number]) -> Number:
-    """Expected seconds lost by all requests if this one is placed there (formula above), >= 0."""
+    """Expected seconds lost by all requests if this one is placed there (formula above)."""
     work_s = timing.work_s
     delayed = timing.behind + timing.congestion_per_s * (timing.settled_s + work_s * 0.5)
-    return timing.ready_s + work_s + work_s * delayed + timing.evict_s
+    return timing.ready_s + work_s + work_s * delayed + timing.evict_s - timing.saved_s

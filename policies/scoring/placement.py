@@ -67,7 +67,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     )
     others_s = 0.0
     if policy.price is not None:
-        others_s = max(float(costs[row]) - timing.ready_s - timing.work_s, 0.0)
+        others_s = max(float(costs[row] + timing.saved_s) - timing.ready_s - timing.work_s, 0.0)
     spilled = None if candidates.slow.spills is None else _spilled(candidates.slow.spills.steps.item(row))
     return Chosen(
         slot=timing.slot,

@@ -51,6 +51,7 @@ from radix import (
     LogTime,
     Micros,
     Name,
+    Owner,
     Path,
     Places,
     Rate,
@@ -150,6 +151,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             which the prompt leaves its cache (`radix.windows`). 0 for none.
         block_tokens: Tokens in one block of the paths, where they differ from those of token ids: text is cut
             by bytes. 0 where they do not.
+        owner: Owner of the blocks (`policies.fleet.quotas`); 0 where they are not counted.
     """
 
     request_id: Name
@@ -166,6 +168,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     home_uncached_tokens: TokensOrUnknown = -1
     junction_blocks: Count = 0
     block_tokens: Count = 0
+    owner: Owner = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):

@@ -8,12 +8,12 @@ from fastapi import FastAPI
 from router.admin.parts import AdminParts
 from router.gateway.gateway import LimiterPort
 from router.tenant import Tenant
-from router.tenants import KeyTable
+from router.tenants import CacheUse, KeyTable, cache_uses
 
 
 def add_tenants(api: FastAPI, parts: AdminParts) -> None:
     """Add the route."""
-    keys, limiter = parts.keys, parts.gateway.limiter
+    keys, limiter, fleet = parts.keys, parts.gateway.limiter, parts.gateway.fleet
 
     @api.get("/tenants", tags=["tenants"])
     async def tenants() -> dict[str, Any]:
@@ -21,6 +21,7 @@ def add_tenants(api: FastAPI, parts: AdminParts) -> None:
         if keys is None:
             return {"file": None, "tenants": [], "total": 0}
         table = keys.keyring.table
+        uses = {tenant.name: use for tenant, use in cache_uses(keys.keyring, fleet.quotas)}
         return {
             "file": {
                 "path": str(keys.path),
@@ -29,10 +30,18 @@ def add_tenants(api: FastAPI, parts: AdminParts) -> None:
             },
             "limits_degraded": None if limiter is None else limiter.degraded_reason,
             "tenants": [
-                _described(tenant, table, limiter, parts.now_unix_s()) for tenant in table.tenants.values()
+                _described(tenant, table, limiter, parts.now_unix_s()) | _cache(tenant, uses.get(tenant.name))
+                for tenant in table.tenants.values()
             ],
             "total": len(table.tenants),
         }
+
+
+def _cache(tenant: Tenant, use: CacheUse | None) -> dict[str, Any]:
+    """KV space of a tenant; None while no tenant has a quota: then nothing is counted."""
+    if use is None:
+        return {"cache": None}
+    return {"cache": {"share": tenant.cache_share, "tokens": use.tokens, "space_tokens": use.space_tokens}}
 
 
 def _described(

@@ -158,7 +158,9 @@ def _candidate(gateway: Gateway, scored: ScoredRequest, side: _Priced, row: int,
     ttft_s = timing.ready_s + timing.work_s
     cost = side.costs.item(row)
     priced = policy.price is not None and cost < inf
-    evict_s = min(float(timing.evict_s), max(cost - ttft_s, 0.0)) if priced else 0.0
+    saved_s = float(timing.saved_s) if priced else 0.0
+    lost_s = max(cost + saved_s - ttft_s, 0.0) if priced else 0.0
+    evict_s = min(float(timing.evict_s), lost_s)
     room_s = 0.0 if decode_view is None else decode_view.wait_s(slot)
     spills = workers.slow.spills
     has_room = gateway.placing.admission.has_room(slot, now_us) and (
@@ -185,8 +187,9 @@ def _candidate(gateway: Gateway, scored: ScoredRequest, side: _Priced, row: int,
         work_s=timing.work_s,
         ttft_s=ttft_s - timing.stall_s - timing.spill_s,
         overtaken=float(timing.behind),
-        later_s=max(cost - ttft_s - evict_s, 0.0) if priced else 0.0,
+        later_s=lost_s - evict_s,
         evict_s=evict_s,
+        saved_s=saved_s,
         has_room=has_room,
         bucket_steps=0 if spills is None else spills.steps.item(row),
         link=side.link,

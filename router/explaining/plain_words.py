@@ -49,6 +49,7 @@ class Candidate(
         ttft_s: Predicted time to first token.
         later_s: Lost by waiting and later requests, if the policy prices that.
         evict_s: Of the cost, the expected recomputation of evicted blocks.
+        saved_s: Taken off the cost: what later requests save by a copy of a hot prefix.
         bucket_steps: Distance in length buckets; 0 at home.
     """
 
@@ -74,6 +75,7 @@ class Candidate(
     overtaken: float
     later_s: float
     evict_s: float
+    saved_s: float
     has_room: bool
     bucket_steps: int
     link: str
@@ -142,6 +144,7 @@ def _by_seconds(one: Candidate, winner: Candidate, more_s: float) -> str:
         (one.stall_s - winner.stall_s, "that requests decoding there lose"),
         (one.later_s - winner.later_s, "that waiting and later requests lose"),
         (one.evict_s - winner.evict_s, "to compute again what it pushes out of the cache"),
+        (winner.saved_s - one.saved_s, "that a copy of a hot prefix would save others"),
     )
     parts = (*own, *others)
     worse = [f"{seconds(part)} {what}" for part, what in parts if part >= NOTICED_S]

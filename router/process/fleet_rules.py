@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from policies import PROFILES, FleetRules, LengthBuckets
+from policies import PROFILES, FleetRules, LengthBuckets, ShareOf
 from router.gateway import weights
 from router.settings import Settings
 from router.values import token_count
 
 
-def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) -> FleetRules:
-    """Return the rules of the fold; ``tenant_weight_of`` returns a tenant's weight by its name."""
+def fleet_rules(
+    settings: Settings, tenant_weight_of: Callable[[str], float], cache_share_of: ShareOf
+) -> FleetRules:
+    """Return the rules of the fold; a tenant's weight and its share of caches are asked by name."""
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:
@@ -30,4 +32,6 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
         links=settings.fleet.links,
         site=settings.fleet.site,
         kv_bytes=placement.models,
+        cache_share_of=cache_share_of,
+        copy_horizon_s=placement.copy_horizon_s,
     )

@@ -1,6 +1,7 @@
 """Tenants: their keys, their limits, and their separation."""
 
 from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens
+from router.tenants.cache_use import CacheUse, cache_uses, quota_samples
 from router.tenants.door import Door, TenancyRules, presented_key
 from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable, TenantKey
@@ -11,6 +12,7 @@ __all__ = [
     "AccessRole",
     "AdminToken",
     "AdminTokens",
+    "CacheUse",
     "Door",
     "FileWatch",
     "KeyTable",
@@ -21,6 +23,8 @@ __all__ = [
     "TenancyRules",
     "TenantKey",
     "TokensWatch",
+    "cache_uses",
     "check_keys_file",
     "presented_key",
+    "quota_samples",
 ]

@@ -136,6 +136,8 @@ def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
         facts.append(f"class {tenant.priority}")
     if tenant.salt:
         facts.append("cache kept apart")
+    if tenant.cache_share < 1.0:
+        facts.append(f"{tenant.cache_share:.1%} of KV space")
     limits = tenant.limits
     facts += [
         f"{value} {what}"

@@ -88,10 +88,13 @@ class Keyring:
         self._valid: dict[bytes, tuple[bytes, Tenant]] = {}
         self._verified: dict[bytes, Tenant] = {}
         self._changes_unix_s = math.inf
+        self.has_quotas = False
+        """True if a tenant has a share of KV space (`Tenant.cache_share`)."""
 
     def use(self, table: KeyTable, now_unix_s: float) -> None:
         """Take over a table in place of the one before."""
         self.table = table
+        self.has_quotas = any(tenant.cache_share < 1.0 for tenant in table.tenants.values())
         self._look(now_unix_s)
 
     def pass_time(self, now_unix_s: float) -> None:
@@ -116,6 +119,13 @@ class Keyring:
         """The weight of a tenant by its name, 1 if it is not configured."""
         tenant = self.table.tenants.get(name)
         return 1.0 if tenant is None else tenant.weight
+
+    def cache_share_of(self, name: str) -> float | None:
+        """Share of KV space of a tenant by its name; None for all while no tenant has a quota."""
+        if not self.has_quotas:
+            return None
+        tenant = self.table.tenants.get(name)
+        return 1.0 if tenant is None else tenant.cache_share
 
     def tenant_of(self, key: bytes) -> Tenant | None:
         """Return the tenant of a key; None if it is not valid now."""

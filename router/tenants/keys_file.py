@@ -58,6 +58,7 @@ class _Limits(Entry):
 class _Tenant(Entry):
     keys: tuple[_Key, ...] = ()
     weight: float = Field(default=1.0, ge=0.001, le=1000)
+    cache_share: float = Field(default=1.0, ge=0.001, le=1)
     priority: str = Field(default="", alias="class", pattern=r"^[A-Za-z0-9_-]{1,32}$")
     salt: str = Field(default="", pattern=r"^[A-Za-z0-9_-]{16,128}$")
     limits: _Limits = _Limits()
@@ -107,6 +108,7 @@ def _tenant(name: str, entry: _Tenant) -> Tenant:
         ),
         configured=True,
         namespace=entry.salt.encode(),
+        cache_share=entry.cache_share,
     )
 
 

@@ -229,7 +229,7 @@ async def test_the_guides_commands_do_what_it_says(fleet: Fleet, tmp_path: Path)
         return output.decode()
 
     blocks = [part.partition("\n```")[0] for part in GUIDE.read_text().split("```sh\n")[1:]]
-    make, write, ask, rotate, mount, show = blocks
+    make, write, ask, rotate, mount, share, show = blocks
     await run(make)
     assert "1 of 1 keys valid now, weight 2, class high, cache kept apart, 600 requests" in await run(write)
     engine = await fleet.engine()
@@ -245,7 +245,11 @@ async def test_the_guides_commands_do_what_it_says(fleet: Fleet, tmp_path: Path)
     assert await run(ask) == "200\n"
     assert await run(ask.replace("acme.txt", "next.txt")) == "200\n"
     await run(mount)
+    assert ", 25.0% of KV space" in await run(share)
+    await until(lambda: watch.loaded_count == 3)
+    assert await run(ask) == "200\n"
     await run(show)
     (tenant,) = httpx.Response(200, content=(tmp_path / "tenants.json").read_bytes()).json()["tenants"]
     assert (tenant["name"], tenant["isolated"], tenant["keys"]["valid"]) == ("acme", True, 2)
+    assert tenant["cache"]["share"] == 0.25
     assert "sha256" in (tmp_path / "tenants-secret.yaml").read_text()

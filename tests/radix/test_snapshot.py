@@ -17,6 +17,7 @@ from radix import (
     apply,
     chain_bytes,
 )
+from radix.bounds import SHARED
 from radix.invariants import check
 from radix.snapshot import PAGE_BYTES
 
@@ -168,6 +169,8 @@ def test_the_sound_snapshot_has_two_rows_and_three_holders() -> None:
         changed(ends=words(1, 0, 1, 1)),
         changed(trims=words(3, 1, 1)),
         changed(trims=words(1, 1, 3)),
+        changed(owners=words(1)),
+        changed(owners=words(1, SHARED + 1)),
         TreeSnapshot(TreeMarks(2, (-1, 0, 0), []), []),
         TreeSnapshot(
             SOUND.marks,

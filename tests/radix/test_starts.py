@@ -1,6 +1,7 @@
 """What all prompts share that begin alike."""
 
-from radix import PrefixTree, SharedStart, chain_bytes, shared_start
+from radix import CommonStart, PrefixTree, SharedStart, chain_bytes, common_start, shared_start
+from radix.blocks import words_of
 
 
 def path(letters: str) -> bytes:
@@ -31,3 +32,17 @@ def test_a_worker_that_holds_less_does_not_end_it() -> None:
 
 def test_of_what_nobody_holds_nothing_is_known() -> None:
     assert shared_start(PrefixTree(), first("a")) is None
+
+
+def test_the_common_start_of_a_prompt_ends_where_many_others_part_from_it() -> None:
+    """Three prompts part after b, and two of them after c: a deeper start needs as many ways on."""
+    tree = PrefixTree()
+    for slot, text in enumerate(("abcx", "abcy", "abd", "abe")):
+        tree.insert(slot, path(text), 1, end=False)
+
+    start = common_start(tree, path("abcz"), branches_min=3)
+    assert start == CommonStart(2, words_of(path("ab"))[-1], 0b1111)
+    assert common_start(tree, path("abcz"), branches_min=2) == CommonStart(3, words_of(path("abc"))[-1], 0b11)
+    assert common_start(tree, path("abcz"), branches_min=4) is None
+    assert common_start(tree, path("a"), branches_min=2) is None
+    assert common_start(tree, path("q"), branches_min=1) is None

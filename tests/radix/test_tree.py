@@ -1,5 +1,6 @@
 """`PrefixTree` beside a plain dictionary, and the laws that replicas rely on."""
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -54,18 +55,28 @@ class Model:
     floors: list[Key] = field(default_factory=lambda: [LOWEST] * WORKERS)
     capacity: list[int | None] = field(default_factory=lambda: [None] * WORKERS)
     floor: Key = LOWEST
+    brought: dict[bytes, set[int]] = field(default_factory=dict)
 
     def key(self, block: bytes, at_us: int) -> Key:
         return at_us, -(len(block) // 8), int.from_bytes(block[-8:], "little")
 
-    def insert(self, slot: int, path: bytes, at_us: int, end: bool, ends: int = 1, junction: int = 0) -> None:
+    def insert(
+        self,
+        slot: int,
+        path: bytes,
+        at_us: int,
+        end: bool,
+        ends: int = 1,
+        junction: int = 0,
+        owner: int = 0,
+    ) -> None:
         """A junction is as good as a request that ended there."""
-        self.use(slot, path, at_us, end, ends)
+        self.use(slot, path, at_us, end, ends, owner)
         if 0 < junction * 8 <= len(path):
             self.use(slot, path[: junction * 8], at_us, end=True)
         self.evict(slot)
 
-    def use(self, slot: int, path: bytes, at_us: int, end: bool, ends: int = 1) -> None:
+    def use(self, slot: int, path: bytes, at_us: int, end: bool, ends: int = 1, owner: int = 0) -> None:
         for stop in range(8, len(path) + 1, 8):
             block = path[:stop]
             if (
@@ -75,6 +86,7 @@ class Model:
             ):
                 break
             self.used[slot][block] = max(at_us, self.used[slot].get(block, 0))
+            self.brought.setdefault(block, set()).update({owner} - {0})
             ended = end and stop > len(path) - 8 * ends and at_us >= self.gone[slot].get(block, 0)
             if ended and at_us > max(self.floor, self.floors[slot])[0]:
                 self.ends[slot][block] = max(at_us, self.ends[slot].get(block, 0))
@@ -121,6 +133,13 @@ class Model:
             self.used[slot] = {b: t for b, t in self.used[slot].items() if self.key(b, t) > floor}
             self.ends[slot] = {b: t for b, t in self.ends[slot].items() if t > floor[0]}
 
+    def owned(self, slot: int) -> dict[int, int]:
+        """Blocks that only one owner brought since any worker last held none of them."""
+        held = self.distinct()
+        self.brought = {block: owners for block, owners in self.brought.items() if block in held}
+        only = [min(self.brought[block]) for block in self.used[slot] if len(self.brought[block]) == 1]
+        return dict(Counter(only))
+
     def distinct(self) -> set[bytes]:
         return set().union(*self.used)
 
@@ -153,11 +172,21 @@ class TreeBesideModel(RuleBasedStateMachine):
         self.model = Model(blocks_max=self.blocks_max)
         self.asked = {"a"}
 
-    @rule(slot=slots, text=letters, at_us=times, end=st.booleans(), ends=counts, junction=st.integers(0, 5))
-    def insert(self, slot: int, text: str, at_us: int, end: bool, ends: int, junction: int) -> None:
+    @rule(
+        slot=slots,
+        text=letters,
+        at_us=times,
+        end=st.booleans(),
+        ends=counts,
+        junction=st.integers(0, 5),
+        owner=st.integers(0, 3),
+    )
+    def insert(
+        self, slot: int, text: str, at_us: int, end: bool, ends: int, junction: int, owner: int
+    ) -> None:
         self.asked.add(text)
-        self.tree.insert(slot, path(text), at_us, end=end, ends=ends, junction=junction)
-        self.model.insert(slot, path(text), at_us, end, ends, junction)
+        self.tree.insert(slot, path(text), at_us, end=end, ends=ends, junction=junction, owner=owner)
+        self.model.insert(slot, path(text), at_us, end, ends, junction, owner)
 
     @rule(slot=slots, text=letters, before_us=times)
     def trim(self, slot: int, text: str, before_us: int) -> None:
@@ -200,6 +229,7 @@ class TreeBesideModel(RuleBasedStateMachine):
         assert self.tree.blocks == len(self.model.distinct())
         for slot in range(WORKERS):
             assert self.tree.held_blocks(slot) == len(self.model.used[slot])
+            assert self.tree.owned_blocks(slot) == self.model.owned(slot)
             used, capacity = self.model.used[slot], self.model.capacity[slot]
             room = self.tree.room(slot)
             if capacity is None or not used:
@@ -319,6 +349,38 @@ def test_what_a_worker_keeps_depends_on_what_was_inserted_and_not_on_the_order(
     first, second = (tree_of(ops, capacities=capacities) for ops in history)
 
     assert first.dump(everyone) == second.dump(everyone)
+
+
+uses = st.tuples(slots, letters.map(path), times, st.integers(0, 2))
+
+
+@given(
+    st.lists(uses, max_size=12).flatmap(
+        lambda ops: st.tuples(st.just(ops), st.permutations([*ops, *ops[:4]]))
+    )
+)
+def test_whose_blocks_are_depends_on_what_was_inserted_and_not_on_the_order(
+    orders: tuple[list[tuple[int, bytes, int, int]], list[tuple[int, bytes, int, int]]],
+) -> None:
+    first, second = PrefixTree(), PrefixTree()
+    for tree, ops in zip((first, second), orders, strict=True):
+        tree.set_capacity(WORKERS - 1, None)
+        for slot, text, at_us, owner in ops:
+            tree.insert(slot, text, at_us, end=False, owner=owner)
+        check(tree)
+
+    assert first.dump(everyone) == second.dump(everyone)
+
+
+def test_a_session_that_grows_is_one_node_whoever_it_belongs_to() -> None:
+    """Its engine reports the answer without an owner, before the next turn brings it."""
+    tree = PrefixTree()
+    tree.insert(0, path("ab"), 1, end=False, owner=7)
+    tree.insert(0, path("abc"), 2, end=False)
+    assert tree.owned_blocks(0) == {7: 2}
+    tree.insert(0, path("abcd"), 3, end=False, owner=7)
+
+    assert (tree.nodes, tree.owned_blocks(0)) == (1, {7: 4})
 
 
 @given(histories(inserts), st.integers(1, 12))

@@ -38,6 +38,7 @@ from policies import (
     Shed,
     WorkerPut,
     make_policy,
+    owner_of,
 )
 from radix import AttentionProfile, Dialect
 
@@ -124,6 +125,14 @@ def test_a_prompt_that_some_engines_would_refuse_is_for_the_others(
     assert setup.decider.length_of(msgspec.structs.replace(TEXT, **changes)) == length
     other = msgspec.structs.replace(TEXT, model="other", prompt_token_ids=10**6)
     assert setup.decider.length_of(other) == ANY_LENGTH
+
+
+def test_a_placement_says_whose_blocks_it_brings_while_any_tenant_has_a_quota() -> None:
+    setup = Setup()
+    assert setup.decide(tenant="acme").placed.owner == 0
+    setup.shared.fleet.quotas.share_of = {"acme": 0.5, "other": 1.0}.get
+    assert setup.decide(tenant="acme").placed.owner == owner_of("acme") > 0
+    assert setup.decide(tenant="other").placed.owner == owner_of("other")
 
 
 def test_nothing_is_reserved_by_deciding() -> None:

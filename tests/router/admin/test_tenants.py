@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fakes.admin import Setup as Bare
 
+from policies import Placed, WorkerPut, owner_of
 from router.tenant import Tenant
 from router.tenants import Keyring, KeysWatch, Limiter
 from router.tenants.keys import digest_of
@@ -76,6 +77,7 @@ async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
                 "limits": {"requests_per_minute": 600, "tokens_per_minute": None, "concurrent_tokens": None},
                 "left": {"requests": 593},
                 "keys": {"valid": 1, "not_yet": 1, "expired": 1, "end_unix_s": None},
+                "cache": None,
             },
             {
                 "name": "guest",
@@ -85,12 +87,28 @@ async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
                 "limits": {"requests_per_minute": None, "tokens_per_minute": None, "concurrent_tokens": None},
                 "left": None,
                 "keys": {"valid": 1, "not_yet": 0, "expired": 0, "end_unix_s": 32472144000.0},
+                "cache": None,
             },
         ],
         "total": 2,
     }
     assert not any(secret.removeprefix("sha256:") in answer.text for secret in KEYS.values())
     assert "0123456789abcdef" not in answer.text
+
+
+async def test_with_a_quota_every_tenant_is_shown_with_the_kv_space_that_it_fills(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text("tenants: {acme: {cache_share: 0.25}, guest: {}}")
+    setup = Setup(file)
+    fleet = setup.parts.gateway.fleet
+    fleet.apply(WorkerPut("a:1", 1, "r", "http://a:1", capacity_tokens=2560))
+    fleet.apply(Placed("x", 2, "a:1", "r", 0, 0, 0, (bytes(range(24)),), owner=owner_of("acme")))
+    async with setup.client:
+        tenants = (await setup.get("/tenants")).json()["tenants"]
+    assert [tenant["cache"] for tenant in tenants] == [
+        {"share": 0.25, "tokens": 768, "space_tokens": 2560},
+        {"share": 1.0, "tokens": 0, "space_tokens": 2560},
+    ]
 
 
 async def test_a_file_that_cannot_be_used_is_shown(setup: Setup) -> None:

@@ -32,6 +32,12 @@ def test_seconds_are_set_against_seconds() -> None:
     )
 
 
+def test_what_a_copy_would_save_others_is_a_reason() -> None:
+    winner = candidate("best", service_s=0.8, work_s=0.8, saved_s=2.0, cost=-1.2)
+    one = candidate(queue_s=0.4, cost=0.4)
+    assert "2.00 s that a copy of a hot prefix would save others" in lost(one, winner)
+
+
 def test_what_others_lose_is_a_price_and_no_delay() -> None:
     winner = candidate("best", queue_s=0.2)
     one = candidate(queue_s=0.1, stall_s=0.3, work_s=0.3, later_s=0.05)

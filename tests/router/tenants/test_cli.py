@@ -57,14 +57,15 @@ def test_a_check_says_what_a_file_holds(tmp_path: Path, capsys: pytest.CaptureFi
         f"tenants:\n  acme:\n    keys:\n      - {hashes[0]}\n"
         f"      - {{hash: {hashes[1]}, expires: 2999-01-01}}\n"
         f"      - {{hash: {hashes[2]}, expires: 2020-01-01}}\n    weight: 2\n    class: high\n"
-        "    salt: 0123456789abcdef\n    limits: {requests_per_minute: 7}\n  guest: {}\n"
+        "    salt: 0123456789abcdef\n    limits: {requests_per_minute: 7}\n"
+        "    cache_share: 0.125\n  guest: {}\n"
     )
     assert main(["check", str(file)]) == 0
     head, acme, guest = capsys.readouterr().out.splitlines()
     assert head == f"{file}: 2 tenants, 3 keys"
     assert acme == (
         "acme: 2 of 3 keys valid now, one until 2999-01-01T00:00:00+00:00, weight 2, class high, "
-        "cache kept apart, 7 requests per minute"
+        "cache kept apart, 12.5% of KV space, 7 requests per minute"
     )
     assert guest == "guest: 0 of 0 keys valid now"
 

@@ -98,6 +98,15 @@ def test_a_tenants_keys_end_with_the_last_one() -> None:
     assert list(ends) == [("a", 7.0)]
 
 
+def test_a_share_of_caches_is_known_by_name_while_any_tenant_has_one() -> None:
+    keyring = Keyring()
+    assert keyring.cache_share_of("a") is None
+    keyring.use(KeyTable({"a": Tenant("a", cache_share=0.5), "b": Tenant("b")}, {"a": (), "b": ()}), 0.0)
+    assert [keyring.cache_share_of(name) for name in ("a", "b", "x", "")] == [0.5, 1.0, 1.0, 1.0]
+    keyring.use(KeyTable({"a": Tenant("a")}, {"a": ()}), 0.0)
+    assert keyring.cache_share_of("a") is None
+
+
 def test_a_weight_is_known_by_name_and_changes_with_the_table() -> None:
     keyring = Keyring()
     assert keyring.weight_of("a") == 1.0

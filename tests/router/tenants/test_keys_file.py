@@ -26,6 +26,7 @@ tenants:
     weight: 2
     class: high
     salt: 0123456789abcdef
+    cache_share: 0.25
     limits: {{requests_per_minute: 600, tokens_per_minute: 1000000, concurrent_tokens: 200000}}
   guest: {{}}
 """
@@ -48,6 +49,7 @@ def test_everything_a_file_may_say() -> None:
             TenantLimits(600, 1_000_000, 200_000),
             configured=True,
             namespace=b"0123456789abcdef",
+            cache_share=0.25,
         ),
         "guest": Tenant("guest", configured=True),
     }
@@ -77,6 +79,7 @@ def test_json_says_the_same() -> None:
                 "weight": 2,
                 "class": "high",
                 "salt": "0123456789abcdef",
+                "cache_share": 0.25,
                 "limits": {
                     "requests_per_minute": 600,
                     "tokens_per_minute": 1_000_000,
@@ -107,6 +110,14 @@ def test_a_file_without_tenants_lets_nobody_in() -> None:
         ("tenants:\n  a: 5", "keys.yaml line 2: tenants.a: must be a mapping"),
         ("tenants:\n  a:\n    klass: x", "keys.yaml line 3: tenants.a.klass: there is no such field"),
         ("tenants:\n  a:\n    weight: 0", "keys.yaml line 3: tenants.a.weight: input should be greater"),
+        (
+            "tenants:\n  a:\n    cache_share: 0",
+            "keys.yaml line 3: tenants.a.cache_share: input should be greater",
+        ),
+        (
+            "tenants:\n  a:\n    cache_share: 1.1",
+            "keys.yaml line 3: tenants.a.cache_share: input should be less",
+        ),
         ("tenants:\n  a:\n    weight: .inf", "keys.yaml line 3: tenants.a.weight: "),
         ("tenants:\n  a:\n    class: a b", "keys.yaml line 3: tenants.a.class: string should match"),
         ("tenants:\n  a:\n    salt: short", "keys.yaml line 3: tenants.a.salt: string should match"),
