@@ -140,6 +140,13 @@ def _fetched(
     )
 
 
+def _evicted_s(
+    math: Arithmetic[Number], evicting: tuple[Number, Number] | None, tokens: Number
+) -> Number | float:
+    """Return the expected price of what so many tokens push out (`Prices.evicting`)."""
+    return 0.0 if evicting is None else evicting[0] * math.greatest(tokens - evicting[1], 0.0)
+
+
 def assemble(
     math: Arithmetic[Number],
     prices: Prices[Number],
@@ -167,9 +174,7 @@ def assemble(
     uncached = prompt_tokens - cached
     # `service_s`, written out: four workers would be four calls more for each request.
     prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
-    saved_s: Number | float = 0.0
-    if copying is not None:
-        saved_s = math.pick(cached < copying[0], copying[1], 0.0)
+    saved_s = 0.0 if copying is None else math.pick(cached < copying[0], copying[1], 0.0)
     ready_s = backlog_s
     behind: Number | float = 0.0
     if waiting is not None:
@@ -195,13 +200,10 @@ def assemble(
         ready_s = math.greatest(ready_s, room_s)
         transfer_s = transfer_s + exposed_s
         work_s = work_s + exposed_s + stall_s
-    price_s: Number | float = 0.0
+    price_s = 0.0 if visiting is None else spill_s(*visiting, prompt_tokens - cached, cached)
     if visiting is not None:
-        price_s = spill_s(*visiting, prompt_tokens - cached, cached)
         work_s = work_s + price_s
-    evict_s: Number | float = 0.0
-    if evicting is not None:
-        evict_s = evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
+    evict_s = _evicted_s(math, evicting, prompt_tokens - cached)
     if queue is not None:
         settled_s = math.least(backlog_s, queue.committed_s)
     else:
