@@ -127,7 +127,7 @@ def text_of(rows: list[Measured]) -> str:
         (
             table(HEADS, (row.row() for row in rows), left=0),
             "",
-            "At 3c82dc7: a review on 27 November 2026, with other scripts on two shared cores, +-30 %; this",
+            "At 3c82dc7: a review on 22 November 2026, with other scripts on two shared cores, +-30 %; this",
             "bench cannot drive the replicas of then. *Behind*: the reader did not keep up, so CPU and lag",
             "of the row say little, and higher rates are left out.",
         )
