@@ -47,7 +47,7 @@ BEFORE = {
     (500, 50): ("96 to 110", "435", "4.4 KB"),
 }
 """Reader and Valkey in µs a request, and bytes of a placement, by blocks and replicas: at commit 3c82dc7,
-measured on 27 November 2026 on two shared cores, ±30 %. Valkey's with 8 replicas is the sum of its parts:
+measured on 22 November 2026 on two shared cores, ±30 %. Valkey's with 8 replicas is the sum of its parts:
 three appends of 13 µs, and 24 deliveries of 1.0 µs (50 blocks) or 2.5 µs (500 blocks)."""
 
 LAG_BEFORE_PER_S = 5000.0
