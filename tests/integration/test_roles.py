@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -51,6 +53,22 @@ async def view(gateway: RunningGateway) -> dict[str, Any]:
     return told
 
 
+async def keep_asking(
+    ask: Callable[[int], Awaitable[str]], first: int, ends: list[str], over: asyncio.Event
+) -> None:
+    """Send every `CLIENTS`-th request, one after the other, and note how each ended."""
+    for number in range(first, 10**6, CLIENTS):
+        if over.is_set():
+            return
+        ends.append(await ask(number))
+
+
+async def two_prefill(gateway: RunningGateway) -> bool:
+    """Whether more than one worker takes prefills."""
+    told = await view(gateway)
+    return sum(one["role"] == "prefill" and one["serves"] for one in told["workers"]) > 1
+
+
 async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_is_lost(
     fleet: Fleet,
 ) -> None:
@@ -72,25 +90,20 @@ async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_
     ends: list[str] = []
     over = asyncio.Event()
 
-    async def client(first: int) -> None:
-        for number in range(first, 10**6, CLIENTS):
-            if over.is_set():
-                return
-            ends.append(await send(serving, number, 2_000 if number % 10 == 0 else 12))
+    async def ask(number: int) -> str:
+        return await send(serving, number, 2_000 if number % 10 == 0 else 12)
 
     async def turning() -> bool:
         return any("turning_to" in one for one in (await view(serving))["workers"])
 
-    async def turned() -> bool:
-        told = await view(serving)
-        return sum(one["role"] == "prefill" and one["serves"] for one in told["workers"]) > 1
+    turned = partial(two_prefill, serving)
 
     async def led() -> bool:
         return bool((await view(serving))["plan"]["replica"] == serving.process.replica)
 
     async with asyncio.TaskGroup() as clients:
         for first in range(CLIENTS):
-            clients.create_task(client(first))
+            clients.create_task(keep_asking(ask, first, ends, over))
         await until_async(turning, within_s=60)
         assert not await turned()
         leader.server.should_exit = True
@@ -127,20 +140,10 @@ async def test_an_sglang_engine_takes_another_part_and_no_request_is_lost(fleet:
     ends: list[str] = []
     over = asyncio.Event()
 
-    async def client(first: int) -> None:
-        for number in range(first, 10**6, CLIENTS):
-            if over.is_set():
-                return
-            ends.append(await send(gateway, number))
-
-    async def turned() -> bool:
-        told = await view(gateway)
-        return sum(one["role"] == "prefill" and one["serves"] for one in told["workers"]) > 1
-
     async with asyncio.TaskGroup() as clients:
         for first in range(CLIENTS):
-            clients.create_task(client(first))
-        await until_async(turned, within_s=90)
+            clients.create_task(keep_asking(partial(send, gateway), first, ends, over))
+        await until_async(partial(two_prefill, gateway), within_s=90)
         after = len(ends)
         await until(lambda: len(ends) > after + 100)
         over.set()
