@@ -735,8 +735,8 @@ async def test_a_redis_that_is_rolled_back_learns_again_what_it_forgot(namespace
         await well(a, b)
         late = start("late")
         await both_ready(late)
-        await until(lambda: late.fold.ops >= set(forgotten))
-        assert a.fold.ops == b.fold.ops == late.fold.ops
+        # Each may also say that it left, since Redis forgot what it had in flight: others read that a moment later.
+        await until(lambda: a.fold.ops == b.fold.ops == late.fold.ops >= set(forgotten))
 
 
 async def test_what_redis_acknowledged_and_lost_is_appended_again(namespace: str) -> None:

@@ -391,6 +391,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "fleet": (
             fleet.columns.congestion_max_per_s,
             fleet.rules.lifetime_s_max,
+            fleet.hot.horizon_s,
             fleet.service_model("default"),
             fleet.fairness._slack_ratio,
             [fleet.fairness.weight_of(name) for name in ("high", "normal", "low")],
