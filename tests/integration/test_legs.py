@@ -364,4 +364,4 @@ async def test_random_faults_at_random_steps_release_every_attempt_once(seed: in
             await stage.idle()
         said = Counter(await stage.courses())
         assert said.keys() <= LEGAL
-        assert min(said[ANSWERED], said[TAKEN_BACK], sum(client.complete for client in clients)) > 30
+        assert min(said[ANSWERED], said[TAKEN_BACK], sum(client.complete for client in clients)) > 10

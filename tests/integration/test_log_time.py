@@ -106,7 +106,9 @@ async def test_what_a_replica_says_an_hour_ahead_is_not_taken_and_it_comes_back(
         a.place()
         a.say(Forget("w:1", a.clock.now_us()))
         await until(lambda: b.skipped and c.skipped)
-        assert b.arrivals_per_s > 0.5, "the replicas that are right go on counting"
+        for _ in range(20):
+            b.place()
+        await until(lambda: c.arrivals_per_s > 1)  # the replicas that are right go on counting
         b.place(b"\2" * 32)
         await until(lambda: c.holds(b"\2" * 32))
         await until(lambda: abs(a.ahead_s) < 2)
