@@ -69,7 +69,7 @@ sbom: setup ## Write sbom.json (CycloneDX) from the lock
 	@$(BIN)/python -m deploy.supply_chain sbom
 
 release: setup ## Build wheel, sdist, image context, bill of materials and checksums of the newest commit into dist/
-	@$(BIN)/python -m deploy.release
+	@$(if $(CACHEWAY_REPOSITORY_URL),CACHEWAY_REPOSITORY_URL=$(CACHEWAY_REPOSITORY_URL)) $(BIN)/python -m deploy.release
 
 load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|spike|soak|overload
 	@$(BIN)/locust -f loadtest/locustfile.py --headless --only-summary \
@@ -152,4 +152,4 @@ prfaas-study: setup ## Simulate the case study of PrfaaS, and write docs/prfaas-
 	@$(BIN)/python -m loadtest.plan.prfaas --simulate --out docs/prfaas-study
 
 clean: ## Remove what can be made again
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage sbom.json chaos.html cacheway-*.html
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist sbom.json chaos.html cacheway-*.html

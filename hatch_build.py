@@ -47,20 +47,22 @@ def renamed(source: str, packages: frozenset[str], file: str) -> str:
     lines = source.splitlines(keepends=True)
     names = "|".join(sorted(packages))
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and not node.level and _top(node.module or "") in packages:
-            start, pattern = node, rf"(from\s+)({names})\b"
-        elif isinstance(node, ast.Import) and any(_top(alias.name) in packages for alias in node.names):
+        if isinstance(node, ast.ImportFrom):
+            if node.level or _top(node.module or "") not in packages:
+                continue
+        elif isinstance(node, ast.Import):
+            if not any(_top(alias.name) in packages for alias in node.names):
+                continue
             if len(node.names) > 1 or not node.names[0].asname:
                 raise UnclearImport(
                     f"{file}:{node.lineno}: write `from ... import ...` or `import ... as ...`"
                 )
-            start, pattern = node, rf"(import\s+)({names})\b"
         else:
             continue
         # Columns count bytes of UTF-8.
-        line = lines[start.lineno - 1].encode()
-        head, tail = line[: start.col_offset].decode(), line[start.col_offset :].decode()
-        lines[start.lineno - 1] = head + re.sub(rf"^{pattern}", rf"\1{HOME}.\2", tail)
+        line = lines[node.lineno - 1].encode()
+        head, tail = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+        lines[node.lineno - 1] = head + re.sub(rf"^((?:from|import)\s+)({names})\b", rf"\1{HOME}.\2", tail)
     return re.sub(rf"\bpython -m ({names})\b", rf"python -m {HOME}.\1", "".join(lines))
 
 

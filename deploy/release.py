@@ -155,8 +155,8 @@ def release(root: Path, out: Path) -> list[Path]:
         build(source, made, time_s)
         image_context(source, made / f"cacheway-{version}-image.tar.gz", version, revision, time_s)
         program = [sys.executable, "-m", "cyclonedx_py"]
-        lock = source / supply_chain.LOCK.name
-        if supply_chain.sbom(lock, made / f"cacheway-{version}.cdx.json", program):
+        lock, project = (source / path.name for path in (supply_chain.LOCK, supply_chain.PROJECT))
+        if supply_chain.sbom(lock, made / f"cacheway-{version}.cdx.json", program, project):
             raise NotReleasable("the bill of materials differs from the lock")
         write_sums(made)
         out.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def check_tokenizers(placement: PlacementSettings) -> None:
         return
     if any(find_spec(package) is None for package in ("jinja2", "tokenizers")):
         raise SettingsError(
-            ["placement.models: a tokenizer needs an extra: install Cacheway with the extra tokenizers"]
+            ["placement.models: a tokenizer is named; install Cacheway with the extra tokenizers"]
         )
     from router.tokenizing.local import LocalTokenizer
     from router.tokenizing.lru import Remembered
