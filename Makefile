@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
   bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet study prfaas-study \
-  audit sbom chaos fuzz fuzz-mutants load clean
+  audit sbom release chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,9 @@ audit: setup ## Look locked packages up in the advisory database (STRICT=1 fails
 
 sbom: setup ## Write sbom.json (CycloneDX) from the lock
 	@$(BIN)/python -m deploy.supply_chain sbom
+
+release: setup ## Build wheel, sdist, image context, bill of materials and checksums of the newest commit into dist/
+	@$(if $(CACHEWAY_REPOSITORY_URL),CACHEWAY_REPOSITORY_URL=$(CACHEWAY_REPOSITORY_URL)) $(BIN)/python -m deploy.release
 
 load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|spike|soak|overload
 	@$(BIN)/locust -f loadtest/locustfile.py --headless --only-summary \
@@ -149,4 +152,4 @@ prfaas-study: setup ## Simulate the case study of PrfaaS, and write docs/prfaas-
 	@$(BIN)/python -m loadtest.plan.prfaas --simulate --out docs/prfaas-study
 
 clean: ## Remove what can be made again
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage sbom.json chaos.html cacheway-*.html
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist sbom.json chaos.html cacheway-*.html

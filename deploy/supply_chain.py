@@ -23,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements-runtime.lock"
+PROJECT = ROOT / "pyproject.toml"
 
 SOUND, VULNERABLE, NOT_AUDITED = 0, 1, 3
 
@@ -121,13 +122,13 @@ def audit(lock: Path, program: Sequence[str], *, strict: bool) -> int:
     return found.status(strict=strict)
 
 
-def sbom(lock: Path, out: Path, program: Sequence[str]) -> int:
-    """Write the list of packages; the exit status.
+def sbom(lock: Path, out: Path, program: Sequence[str], project: Path = PROJECT) -> int:
+    """Write the list of packages; ``project`` says for which project and version. The exit status.
 
     Raises:
         subprocess.CalledProcessError: It could not be made, or is not valid.
     """
-    command = [*program, "requirements", str(lock), "--pyproject", str(ROOT / "pyproject.toml")]
+    command = [*program, "requirements", str(lock), "--pyproject", str(project)]
     command += ["--output-reproducible", "--output-format", "JSON", "--validate", "--output-file", str(out)]
     subprocess.run(command, check=True, timeout=TIMEOUT_S)  # noqa: S603 - our own words
     components = json.loads(out.read_text(encoding="utf-8"))["components"]

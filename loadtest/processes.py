@@ -44,7 +44,7 @@ class Child:
 
     Args:
         name: For messages, and of its log file in ``directory``.
-        module: Runs instead of ``cacheway``.
+        module: Runs instead of ``cacheway``. Files of the current folder do not hide its imports (``-P``).
         within: A command that runs the one behind it, like ``nsenter``, and keeps the process id.
         program: Runs in place of Python and the module.
     """
@@ -54,13 +54,13 @@ class Child:
         name: str,
         arguments: Sequence[str],
         directory: Path,
-        module: str = "router",
+        module: str = "cacheway",
         within: Sequence[str] = (),
         program: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        self._command = (*within, *(program or (sys.executable, "-m", module)), *arguments)
+        self._command = (*within, *(program or (sys.executable, "-P", "-m", module)), *arguments)
         self._process: ChildProcess | None = None
 
     @property
@@ -139,7 +139,7 @@ class GatewayChild(Child):
         name: str,
         flags: Sequence[str],
         directory: Path,
-        module: str = "router",
+        module: str = "cacheway",
         preferred_port: int = 0,
     ) -> None:
         self.port = free_port(preferred_port)

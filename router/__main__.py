@@ -65,7 +65,7 @@ def _keys(argv: list[str]) -> int:
 
 TOOLS = {
     "keys": (_keys, "make and check the keys of tenants"),
-    "engine": (_engine, "run emulated engines (extra: loadtest)"),
+    "engine": (_engine, "run emulated engines"),
     "demo": (_demo, "compare policies on emulated engines (extra: loadtest)"),
     "simulate": (_simulate, "compare policies on recorded traffic in virtual time (extra: loadtest)"),
     "plan": (_plan, "find the cheapest fleet for a service level (extra: loadtest)"),

@@ -20,8 +20,11 @@ from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
 from router.sources import Loaded, load
 
-OUR_PACKAGES = ("router", "policies", "radix", "loadtest")
-OPTIONAL_PACKAGE = "loadtest"
+_BESIDE = __package__.removesuffix("router")
+"""What our packages' names begin with: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
+
+OUR_PACKAGES = tuple(f"{_BESIDE}{name}" for name in ("router", "policies", "radix", "loadtest"))
+OPTIONAL_PACKAGE = f"{_BESIDE}loadtest"
 """The package that the gateway's image leaves out."""
 
 Serve = Callable[[Loaded], int]
@@ -105,11 +108,13 @@ def _run_tool(name: str, tool: Tool, argv: list[str]) -> int:
     try:
         return tool(argv)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in OUR_PACKAGES and error.name != OPTIONAL_PACKAGE:
+        missing = error.name or ""
+        ours = any(f"{missing}.".startswith(f"{package}.") for package in OUR_PACKAGES)
+        if ours and missing != OPTIONAL_PACKAGE:
             raise
+        module = missing if ours else missing.partition(".")[0]
         sys.stderr.write(
-            f"cacheway {name} needs the optional extra (there is no module {missing}); "
-            'install it with: pip install "cacheway[loadtest]"\n'
+            f"cacheway {name} needs the extra loadtest (there is no module {module}): "
+            "install Cacheway with it, in a checkout with: pip install '.[loadtest]'\n"
         )
         return 2

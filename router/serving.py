@@ -80,7 +80,7 @@ class GatewayConfig(uvicorn.Config):
         self.admin_listener = admin_listener
         self.origins = origins
         super().__init__(
-            app="router.serving:GatewayConfig",  # replaced by `load`
+            app=f"{__name__}:GatewayConfig",  # replaced by `load`
             host=server.host,
             port=server.port,
             loop="uvloop",

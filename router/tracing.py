@@ -39,7 +39,7 @@ def check_tracing(rules: SpanRules) -> None:
     """Check that requests can be traced, before anything starts; raise SettingsError if they cannot."""
     if rules.enable_trace and not _installed():
         raise SettingsError(
-            ["observability.enable_trace needs OpenTelemetry: pip install 'cacheway[tracing]'"]
+            ["observability.enable_trace needs OpenTelemetry: install Cacheway with the extra tracing"]
         )
 
 

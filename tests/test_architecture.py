@@ -8,7 +8,7 @@ from pathlib import Path
 from loadtest.unchanged.shape import Function, lines_of
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("radix", "policies", "router", "loadtest")
+PACKAGES = ("radix", "policies", "router", "loadtest", "cacheway")
 MODULES = sorted(
     path.relative_to(ROOT)
     for package in PACKAGES

@@ -66,7 +66,8 @@ DECLARING = {
 """Commands of ours, and who declares their flags."""
 
 OF_OTHERS = {
-    "docker": {"--build", "--profile", "--target"},
+    "docker": {"--build", "--build-arg", "--profile", "--target"},
+    "sha256sum": {"--check"},
     "kubectl": {
         *("--all-pods", "--dry-run", "--from-file", "--from-literal", "--previous"),
     },

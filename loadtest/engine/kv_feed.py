@@ -6,7 +6,6 @@ from typing import Any
 
 from loadtest.engine.kv_encoding import Content, Encoding, SglangEncoding, VllmEncoding, cache_groups
 from loadtest.engine.kv_events import KvEvents
-from loadtest.engine.kv_publisher import KvPublisher
 from loadtest.engine.kv_settings import KvEventsSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.served import KnownBlocks
@@ -31,6 +30,9 @@ class KvFeed:
         vllm: bool,
         legacy: bool = False,
     ) -> None:
+        # ZeroMQ is in the extra `loadtest`; an engine without events needs no extra.
+        from loadtest.engine.kv_publisher import KvPublisher
+
         block_tokens = profile.rules.block_tokens
         encoding: Encoding = SglangEncoding(block_tokens)
         if vllm:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import FastAPI, Path, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 
+from router import console as page
 from router.console import EventStream
 from router.errors import ClientError
 
@@ -69,7 +70,7 @@ def is_page(path: str) -> bool:
 def read_assets() -> dict[str, Asset]:
     """All files of the page by their names."""
     assets = {}
-    for entry in files("router.console").joinpath("assets").iterdir():
+    for entry in files(page).joinpath("assets").iterdir():
         content_type = CONTENT_TYPES.get(PurePosixPath(entry.name).suffix)
         if content_type is not None:
             body = entry.read_bytes()

@@ -27,7 +27,7 @@ def check_discovery(rules: DiscoveryRules) -> None:
     if not rules.service_discovery:
         return
     if importlib.util.find_spec("lightkube") is None:
-        problem = "the Kubernetes client is not installed; install cacheway[kubernetes]"
+        problem = "the Kubernetes client is not installed; install Cacheway with the extra kubernetes"
         raise SettingsError([f"discovery.service_discovery: {problem}"])
     from router.discovery.api_server import find_server
 

@@ -15,7 +15,9 @@ from router.settings import Settings
 def check_kv_events(settings: Settings) -> None:
     """Check before the start that events can be received; raise SettingsError if ZeroMQ is missing."""
     if settings.fleet.kv_events != "off" and importlib.util.find_spec("zmq") is None:
-        raise SettingsError(["fleet.kv_events: ZeroMQ is not installed; install cacheway[kv-events]"])
+        raise SettingsError(
+            ["fleet.kv_events: ZeroMQ is not installed; install Cacheway with the extra kv-events"]
+        )
 
 
 def make_kv_events(

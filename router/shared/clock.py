@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
-import policies
+from policies import LogClock as ClockOfTheCore
 
 
-class LogClock(policies.LogClock):
+class LogClock(ClockOfTheCore):
     """Log time of this process.
 
     Args:

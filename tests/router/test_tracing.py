@@ -65,7 +65,7 @@ def test_an_endpoint_without_a_path_gets_the_protocols(endpoint: str, url: str) 
 def test_without_the_extra_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "find_spec", lambda _: None)
     check_tracing(SpanRules())
-    with pytest.raises(SettingsError, match=r"cacheway\[tracing\]"):
+    with pytest.raises(SettingsError, match=r"the extra tracing"):
         check_tracing(SpanRules(enable_trace=True))
 
 
@@ -78,7 +78,7 @@ def test_the_api_of_opentelemetry_alone_is_not_enough(monkeypatch: pytest.Monkey
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(tracing, "find_spec", api_only)
-    with pytest.raises(SettingsError, match=r"cacheway\[tracing\]"):
+    with pytest.raises(SettingsError, match=r"the extra tracing"):
         check_tracing(SpanRules(enable_trace=True))
 
 

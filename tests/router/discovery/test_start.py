@@ -75,7 +75,7 @@ def test_clusters_differ_by_their_authority(tmp_path: Path) -> None:
 
 def test_a_client_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match=r"install cacheway\[kubernetes\]"):
+    with pytest.raises(SettingsError, match=r"the extra kubernetes"):
         check_discovery(wanted(tmp_path, selector=["app=engine"]).discovery)
 
 

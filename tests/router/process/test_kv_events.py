@@ -14,5 +14,5 @@ def test_without_zeromq_the_start_says_what_to_install(monkeypatch: pytest.Monke
     check_kv_events(wanted)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     check_kv_events(Settings())
-    with pytest.raises(SettingsError, match=r"cacheway\[kv-events\]"):
+    with pytest.raises(SettingsError, match=r"the extra kv-events"):
         check_kv_events(wanted)

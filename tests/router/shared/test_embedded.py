@@ -125,6 +125,6 @@ async def test_a_socket_path_that_is_too_long_is_refused_with_advice(tmp_path: P
 
 async def test_a_missing_wheel_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(StateError, match=r"cacheway\[embedded\].*--redis-url"):
+    with pytest.raises(StateError, match=r"the extra embedded.*--redis-url"):
         async with EmbeddedValkey():
             pass

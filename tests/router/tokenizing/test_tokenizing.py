@@ -316,7 +316,7 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.tokenizing.find_spec", lambda name: None)
     check_tokenizers(Settings().placement)
-    with pytest.raises(SettingsError, match=r"cacheway\[tokenizers\]"):
+    with pytest.raises(SettingsError, match=r"the extra tokenizers"):
         check_tokenizers(placement("engine"))
 
 
