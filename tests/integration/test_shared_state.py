@@ -735,7 +735,7 @@ async def test_a_redis_that_is_rolled_back_learns_again_what_it_forgot(namespace
         await well(a, b)
         late = start("late")
         await both_ready(late)
-        # Each may also say that it left, since Redis forgot what it had in flight: others read that a moment later.
+        # Each may also say that it left, since Redis forgot its requests: others read that a moment later.
         await until(lambda: a.fold.ops == b.fold.ops == late.fold.ops >= set(forgotten))
 
 
