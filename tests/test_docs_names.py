@@ -79,7 +79,7 @@ OF_OTHERS = {
         "--tokenizer-path",
     },
     "vLLM": {
-        *("--data-parallel-external-lb", "--data-parallel-size"),
+        *("--api-server-count", "--data-parallel-external-lb", "--data-parallel-size"),
         *("--enable-prompt-tokens-details", "--kv-events-config", "--kv-transfer-config"),
         *("--prefix-cache-retention-interval", "--served-model-name", "--shutdown-timeout"),
     },
