@@ -80,7 +80,12 @@ OF_OTHERS = {
     },
     "vLLM": {
         *("--api-server-count", "--data-parallel-external-lb", "--data-parallel-size"),
-        *("--enable-prompt-tokens-details", "--kv-events-config", "--kv-transfer-config"),
+        *(
+            "--enable-prompt-tokens-details",
+            "--kv-events-config",
+            "--kv-offloading-size",
+            "--kv-transfer-config",
+        ),
         *("--prefix-cache-retention-interval", "--served-model-name", "--shutdown-timeout"),
     },
     "locust": {
