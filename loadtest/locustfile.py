@@ -36,13 +36,22 @@ __all__ = ["AgentUser", "BurstUser", "ChatUser", "LongContextUser", "PresetShape
 SPAWN_S = 2.0
 """In how many seconds the users of a step are there."""
 
+FIRST_USER_S_MAX = 60.0
+"""How long a preset waits for its first user, which worker processes on a busy machine start late."""
+
 OUTPUT_TOKENS_MAX = 4096
 
 
 class PresetShape(LoadTestShape):
-    """Number of users over time, by the preset."""
+    """Number of users over time, by the preset; its time begins with the first user."""
 
     use_common_options = True
+    _begun = False
+
+    def reset_time(self) -> None:
+        """Wait for a first user again."""
+        self._begun = False
+        super().reset_time()  # type: ignore[no-untyped-call]
 
     def tick(self) -> tuple[int, float] | None:
         """Users now, and how fast they come and go; None at the end."""
@@ -52,7 +61,12 @@ class PresetShape(LoadTestShape):
         preset = PRESETS[options.preset]
         # Locust says one if nobody said anything.
         users = options.num_users if (options.num_users or 1) > 1 else preset.users
-        elapsed_s = self.get_run_time()  # type: ignore[no-untyped-call]
+        elapsed_s = float(self.get_run_time())  # type: ignore[no-untyped-call]
+        if not self._begun:
+            begun = self.runner.user_count > 0 or elapsed_s > FIRST_USER_S_MAX
+            if begun:
+                self.reset_time()
+            self._begun, elapsed_s = begun, 0.0
         wanted = users_at(preset, elapsed_s, users, float(options.run_time or preset.run_s))
         return None if wanted is None else (wanted, max(1.0, users / SPAWN_S))
 

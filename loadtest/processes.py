@@ -152,21 +152,24 @@ class GatewayChild(Child):
         await self.wait_for_answer(f"{self.url}/readiness")
 
 
-def free_port(preferred: int = 0) -> int:
+def free_port(preferred: int = 0, *, row: int = 1) -> int:
     """Return a free TCP port of the loopback interface, the preferred one if possible.
 
     Others are random and below those of outgoing connections, which would take one before a child listens
-    there.
+    there. It is the first of a ``row`` of free ones.
     """
     chance = random.SystemRandom()
     for port in (preferred, *(chance.randrange(*PORTS) for _ in range(PORT_TRIES))):
-        if not port:
-            continue
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if port and all(map(_is_free, range(port, port + row))):
             return port
     raise ChildFailed("no free TCP port on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -80,8 +80,13 @@ OF_OTHERS = {
         "--tokenizer-path",
     },
     "vLLM": {
-        *("--data-parallel-external-lb", "--data-parallel-size"),
-        *("--enable-prompt-tokens-details", "--kv-events-config", "--kv-transfer-config"),
+        *("--api-server-count", "--data-parallel-external-lb", "--data-parallel-size"),
+        *(
+            "--enable-prompt-tokens-details",
+            "--kv-events-config",
+            "--kv-offloading-size",
+            "--kv-transfer-config",
+        ),
         *("--prefix-cache-retention-interval", "--served-model-name", "--shutdown-timeout"),
     },
     "locust": {

@@ -60,6 +60,7 @@ class VllmSettings:
             each group.
         running_max: Requests that run at a time; others wait in the engine.
         step_tokens_max: Tokens of a scheduling step: longer prompts are prefilled in chunks of it.
+        ranks: Data-parallel ranks, behind one API server; each has a cache of ``kv_blocks``.
         flags: More flags of ``vllm serve``.
         environment: More variables.
     """
@@ -70,6 +71,7 @@ class VllmSettings:
     kv_blocks: int = 4096
     running_max: int = 16
     step_tokens_max: int = 1024
+    ranks: int = 1
     kv_events: bool = True
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -102,10 +104,12 @@ class VllmServer(VllmEngine):
         # Short: a path of a Unix socket has 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="cw-e-"))
         self.log = self._folder / "log"
+        # vLLM gives each rank a file of its own only if "inproc" is in the name (``offset_endpoint_port``).
+        events = "events" if settings.ranks == 1 else "inproc"
         super().__init__(
             f"http://127.0.0.1:{self.port}",
-            kv_events=f"ipc://{self._folder}/events" if settings.kv_events else "",
-            kv_replay=f"tcp://127.0.0.1:{free_port()}" if settings.kv_events else "",
+            kv_events=f"ipc://{self._folder}/{events}" if settings.kv_events else "",
+            kv_replay=f"tcp://127.0.0.1:{free_port(row=settings.ranks)}" if settings.kv_events else "",
         )
         self._process: ChildProcess | None = None
 
@@ -190,6 +194,8 @@ class VllmServer(VllmEngine):
             ),
             *("--max-num-batched-tokens", str(settings.step_tokens_max)),
         ]
+        if settings.ranks > 1:
+            command += ["--data-parallel-size", str(settings.ranks), "--api-server-count", "1"]
         if settings.kv_events:
             events = {
                 "enable_kv_cache_events": True,

@@ -26,6 +26,7 @@ from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.admin.worker_spec import PeersType, plain_role
 from router.admin.workers import refuse_known
+from router.engines.sources import decoded
 from router.errors import ClientError, NoWorker, UpstreamError
 from router.fleet import REGISTERED_LABEL, Health, Registry, normal_url, worker_id_of
 
@@ -112,14 +113,24 @@ async def _flush_all(parts: AdminParts) -> dict[str, str | None]:
 
 
 async def _flush(client: httpx.AsyncClient, url: str) -> str | None:
-    """Flush one worker, SGLang's way, then vLLM's; return the error, or None."""
+    """Flush one worker, SGLang's way, then vLLM's; return the error, or None.
+
+    SGLang empties its host memory, too, and vLLM if it is told so. vLLM answers 200 and ``success: false``
+    while requests or copies use blocks (0.32 ``entrypoints/serve/dev/cache/api_router.py``); older versions
+    answer without a body.
+    """
     try:
         answer = await client.post(f"{url}/flush_cache", timeout=FLUSH_TIMEOUT_S)
         if answer.status_code == 404:
-            answer = await client.post(f"{url}/reset_prefix_cache", timeout=FLUSH_TIMEOUT_S)
+            answer = await client.post(
+                f"{url}/reset_prefix_cache", params={"reset_external": "true"}, timeout=FLUSH_TIMEOUT_S
+            )
     except httpx.HTTPError as error:
         return type(error).__name__
-    return None if answer.is_success else f"HTTP {answer.status_code}"
+    if not answer.is_success:
+        return f"HTTP {answer.status_code}"
+    is_flushed = (decoded(answer.content, dict[str, Any]) or {}).get("success", True)
+    return None if is_flushed else "its blocks are in use"
 
 
 class EncoderUrl(BaseModel):

@@ -113,3 +113,12 @@ def test_the_preferred_port_is_taken_only_if_it_is_free() -> None:
         port = taken.getsockname()[1]
         assert free_port(port) != port
     assert free_port(port) == port
+
+
+def test_a_row_of_free_ports_may_be_asked_for() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port - 1, row=2) != port - 1
+    assert free_port(port, row=1) == port

@@ -279,8 +279,12 @@ class Follower:
         return bool(self._pending)
 
     def compare(self) -> None:
-        """Correct a part of the tree by the engine's blocks, if all of them are known."""
-        if not self.settled or self.state is not State.LIVE:
+        """Correct a part of the tree by the engine's blocks, if all of them are known.
+
+        Before that is published, the tree is bounded by what the worker is believed to hold. An engine with
+        more, in host memory say, would be corrected without end, and never `settled`.
+        """
+        if not self.settled or self.state is not State.LIVE or not self._fleet.tracks(self.worker_id):
             return
         slot, now_us = self._slot, max(self._log.now_us(), self._published_us + 1)
         before_us = min(now_us - round(SPARED_S * 1e6), self._fleet.loads.oldest_prefill_us(slot))

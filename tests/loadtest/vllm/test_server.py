@@ -98,3 +98,11 @@ async def test_an_engine_without_events_has_no_endpoints(home: EnginesHome) -> N
     async with VllmServer(VllmSettings(kv_events=False), home=home) as server:
         assert (server.kv_events, server.kv_replay) == ("", "")
         assert "--kv-events-config" not in said(server, "arguments")
+
+
+async def test_ranks_stand_behind_one_api_server_and_publish_apart(home: EnginesHome) -> None:
+    async with VllmServer(VllmSettings(ranks=2), home=home) as server:
+        arguments = said(server, "arguments")
+        assert arguments[arguments.index("--data-parallel-size") + 1] == "2"
+        assert arguments[arguments.index("--api-server-count") + 1] == "1"
+        assert server.kv_events.endswith("inproc")

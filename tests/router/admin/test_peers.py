@@ -33,12 +33,15 @@ async def test_the_older_routers_spelling_works(setup: Setup) -> None:
 
 
 async def test_a_flush_asks_every_worker_in_its_own_way_and_forgets_those_that_did(setup: Setup) -> None:
-    setup.add("sglang", "vllm", "broken", "gone")
+    setup.add("sglang", "vllm", "busy", "broken", "gone")
 
     def answer(request: httpx.Request) -> httpx.Response:
         match request.url.host:
-            case "vllm" if request.url.path == "/flush_cache":
+            case "vllm" | "busy" if request.url.path == "/flush_cache":
                 return httpx.Response(404)
+            case "vllm" | "busy":
+                assert request.url.query == b"reset_external=true"
+                return httpx.Response(200, json={"success": request.url.host == "vllm"})
             case "broken":
                 return httpx.Response(500)
             case "gone":
@@ -50,7 +53,7 @@ async def test_a_flush_asks_every_worker_in_its_own_way_and_forgets_those_that_d
     assert flushed.status_code == 200
     assert flushed.json() == {
         "flushed": ["sglang:80", "vllm:80"],
-        "failed": {"broken:80": "HTTP 500", "gone:80": "ConnectError"},
+        "failed": {"broken:80": "HTTP 500", "busy:80": "its blocks are in use", "gone:80": "ConnectError"},
     }
     assert [op.worker for op in setup.shared.said(Forget)] == ["sglang:80", "vllm:80"]
     assert "POST vllm/reset_prefix_cache" in setup.asked

@@ -64,6 +64,25 @@ async def test_who_joins_late_knows_everything_if_it_can_still_be_asked_for(
     assert replica.held(1, 3, local) == 2
 
 
+async def test_who_joins_late_knows_an_engine_that_holds_more_than_it_says(
+    engine: FakeEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In host memory: 84 blocks, and its device holds 1,000 tokens, 31 blocks.
+
+    The last store comes after all of the others are known, and before the worker is tracked.
+    """
+    monkeypatch.setattr(following, "LOOK_S", 1.0)
+    engine.start()
+    for prompt in range(20):
+        engine.says(stored(prompt, 0, 4))
+    local = replica.follow(engine)
+    await until(lambda: replica.state(local) == "live")
+    engine.says(stored(20, 0, 4))
+    await until(lambda: replica.tracks(local))
+    await until(lambda: replica.shared.fleet.tree.held_blocks(local.worker.slot) == 84)
+    assert all(replica.held(prompt, 4, local) == 4 for prompt in range(21))
+
+
 async def test_who_joins_too_late_tells_what_it_knows_and_leaves_the_rest_to_history(
     tmp_path: Path, replica: Replica
 ) -> None:
