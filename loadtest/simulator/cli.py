@@ -85,13 +85,19 @@ def main(argv: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        engine = engine_of(options)
+        chosen = engine_of(options)
     except ValueError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+    engine = chosen.profile
+    if chosen.given is not None:
+        options.host_tokens = options.host_tokens or chosen.given.host.tokens
+        options.pool_tokens = options.pool_tokens or chosen.given.pool.tokens
     below = options.host_tokens or options.pool_tokens
     if below and not can_hold_more(engine):
         parser.error(
-            f"host memory and pools are not modelled for {options.engine} by {options.dialect}'s rules"
+            f"host memory and pools are not modelled for {engine.name} by {engine.rules.match_rule}'s rules"
         )
     if options.pool != PLAIN and not below:
         parser.error("--pool says how they work: give --host-tokens or --pool-tokens, too")
