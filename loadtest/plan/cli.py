@@ -55,6 +55,7 @@ from loadtest.simulator.arguments import (
 )
 from loadtest.simulator.memory import can_hold_more
 from loadtest.simulator.parallel import SimulationFailed
+from loadtest.simulator.setting_words import gpus_in_words
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.theme import style
 from loadtest.simulator.tier_rules import PLAIN
@@ -167,7 +168,7 @@ def _workload(options: argparse.Namespace, seed: int) -> Workload:
 
 def _assumed(options: argparse.Namespace, chosen: ChosenEngine) -> list[str]:
     engine = chosen.profile
-    assumed = [f"A worker has {engine.gpus} GPUs: {engine.parallelism}."]
+    assumed = [f"{gpus_in_words(engine)}."]
     if engine.gpus != chosen.profile_gpus:
         assumed.append(
             f"A worker of {chosen.profile_gpus} GPUs costs {_worker_price(options, chosen):g} per hour, and "
@@ -241,7 +242,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "workload": f"{workload.request_count:,} requests, {workload.prompt_tokens:,} prompt and "
         f"{workload.output_tokens:,} output tokens",
         "engine": f"{engine.name}: {outcome.curve.worker_tokens:,} tokens of KV cache",
-        "GPUs": f"{engine.gpus} of a worker: {engine.parallelism}",
+        "GPUs": gpus_in_words(engine),
         "service level": str(outcome.slo),
         "prices": str(outcome.prices),
     }

@@ -5,8 +5,8 @@
     capacity   the LRU cache of each worker whose hits are nearest to those that the engine reported
 
 A line tells when a request came, when its answer began and ended, and what the engine counted. Waiting in a
-queue of the gateway or of the engine cannot be told from prefill. So requests that met another prefill at their
-worker are left out, and what still lies above the line is taken for waiting.
+queue cannot be told from prefill. So requests that met another prefill at their worker are left out, and what
+still lies above the line is taken for waiting.
 Wall clocks of replicas differ by milliseconds; so do these figures.
 """
 
@@ -292,7 +292,7 @@ def _one_capacity(found: Sequence[Capacity], notes: list[str]) -> int:
     )
     notes.append(
         f"Capacity from hits and evictions of {len(evicting)} workers and {requests:,} prompts: hits differ "
-        f"from the reported ones by {100 * error:.1f} % (confidence: {grade}). Room that answers take is in no "
-        "hash of a prompt, so the true capacity is somewhat larger."
+        f"from the reported ones by {100 * error:.1f} % (confidence: {grade}). Room that answers take is in "
+        "no hash of a prompt, so the true capacity is somewhat larger."
     )
     return tokens
