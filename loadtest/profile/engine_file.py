@@ -285,13 +285,9 @@ def _check(given: EngineFile) -> None:
             f"{ranks} ranks; give the capacity of all ranks together"
         )
     if given.max_running < ranks:
-        raise ValueError(
-            f"max_running: {given.max_running} is less than one request for each of {ranks} ranks"
-        )
+        raise ValueError(f"max_running: {given.max_running} is less than one for each of {ranks} ranks")
     if 0 < given.chunk_tokens < ranks:
-        raise ValueError(
-            f"chunk_tokens: {given.chunk_tokens} is less than one token for each of {ranks} ranks"
-        )
+        raise ValueError(f"chunk_tokens: {given.chunk_tokens} is less than one for each of {ranks} ranks")
     wanted = {
         "sliding_window": ("window_tokens", "window_cache_tokens", "window_bytes_per_token"),
         "linear": ("states", "state_bytes"),

@@ -19,7 +19,7 @@ from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.tier_rules import PLAIN, PUBLISHED, TierRules, read_tier_rules
-from loadtest.simulator.workload import Workload
+from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Workload
 from policies import LengthBuckets, ServiceLevel
 
 DEFAULT_ENGINE = "mimo-v2.5-pro"
@@ -286,7 +286,9 @@ def engine_of(options: argparse.Namespace) -> ChosenEngine:
         own = _own_engine(name, rest, options)
         engine, gpus, given = own.profile, own.profile.gpus, own.given
     dialect = options.dialect or (given.dialect if given is not None else "sglang")
-    return ChosenEngine(replace(engine, rules=replace(engine.rules, match_rule=dialect)), gpus, given)
+    # Workloads come in blocks of one size, whatever the engine's.
+    rules = replace(engine.rules, match_rule=dialect, block_tokens=ENGINE_BLOCK_TOKENS)
+    return ChosenEngine(replace(engine, rules=rules), gpus, given)
 
 
 def _own_engine(name: str, rest: list[str], options: argparse.Namespace) -> OwnEngine:
