@@ -18,8 +18,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadtest.profile.engine_file import Cache, EngineFile, EngineFileError, Prefill
+from loadtest.profile.fits import Floats
 from loadtest.profile.live import decode_prices, prefill_prices
 from loadtest.traces import TraceError, opened_trace
 from radix import FULL_ATTENTION, HASH_BYTES, PrefixTree
@@ -37,6 +39,9 @@ CAPACITY_STEP = 1.15
 
 HIT_TOKENS_MIN = 2_048
 """Shorter matches say nothing of evictions: the beginning of an application's prompts stays."""
+
+UNEVICTED = 0.02
+"""Share of an endless cache's hits that may be lacking without an eviction: rounding to blocks."""
 
 DECODE_TOKENS_MIN = 16
 """Shorter answers say little about the pace of decode."""
@@ -83,7 +88,7 @@ class Capacity:
     """Capacity of one worker, in tokens.
 
     Attributes:
-        tokens: Best fit; the largest amount that was seen to be held if nothing was evicted.
+        tokens: Best fit; if nothing was evicted, the least with which that could be.
         evicts: False if the trace shows no eviction, so that ``tokens`` is a lower bound.
         error: Mean of the difference between reported and fitted hits, over the reported ones.
         requests: Requests that could tell.
@@ -234,12 +239,14 @@ def capacity_of(lines: Sequence[Line]) -> Capacity | None:
     if not telling.any():
         return None
     held = _distinct_blocks(seen)
-    lost = np.maximum(endless - reported, 0.0)[telling]
-    if lost.sum() <= 0.02 * endless[telling].sum():
-        held_tokens = max(round(held * block_tokens), 1)
-        return Capacity(held_tokens, evicts=False, error=0.0, requests=int(telling.sum()))
-    best_blocks, least = held, np.inf
     blocks = float(max(len(line.blocks) // HASH_BYTES for line in seen))
+    if _loss(reported, endless, telling) <= UNEVICTED:
+        # The least cache that would have had these hits: whatever is larger is as likely.
+        while blocks < held and _loss(_hits(seen, round(blocks)), endless, telling) > UNEVICTED:
+            blocks *= CAPACITY_STEP
+        least_tokens = max(round(blocks * block_tokens), 1)
+        return Capacity(least_tokens, evicts=False, error=0.0, requests=int(telling.sum()))
+    best_blocks, least = held, np.inf
     while blocks < held * CAPACITY_STEP:
         error = float(np.abs(_hits(seen, round(blocks)) - reported)[telling].sum())
         if error < least:
@@ -253,7 +260,12 @@ def capacity_of(lines: Sequence[Line]) -> Capacity | None:
     )
 
 
-def _hits(lines: Sequence[Line], capacity_blocks: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _loss(hits: Floats, endless: Floats, telling: NDArray[np.bool_]) -> float:
+    """Share of an endless cache's hits that others lack."""
+    return float(np.maximum(endless - hits, 0.0)[telling].sum() / endless[telling].sum())
+
+
+def _hits(lines: Sequence[Line], capacity_blocks: int) -> Floats:
     """Tokens of each prompt that an LRU cache of so many blocks would reuse."""
     tree = PrefixTree(_BLOCKS_MAX, 1)
     tree.set_capacity(0, capacity_blocks)

@@ -84,13 +84,15 @@ def test_a_busy_fleet_gives_back_its_engine(tmp_path: Path) -> None:
     assert any("hits and evictions of 2 workers" in note for note in given.notes)
 
 
-def test_capacity_is_a_lower_bound_where_nothing_was_evicted(tmp_path: Path) -> None:
-    roomy = ENGINE.model_copy(update={"cache": Cache(tokens=50_000_000)})
-    lines = read_lines(traced(tmp_path / "trace.jsonl", conversations(20, 6, 30.0), roomy, workers=1))
+@pytest.mark.parametrize("tokens", [400_000, 50_000_000])
+def test_capacity_is_a_lower_bound_where_nothing_was_evicted(tmp_path: Path, tokens: int) -> None:
+    """Prompts of more than 400,000 tokens come; each conversation is over before its blocks could go."""
+    roomy = ENGINE.model_copy(update={"cache": Cache(tokens=tokens)})
+    lines = read_lines(traced(tmp_path / "trace.jsonl", conversations(20, 6, 4.0), roomy, workers=1))
     found = capacity_of(lines)
     assert found is not None
     assert not found.evicts
-    assert found.tokens <= 50_000_000
+    assert 30_000 < found.tokens <= 400_000
     given = calibrate(lines, "fitted")
     assert any("at least" in note and "confidence: poor" in note for note in given.notes)
 
