@@ -38,6 +38,7 @@ from router.loop_lag import LoopLag
 from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
+from router.own_policies import OwnPolicies
 from router.pairs import PairPlugin, RolePlanner, watch_links
 from router.process import report
 from router.process.client_side import ClientSide
@@ -57,7 +58,7 @@ from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.proxy import Ending
 from router.samples import Samples
-from router.settings import Settings
+from router.settings import PlacementSettings, Settings
 from router.shared import Hooks, LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, quota_samples
@@ -120,6 +121,7 @@ class GatewayProcess:
         )
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
+        self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
         self.encoding = Encoding(self.gateway)
         self.roles = RolePlanner(
@@ -170,7 +172,8 @@ class GatewayProcess:
 
     def degraded(self) -> tuple[str, ...]:
         """Return a sentence for each part that does not work."""
-        return report.troubles(self.workers.core, self.tenants, self.discovery)
+        found = report.troubles(self.workers.core, self.tenants, self.discovery)
+        return (*found, *self.own_policies.troubles())
 
     # Parts.
 
@@ -220,13 +223,30 @@ class GatewayProcess:
                 self.pairs,
                 self.tenants.limiter,
                 self._tokenizing,
-                lambda policy, ratio: Shadow(
-                    policy, self.fleet, ratio, partial(self.metrics.shadowed, policy.name)
-                ),
+                self._make_shadow,
+                self.own_policies.make,
             ),
             loop=loop,
             requests_max=files.requests_max,
         )
+
+    def _make_shadow(self, placement: PlacementSettings) -> Shadow | None:
+        """Make the observer that asks a second policy; None if that was switched off."""
+        name = placement.shadow_policy
+        if self.own_policies.is_off(name):
+            return None
+        policy = self.own_policies.make(name, placement.shadow_policy_options)
+        return Shadow(policy, self.fleet, placement.shadow_ratio, partial(self.metrics.shadowed, name))
+
+    def _own_policy_off(self, name: str) -> None:
+        """Decide by the fallback from the next turn of the loop on, and ask no shadow policy that failed."""
+
+        def follow() -> None:
+            if self.settings.placement.shadow_policy == name:
+                self.gateway.placing.decider.shadow = None
+            self.gateway.placing.use(self.settings)
+
+        self.gateway.loop.call_soon(follow)
 
     def _live_settings(self, loaded: Loaded, log: LogPort, keyring: Keyring) -> LiveSettings:
         """Make the settings, with the parts that follow their changes."""
@@ -244,6 +264,7 @@ class GatewayProcess:
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "logs": lambda new: log_from(new.observability.log_level),
             },
+            problems=self.own_policies.problems,
         )
 
     def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:
@@ -263,6 +284,7 @@ class GatewayProcess:
             ending=self.ending,
             vitals=self.shared.replicas_vitals,
             degraded=self.degraded,
+            own_policies=self.own_policies,
         )
         fleet_view = ProcessFleetView(parts)
         self.rates = RateWindow(fleet_view)
@@ -281,6 +303,7 @@ class GatewayProcess:
             report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
             report.report_settings(self.live),
+            report.report_own_policies(self.own_policies),
             report.report_tenants(self.tenants),
             report.report_discovery(self.discovery),
             report.report_kv_events(self.kv_events),

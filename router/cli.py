@@ -4,7 +4,7 @@
     cacheway config [FLAGS]     show the effective settings, or write the reference pages
     cacheway version
     cacheway keys ...           make and check the keys of tenants
-    cacheway engine|demo ...    development tools, in the optional extra
+    cacheway engine|demo ...    development tools, in the optional extra (also simulate, plan, calibrate)
 
 This module parses, loads the settings, and turns errors into sentences and exit status 2. `router.__main__`
 hands in the functions that do the work.

@@ -367,7 +367,7 @@ class Metrics:
         self.follow(families.KEYS_READ, loaded, "loaded")
         self.follow(families.KEYS_READ, refused, "refused")
 
-    def follow(self, family: Family, total: int, *labels: str) -> None:
+    def follow(self, family: Family, total: float, *labels: str) -> None:
         """Raise a counter to a total since the start that its owner counts."""
         counted = self._totals.get((family, labels))
         if counted is None:

@@ -33,6 +33,7 @@ from router.discovery import check_discovery
 from router.errors import RouterError, StateError
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
+from router.own_policies import check_own_policies
 from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
@@ -135,6 +136,7 @@ def serve(loaded: Loaded) -> int:
     check_tokenizers(settings.placement)
     check_discovery(settings.discovery)
     check_kv_events(settings)
+    check_own_policies(settings)
     configure_logs(settings.observability.log_level)
     listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)
     files = raise_open_files(settings.upstream.connections_max, listeners)

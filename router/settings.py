@@ -32,6 +32,7 @@ from pydantic.dataclasses import dataclass
 
 from policies import (
     HANDOVER_LABEL,
+    POLICIES,
     AdmissionRules,
     BreakerRules,
     CachePool,
@@ -496,6 +497,25 @@ class PlacementSettings(PolicyRules):
         "Most distinct KV blocks in the prefix tree; the least recently used go first. The default covers "
         "two thousand million tokens at 256 per block.",
         ge=1000,
+    )
+    own_policies: tuple[str, ...] = setting(
+        (),
+        "Policies of your own to load beside those that placement.policy, prefill_policy and shadow_policy "
+        "name: PACKAGE.MODULE:NAME, or entry points of the group cacheway.policies. Only policies that were "
+        "loaded at the start can be chosen while the gateway serves (docs/own-policy.md).",
+    )
+    own_policy_budget_us: int = setting(
+        1000,
+        "Longest time that a policy of your own may take for a decision, in microseconds. One that takes "
+        "longer in more than 1 % of its decisions is switched off. The default is several times what a "
+        "built-in policy takes for a thousand workers.",
+        ge=10,
+        le=1_000_000,
+    )
+    own_policy_fallback: str = setting(
+        "expected_cost",
+        "Policy that decides in place of one of your own that was switched off, with its default options.",
+        choices=tuple(POLICIES),
     )
     models: dict[str, ModelSettings] = setting(
         {},

@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 
 from router.catalogue import CATALOGUE, ENV_PREFIX, Setting
 from router.errors import SettingsError
+from router.own_policies import full_name
 from router.settings import Settings
 
 CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
@@ -32,6 +33,9 @@ HIDDEN = "********"
 
 KEY_SHOWN = 100
 """Characters of a key that is none of ours."""
+
+_POLICIES = {f"placement.{name}" for name in ("policy", "prefill_policy", "shadow_policy", "own_policies")}
+"""Settings that take the name of an entry point for what it stands for."""
 
 _BY_ENV = {row.env: row for row in CATALOGUE.values()}
 _SERVICE_LINK = re.compile(
@@ -226,12 +230,23 @@ def _parsed(offer: _Offer) -> Any:
     typed = offer.origin.kind in ("file", "runtime")
     if kind == "list" and not typed:
         pieces = [value] if isinstance(value, str) else value
-        return [word for piece in pieces for word in re.split(r"[,\s]+", piece) if word]
+        value = [word for piece in pieces for word in re.split(r"[,\s]+", piece) if word]
+    if offer.row.key in _POLICIES:
+        return _named(value)
+    if kind == "list":
+        return value
     if kind == "map" and not typed:
         return _mapping([value] if isinstance(value, str) else list(value))
     if isinstance(value, bool) and kind != "boolean":
         raise ValueError("true and false need quotes to be text, and are no number")
     return value
+
+
+def _named(value: Any) -> Any:
+    """Name policies in full, where an entry point is named."""
+    if isinstance(value, list):
+        return [_named(each) for each in value]
+    return full_name(value) if isinstance(value, str) else value
 
 
 def _mapping(pieces: list[str]) -> Any:

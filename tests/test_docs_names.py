@@ -54,6 +54,7 @@ DECLARING = {
     "cacheway engine": ["loadtest/engine/cli.py"],
     "cacheway demo": ["loadtest/demo.py"],
     "cacheway simulate": ["loadtest/simulator/cli.py", "loadtest/simulator/arguments.py"],
+    "cacheway calibrate": ["loadtest/profile/cli.py"],
     "cacheway plan": ["loadtest/plan/*.py", "loadtest/simulator/arguments.py"],
     "loadtest.plan.prfaas": ["loadtest/plan/prfaas/*.py", "loadtest/simulator/arguments.py"],
     "loadtest.engine.link": ["loadtest/engine/link/__main__.py"],

@@ -16,11 +16,11 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from msgspec import Meta
 
-from policies import Policy, make_policy
+from policies import Policy
 from router.admin.parts import AdminParts
 from router.errors import ClientError
 from router.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain, rehearse
-from router.gateway import Gateway
+from router.gateway import Gateway, MakePolicy
 from router.gateway.body_outline import BodyOutline, Unusual
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
@@ -106,7 +106,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
         parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, parts.door, body))
         if gateway.tokenizing is not None:
             parsed = await gateway.tokenizing.now(parsed, raw)
-        policy = _policy(question)
+        policy = _policy(question, gateway.placing.make_policy)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)
         answer = described(gateway, found)
@@ -185,7 +185,7 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
     return question, body[outline.place(start) : outline.place(start + len(raw))]
 
 
-def _policy(question: Question) -> Policy | None:
+def _policy(question: Question, make_policy: MakePolicy) -> Policy | None:
     """Return the policy in the question, None for the one in use; raise ClientError if it is unknown."""
     if not question.policy:
         if question.policy_options:

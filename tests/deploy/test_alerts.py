@@ -218,6 +218,9 @@ SCENARIOS = {
     ),
     "CachewayHandoversFail": Scenario(handovers(10), handovers(3)),
     "CachewayShadowIsSooner": Scenario(shadow(60), shadow(40), 440, "5m"),
+    "CachewayOwnPolicyOff": brief(
+        'cacheway_own_policy_off{namespace="n", instance="a", policy="m:p", reason="late"}'
+    ),
     "CachewayTenantKeysEnd": Scenario(
         {'cacheway_tenant_keys_end_timestamp_seconds{namespace="n", tenant="t"}': f"{6 * 86400}x200"},
         {'cacheway_tenant_keys_end_timestamp_seconds{namespace="n", tenant="t"}': f"{9 * 86400}x200"},

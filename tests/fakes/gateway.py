@@ -25,6 +25,7 @@ from policies import (
     OpRefused,
     Placed,
     encode_op,
+    make_policy,
 )
 from policies.observing import Shadow
 from router.fleet import Core, HealthRules, LocalWorker, Registry
@@ -393,8 +394,11 @@ class Bench:
             Plugins(
                 self.pairs,
                 limiter,
-                make_shadow=lambda policy, ratio: Shadow(
-                    policy, self.shared.fleet, ratio, functools.partial(self.metrics.shadowed, policy.name)
+                make_shadow=lambda placement: Shadow(
+                    make_policy(placement.shadow_policy, placement.shadow_policy_options),
+                    self.shared.fleet,
+                    placement.shadow_ratio,
+                    functools.partial(self.metrics.shadowed, placement.shadow_policy),
                 ),
             ),
             loop=cast(Any, self.time),
