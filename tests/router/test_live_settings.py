@@ -411,6 +411,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         ),
         "roles": (process.roles.rules, process.roles.level),
         "pools": local.pool.rules,
+        "routes": (process.routes._more._exact, process.routes._more._below),
     }
 
 
