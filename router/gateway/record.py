@@ -15,6 +15,7 @@ left.
 """
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -103,7 +104,7 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     def lines(self) -> bytes:
         """Return header lines of the answer, in place of the worker's of these names."""
-        shown = str.encode
+        shown: Callable[[str], bytes] = str.encode
         if self.hides_workers:
             reader = self.gateway.reader
             if not reader.shows_names:

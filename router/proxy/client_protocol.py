@@ -407,14 +407,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         self._begun += 1
         method = parser.get_method()
-        tunnels = False
-        if parser.should_upgrade():
-            if method == b"CONNECT":
-                raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
-            tunnels = self._wants_tunnel(method)
-            if not tunnels:
-                self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
-                return
+        if parser.should_upgrade() and not self._wants_tunnel(method):
+            self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
+            return
         keep_alive = parser.should_keep_alive()
         # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists. Asking the parser for the
         # version is its most expensive call.
@@ -460,7 +455,7 @@ class GatewayProtocol(HttpToolsProtocol):
         )
         answer.length = length
         if route > Route.WHOLE:
-            self._stream(answer, tunnels=tunnels)
+            self._stream(answer, tunnels=bool(parser.should_upgrade()))
         if b"expect" in control:
             answer.expects_continue = speaks_1_1 and control[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
@@ -470,7 +465,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._enqueue(answer)
 
     def _wants_tunnel(self, method: bytes) -> bool:
-        """Return True if a request asks for a WebSocket where there is one, and nothing is behind it."""
+        """Return True if a request asks for a WebSocket where there is one, and has no body."""
+        if method == b"CONNECT":
+            raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
         path = self._target()[0]
         if self.route_of(method, path) != Route.TUNNELLED or self._control.keys() & _FRAMED:
             return False
@@ -481,6 +478,8 @@ class GatewayProtocol(HttpToolsProtocol):
         """Let an exchange begin before its body is complete."""
         answer.streams = True
         answer.tunnels = tunnels
+        if tunnels and self.ending.begun:
+            self.loop.call_later(self.ending.idle_s, self._end_tunnel)
         answer.hold_body(0)
 
     def _count_request(self) -> None:

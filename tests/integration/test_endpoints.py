@@ -5,7 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anthropic
 import httpx
+import openai
 import pytest
 import wsproto
 from fakes.echo_worker import EchoWorker
@@ -416,3 +418,31 @@ async def test_errors_speak_the_dialect_of_what_was_asked(fleet: Fleet, worker: 
     assert event.startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
     chat = await gateway.client.post("/v1/chat/completions", content=b"x" * 3000)
     assert chat.json()["error"]["code"] == "request_too_large"
+
+
+async def test_anthropics_sdk_understands_the_gateways_errors(fleet: Fleet, worker: EchoWorker) -> None:
+    gateway = await in_front_of(fleet, worker, server={"api_key": "ours"})
+    async with anthropic.AsyncAnthropic(api_key="ours", base_url=gateway.url, max_retries=0) as client:
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            await client.messages.create(model="none", max_tokens=1, messages=[])
+        assert (unknown.value.type, unknown.value.status_code) == ("not_found_error", 404)
+        assert "'none' is not served" in unknown.value.message
+        counted = await client.messages.with_raw_response.count_tokens(model="m", messages=[])
+        assert counted.http_response.json()["path"] == "/v1/messages/count_tokens"
+    async with anthropic.AsyncAnthropic(api_key="no", base_url=gateway.url, max_retries=0) as client:
+        with pytest.raises(anthropic.AuthenticationError) as refused:
+            await client.messages.count_tokens(model="m", messages=[])
+        assert refused.value.type == "authentication_error"
+
+
+async def test_openais_sdk_uploads_and_asks_for_stored_responses(fleet: Fleet, worker: EchoWorker) -> None:
+    gateway = await in_front_of(fleet, worker)
+    async with openai.AsyncOpenAI(api_key="k", base_url=f"{gateway.url}/v1", max_retries=0) as client:
+        heard = await client.audio.transcriptions.with_raw_response.create(
+            model="m", file=("a.wav", b"x" * 1_000_000)
+        )
+        assert heard.http_response.json()["bytes"] > 1_000_000
+        stored = await client.responses.with_raw_response.retrieve("resp_1")
+        assert stored.http_response.json()["path"] == "/v1/responses/resp_1"
+        ended = await client.responses.with_raw_response.cancel("resp_1")
+        assert ended.http_response.json()["path"] == "/v1/responses/resp_1/cancel"
