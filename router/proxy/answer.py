@@ -300,6 +300,8 @@ class Answer(RequestResponseCycle):
             self._protocol.transport.write(b"0\r\n\r\n")
         self.response_complete = True
         self.exchange = self.sink = None
+        if self.streams:
+            self._protocol.flow.held = False
         if self.counted_bytes:
             self.release_body()
         if self._is_cut_off:  # its body may still be on its way

@@ -14,10 +14,14 @@ from router.gateway.gateway import Gateway
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.proxy import ClientConnection, ClientRequest, Header
-from router.relaying.forms import ModelField, boundary_of
+from router.relaying.forms import FormReader, boundary_of
 from router.relaying.responses import worker_of_response
 from router.relaying.routes import response_id_of
 from router.tenant import Tenant
+
+
+PIECE_BYTES = 64 * 1024
+"""Pieces in which a form that came as a whole is read."""
 
 
 class RelayExchange(RequestExchange):
@@ -50,9 +54,10 @@ class RelayExchange(RequestExchange):
         model = None
         boundary = boundary_of(content_type) if endpoint is Endpoint.MORE else b""
         if boundary:
-            field = ModelField(boundary)
-            field.look(request.body)
-            model = field.model
+            form = FormReader(boundary, handover_allowed=self._gateway.reader.identifier.handover_allowed)
+            for start in range(0, len(request.body), PIECE_BYTES):
+                form.feed(request.body[start : start + PIECE_BYTES])
+            model = form.model
         self._begin_dispatch(without_prompt(endpoint, model, tenant, self._record.worker_request_id), headers)
 
     def _avoided(self) -> list[int]:

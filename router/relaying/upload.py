@@ -22,7 +22,7 @@ from router.gateway.gateway import Gateway
 from router.gateway.phase import NEXT, Phase
 from router.gateway.reservation import Reservation
 from router.proxy import ClientRequest, Header, StreamingConnection, Upload, UpstreamUpload
-from router.relaying.forms import ModelField, boundary_of
+from router.relaying.forms import FormReader, boundary_of
 from router.relaying.relay import header_of, keep_apart, without_prompt
 from router.tenant import Tenant
 
@@ -132,15 +132,14 @@ class StreamingExchange(RequestExchange):
 class UploadExchange(StreamingExchange):
     """Serves one form."""
 
-    __slots__ = ("_field", "_headers", "_held", "_is_complete", "_tenant")
+    __slots__ = ("_form", "_headers", "_held", "_is_complete", "_placed", "_tenant")
 
     def __init__(
         self, gateway: Gateway, request: ClientRequest, client: StreamingConnection, endpoint: Endpoint
     ) -> None:
         super().__init__(gateway, request, client, endpoint)
-        self._field: ModelField | None = None
         self._held = bytearray()
-        self._is_complete = False
+        self._is_complete = self._placed = False
 
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         self._record.endpoint = self._endpoint
@@ -153,7 +152,8 @@ class UploadExchange(StreamingExchange):
                 status=415,
             )
         self._tenant, self._headers = tenant, headers
-        self._field = ModelField(boundary)
+        allowed = self._gateway.reader.identifier.handover_allowed
+        self._form = FormReader(boundary, handover_allowed=allowed)
         self._client.read_body(self)
 
     # From the client's side (`router.proxy.BodySink`).
@@ -163,11 +163,16 @@ class UploadExchange(StreamingExchange):
         if self._record.phase is Phase.DONE:
             return
         self._record.request_bytes += len(data)
+        try:
+            self._form.feed(data)
+        except ClientError as error:
+            self.body_failed(error)
+            return
         if self.streaming and self._upstream is not None:
             self._upstream.write(data)
             return
         self._held += data
-        if self._field is not None:
+        if not self._placed:
             self._go_on(self._look)
 
     def body_end(self) -> None:
@@ -175,15 +180,14 @@ class UploadExchange(StreamingExchange):
         self._is_complete = True
         if self._record.phase is Phase.DONE:
             return
-        if self._field is not None:
+        if not self._placed:
             self._go_on(self._place)
         elif self.streaming and self._upstream is not None:
             self._upstream.end()
 
     def _look(self) -> None:
-        assert self._field is not None
-        found = self._field.look(self._held)
-        if found or serves_one_model(self._gateway.registry.all()):
+        form = self._form
+        if form.model is not None or form.ended or serves_one_model(self._gateway.registry.all()):
             self._place()
         elif len(self._held) > SPOOL_BYTES_MAX:
             raise ClientError(
@@ -197,11 +201,10 @@ class UploadExchange(StreamingExchange):
 
     def _place(self) -> None:
         """Choose a worker; the rest of the form waits at the client until it is connected."""
-        field, self._field = self._field, None
-        assert field is not None
+        self._placed = True
         self._client.pause_body()
-        parsed = without_prompt(self._endpoint, field.model, self._tenant, self._record.worker_request_id)
-        self._begin_dispatch(parsed, self._headers)
+        model, request_id = self._form.model, self._record.worker_request_id
+        self._begin_dispatch(without_prompt(self._endpoint, model, self._tenant, request_id), self._headers)
 
     # From its dispatcher and its worker.
 

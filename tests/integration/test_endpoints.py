@@ -207,6 +207,31 @@ async def test_an_upload_beyond_the_limit_ends_where_the_limit_is(fleet: Fleet, 
     assert not any(each.complete for each in worker.got)
 
 
+async def test_a_field_of_the_gateways_ends_an_upload_wherever_it_comes(
+    fleet: Fleet, worker: EchoWorker
+) -> None:
+    """The worker has begun to read by then, and gets no end."""
+    gateway = await in_front_of(fleet, worker)
+    come = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+        yield b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 100_000
+        await come.wait()
+        yield b'\r\n--B\r\nContent-Disposition: form-data; name="vllm_xargs"\r\n\r\n{}\r\n--B--\r\n'
+
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+    asked = asyncio.create_task(
+        gateway.client.post("/v1/audio/transcriptions", content=body(), headers=headers)
+    )
+    await until(lambda: worker.got and worker.got[0].body)
+    come.set()
+    answer = await asked
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "forbidden_field")
+    await until(gateway.idle)
+    assert not worker.got[0].complete
+
+
 async def test_an_upload_goes_to_another_worker_if_nobody_listens_at_the_first(fleet: Fleet) -> None:
     async with EchoWorker() as alive:
         dead = EchoWorker()

@@ -166,6 +166,26 @@ async def test_a_client_is_held_back_while_nobody_takes_its_body(gateway: Any, u
     await until(lambda: len(sinks[0].body) == size)
 
 
+class Pausing(Sink):
+    """Takes one piece, and never says that it would take more."""
+
+    def body_data(self, data: bytes) -> None:
+        super().body_data(data)
+        self.client.pause_body()
+
+
+async def test_a_connection_goes_on_after_a_body_that_nobody_asked_to_resume(
+    gateway: Any, read_answer: Read
+) -> None:
+    """All of it came in one read, which is parsed in pieces: only the first is held back in time."""
+    sinks = await serving(gateway, Pausing)
+    reader, writer = await gateway.connect(form(9000) + b"x" * 9000)
+    assert (await read_answer(reader))[1] == b"9000"
+    assert sinks[0].pieces > 0
+    writer.write(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await read_answer(reader))[1] == b'{"from":"app"}'
+
+
 async def test_room_for_a_streamed_body_is_counted(gateway: Any, read_answer: Read) -> None:
     await serving(gateway, held=HeldBytes(100_000))
     reader, _ = await gateway.connect(form(10))
