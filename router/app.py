@@ -45,6 +45,7 @@ from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.loops import Loop, Loops
+from router.process.picker_side import make_picker, picker_loops
 from router.process.starting import (
     first_probes,
     opened_spans,
@@ -132,7 +133,9 @@ class GatewayProcess:
         )
         destinations, root_of = self.workers.destinations, self.gateway.reader.hasher.engine_root
         pair_labels = settings.fleet.pair_labels
-        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels)
+        self.discovery = make_discovery(
+            settings.discovery, core, destinations, pair_labels, settings.picker.pool
+        )
         self.kv_events = make_kv_events(
             settings, core, self.workers.client, root_of=root_of, destinations=destinations
         )
@@ -146,6 +149,7 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
+        self.picker = make_picker(settings, self.gateway, self.metrics, self.clients, self.discovery)
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = secret_watches(settings, self.tenants.door.use_admin_key, self.workers.use_key)
@@ -241,6 +245,7 @@ class GatewayProcess:
                 ),
                 "clients": self.clients.use,
                 "workers": self.workers.use,
+                "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "logs": lambda new: log_from(new.observability.log_level),
             },
@@ -327,7 +332,7 @@ class GatewayProcess:
             loops.append(("links", partial(watch_links, self.pairs.link_watch)))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
-        return loops + self.clients.loops()
+        return loops + self.clients.loops() + picker_loops(self.settings, self.picker)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

