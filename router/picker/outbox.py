@@ -6,7 +6,7 @@ pieces. A reader that awaits `room` before each message it reads keeps the numbe
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 from router.picker.proto import ext_proc_pb2 as pb
 
@@ -46,12 +46,21 @@ class Outbox:
             self._room.clear()
             await self._room.wait()
 
+    def taken(self) -> Iterator[pb.ProcessingResponse]:
+        """Take out what is there, message by message."""
+        while self._batches:
+            yield from self._batches.popleft()
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing more is put."""
+        return self._ended
+
     async def messages(self) -> AsyncIterator[pb.ProcessingResponse]:
         """Yield the messages until the end."""
         while True:
-            while self._batches:
-                for message in self._batches.popleft():
-                    yield message
+            for message in self.taken():
+                yield message
                 self._room.set()
             if self._ended:
                 return

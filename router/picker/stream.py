@@ -5,7 +5,7 @@
       └───any other──> PASSING ──────────────────────────────────────────────────────────────────────────^
 
 `heard` takes each message; answers go to the outbox. The request's exchange sees the stream as its client
-(`ClientConnection`) and as its way to the worker (`SendRequest`, `UpstreamRequest`), so it decides, waits,
+(`ClientConnection`) and as its way to the worker (`SendRequest`, `Carried`), so it decides, waits,
 counts and learns as if it carried the bytes itself.
 
 Modes of the proxy for the request's body:
@@ -88,6 +88,25 @@ class Parts(NamedTuple):
     """Called for each request that is not placed."""
     served_elsewhere: Callable[[], None]
     """Called for each answer of an endpoint that was not chosen."""
+
+
+class Carried:
+    """A request on its way to a worker, in the proxy's hands (`router.proxy.UpstreamRequest`)."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: "ProxyStream") -> None:
+        self._stream = stream
+
+    def pause(self) -> None:
+        """Do nothing: the proxy holds its client back itself."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Hear nothing more of it; the proxy ends it with the stream."""
+        self._stream.forget_worker()
 
 
 class ProxyStream:
@@ -320,7 +339,11 @@ class ProxyStream:
         self._sink = sink
         self._stage = Stage.SENT
         self._direct(local, messages.headers_in(lines), b"".join(body))
-        return self
+        return Carried(self)
+
+    def forget_worker(self) -> None:
+        """Report nothing more of the worker's answer."""
+        self._sink = None
 
     def _direct(self, local: LocalWorker, headers: Sequence[Header], body: bytes | None) -> None:
         """Tell the proxy where the request goes, and the changes of it; a body of None passes by itself."""
@@ -363,6 +386,7 @@ class ProxyStream:
             if self._exchange is not None:
                 self._exchange.client_left()
             self._stop_timer()
+            self.release_body()
             self._stage = Stage.PASSING
         if self._stage is Stage.PASSING:
             self.outbox.put([pb.ProcessingResponse(response_headers=pb.HeadersResponse())])
@@ -395,10 +419,10 @@ class ProxyStream:
             )
         elif self._stage is not Stage.OVER:
             self._expect(Stage.ANSWERING)
-            if self._sink is not None and part.body:
-                self._relay(partial(self._sink.upstream_data, part.body))
             if not streams:
                 self.outbox.put([pb.ProcessingResponse(response_body=pb.BodyResponse())])
+            if self._sink is not None and part.body:
+                self._relay(partial(self._sink.upstream_data, part.body), flush=not part.end_of_stream)
         if part.end_of_stream:
             self._answer_ended()
 
@@ -417,7 +441,7 @@ class ProxyStream:
         if ends:
             self.outbox.end()
 
-    def _relay(self, report: Callable[[], None]) -> None:
+    def _relay(self, report: Callable[[], None], *, flush: bool = True) -> None:
         """Report a part of the worker's answer to the exchange, and pass on what it lets through."""
         self._relaying = True
         try:
@@ -427,7 +451,8 @@ class ProxyStream:
             self.outbox.end(error.message)
         finally:
             self._relaying = False
-        self._flush()
+        if flush:
+            self._flush()
 
     def _flush(self) -> None:
         out, self._out = b"".join(self._out), []
@@ -479,12 +504,6 @@ class ProxyStream:
         counted, self._counted_bytes = self._counted_bytes, 0
         if counted:
             self._parts.held.release(counted)
-
-    def pause(self) -> None:
-        """Do nothing: the proxy holds its client back itself (`router.proxy.UpstreamRequest`)."""
-
-    def resume(self) -> None:
-        """Do nothing."""
 
     # Inside.
 

