@@ -132,10 +132,8 @@ class GatewayProcess:
             turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
         destinations, root_of = self.workers.destinations, self.gateway.reader.hasher.engine_root
-        pair_labels = settings.fleet.pair_labels
-        self.discovery = make_discovery(
-            settings.discovery, core, destinations, pair_labels, settings.picker.pool
-        )
+        pair_labels, pool = settings.fleet.pair_labels, settings.picker.pool
+        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels, pool)
         self.kv_events = make_kv_events(
             settings, core, self.workers.client, root_of=root_of, destinations=destinations
         )

@@ -1,6 +1,10 @@
 """A real Envoy that asks a picker: chats to emulated engines, on real sockets, in every mode it has."""
 
 import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +123,7 @@ async def test_a_mode_without_time_for_a_choice_is_refused_and_named(fleet: Flee
 async def test_a_client_that_leaves_frees_its_worker(fleet: Fleet, tmp_path: Path) -> None:
     running = await picker(fleet, (await fleet.engine()).url)
     async with envoy(tmp_path, port(running)) as client:
-        body = chat("hi", stream=True, max_tokens=100_000)
+        body = chat("hi", stream=True, max_tokens=100_000, ignore_eos=True)
         async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             assert answer.status_code == 200
             await until(lambda: running.process.gateway.sending.inflight == 1)
@@ -133,7 +137,7 @@ async def test_requests_wait_for_room_and_the_full_queue_answers_429(fleet: Flee
     engine = await fleet.engine(replace(FAST_ENGINE, max_running=1, tpot_ms=2.0))
     running = await picker(fleet, engine.url, admission={"worker_running_max": 1}, queue={"size": 1})
     async with envoy(tmp_path, port(running)) as client:
-        body = chat("first", stream=True, max_tokens=20_000)
+        body = chat("first", stream=True, max_tokens=20_000, ignore_eos=True)
         async with client.stream("POST", "/v1/chat/completions", json=body) as first:
             assert first.status_code == 200
             second = asyncio.create_task(client.post("/v1/chat/completions", json=chat("second")))
@@ -346,3 +350,39 @@ async def test_a_pool_is_followed_from_the_api_server(fleet: Fleet, tmp_path: Pa
             del api.objects[POOL]
             await until(lambda: any("InferencePool llm/pool" in each for each in running.process.degraded()))
             assert (await client.post("/v1/chat/completions", json=chat("hi"))).status_code == 200
+
+
+async def test_many_clients_that_leave_at_any_time_leave_nothing_behind(fleet: Fleet, tmp_path: Path) -> None:
+    """Each third leaves after some lines, each fourth sends half of its body."""
+    engines = [await fleet.engine() for _ in range(3)]
+    running = await picker(fleet, *(engine.url for engine in engines))
+    drawn = random.Random(7)
+
+    async def one(client: httpx.AsyncClient, number: int) -> None:
+        body = chat(f"{number % 9} " * drawn.randint(1, 3000), stream=True, max_tokens=40, ignore_eos=True)
+        lines_max = drawn.randint(0, 9) if number % 3 == 0 else 10_000
+        if number % 4 == 0:
+
+            async def half() -> AsyncIterator[bytes]:
+                data = json.dumps(body).encode()
+                yield data[: len(data) // 2]
+                raise httpx.WriteError("as the test wants")
+
+            with contextlib.suppress(httpx.HTTPError):
+                await client.post("/v1/chat/completions", content=half())
+            return
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert answer.status_code == 200
+            lines = answer.aiter_lines()
+            async for _ in lines:
+                lines_max -= 1
+                if lines_max <= 0:
+                    break
+
+    async with envoy(tmp_path, port(running)) as client:
+        for _ in range(3):
+            await asyncio.gather(*(one(client, number) for number in range(40)))
+        found = running.process.picker
+        assert found is not None
+        await until(lambda: running.idle() and found._streams == 0)
+        assert running.process.clients.held.count == 0
