@@ -3,7 +3,8 @@
     proxy ──Process(stream)──> `ProxyStream`, one each        health: set every `LOOK_S`, for both servers
 
 `Picker.run` serves until it is cancelled, then refuses new streams and gives those that are open the grace of
-``server.shutdown_grace_s``. Health is that of ``GET /readiness``: it ends before the streams do.
+``server.shutdown_grace_s``, or until `Picker.cut`. Health is that of ``GET /readiness``: it ends before the
+streams do.
 """
 
 import asyncio
@@ -73,6 +74,7 @@ class Picker:
         self._ending, self._settled = ending, settled
         self.intents = Intents(settings)
         self._streams = 0
+        self._cut = asyncio.Event()
         self.port = self.health_port = 0
         """Ports that are bound; 0 before."""
         self._parts = Parts(
@@ -142,7 +144,21 @@ class Picker:
         self, server: grpc.aio.Server, stack: contextlib.AsyncExitStack, grace_s: float
     ) -> None:
         await server.start()
-        stack.push_async_callback(server.stop, grace_s)
+        stack.push_async_callback(self._stopped, server, grace_s)
+
+    async def _stopped(self, server: grpc.aio.Server, grace_s: float) -> None:
+        """Stop a server when its streams have ended, after the grace, or at the cut."""
+        stopping = asyncio.create_task(server.stop(grace_s), name="picker stops")
+        cut = asyncio.create_task(self._cut.wait(), name="picker is cut")
+        await asyncio.wait({stopping, cut}, return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        if not stopping.done():
+            await server.stop(0.0)
+        await stopping
+
+    def cut(self) -> None:
+        """Break open streams off as soon as the process stops."""
+        self._cut.set()
 
     def _options(self) -> list[tuple[str, int]]:
         server = self._settings.server

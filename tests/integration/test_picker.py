@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -386,3 +387,28 @@ async def test_many_clients_that_leave_at_any_time_leave_nothing_behind(fleet: F
         assert found is not None
         await until(lambda: running.idle() and found._streams == 0)
         assert running.process.clients.held.count == 0
+
+
+async def test_a_second_signal_cuts_streams_off(fleet: Fleet, tmp_path: Path) -> None:
+    """Without it the stream would have the grace of three minutes."""
+    engine = await fleet.engine(replace(FAST_ENGINE, tpot_ms=1000.0))
+    grpc_port, data_port = free_port(), free_port()
+    arguments = ["picker", "--worker-urls", engine.url, "--host", "127.0.0.1", "--port", str(data_port)]
+    arguments += ["--grpc-port", str(grpc_port), "--grpc-health-port", "0", "--no-secure-serving"]
+    arguments += ["--redis-url", fleet.redis_url, "--namespace", fleet.namespace]
+    ready = f"http://127.0.0.1:{data_port}/readiness"
+    async with (
+        command(*arguments, "--grpc-host", "127.0.0.1", ready_url=ready) as process,
+        envoy(tmp_path, grpc_port) as client,
+    ):
+        body = chat("hi", stream=True, max_tokens=1000, ignore_eos=True)
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            process.terminate()
+            output = process.output  # type: ignore[attr-defined]
+            await until(lambda: any(b"gateway.stopping" in line for line in output))
+            process.terminate()
+            with contextlib.suppress(httpx.HTTPError):
+                assert "data: [DONE]" not in [line async for line in lines]
+            assert await process.wait() == 128 + signal.SIGTERM
