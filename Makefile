@@ -94,7 +94,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 
 lock: ## Resolve the dependencies again: everything, and what the image needs (needs uv)
 	@$(COMPILE) --all-extras --output-file requirements.lock pyproject.toml requirements-build.in
-	@$(COMPILE) --extra embedded --extra kubernetes --extra kv-events --extra tokenizers --extra tracing --constraints requirements.lock --output-file requirements-runtime.lock \
+	@$(COMPILE) --extra embedded --extra kubernetes --extra kv-events --extra picker --extra tokenizers --extra tracing --constraints requirements.lock --output-file requirements-runtime.lock \
 	  pyproject.toml requirements-build.in
 
 docs: setup ## Write the generated parts of docs/ again

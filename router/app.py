@@ -46,6 +46,7 @@ from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.loops import Loop, Loops
+from router.process.picker_side import make_picker, picker_loops
 from router.process.starting import (
     first_probes,
     opened_spans,
@@ -125,20 +126,7 @@ class GatewayProcess:
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
-        self.roles = RolePlanner(
-            core,
-            self.workers.client,
-            decode_fit=self.gateway.placing.feedback.learn_decodes,
-            rules=settings.roles,
-            level=settings.admission,
-            turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
-        )
-        destinations, root_of = self.workers.destinations, self.gateway.reader.hasher.engine_root
-        pair_labels = settings.fleet.pair_labels
-        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels)
-        self.kv_events = make_kv_events(
-            settings, core, self.workers.client, root_of=root_of, destinations=destinations
-        )
+        self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(
             version("cacheway"),
@@ -149,6 +137,7 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
+        self.picker = make_picker(settings, self.gateway, self.metrics, self.clients, self.discovery)
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = secret_watches(settings, self.tenants.door.use_admin_key, self.workers.use_key)
@@ -162,6 +151,24 @@ class GatewayProcess:
         )
         warn_of_unpriced_links(settings)
         self.workers.add_named()
+
+    def _make_fleet_watches(self, settings: Settings) -> None:
+        """Build the parts that change the fleet: roles, discovery and KV events."""
+        core, destinations = self.workers.core, self.workers.destinations
+        self.roles = RolePlanner(
+            core,
+            self.workers.client,
+            decode_fit=self.gateway.placing.feedback.learn_decodes,
+            rules=settings.roles,
+            level=settings.admission,
+            turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
+        )
+        pair_labels, pool = settings.fleet.pair_labels, settings.picker.pool
+        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels, pool)
+        root_of = self.gateway.reader.hasher.engine_root
+        self.kv_events = make_kv_events(
+            settings, core, self.workers.client, root_of=root_of, destinations=destinations
+        )
 
     @property
     def ending(self) -> Ending:
@@ -264,6 +271,7 @@ class GatewayProcess:
                 ),
                 "clients": self.clients.use,
                 "workers": self.workers.use,
+                "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "routes": self.routes.use,
                 "logs": lambda new: log_from(new.observability.log_level),
@@ -354,7 +362,7 @@ class GatewayProcess:
             loops.append(("links", partial(watch_links, self.pairs.link_watch)))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
-        return loops + self.clients.loops()
+        return loops + self.clients.loops() + picker_loops(self.settings, self.picker)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

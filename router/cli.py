@@ -1,6 +1,7 @@
 """The command ``cacheway``.
 
     cacheway serve [FLAGS]      run the gateway
+    cacheway picker [FLAGS]     run it as the endpoint picker of a proxy, too
     cacheway config [FLAGS]     show the effective settings, or write the reference pages
     cacheway version
     cacheway keys ...           make and check the keys of tenants
@@ -19,6 +20,9 @@ from router.flags import HELP_ALL, Parser, add_flags, chosen
 from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
 from router.sources import Loaded, load
+
+PICKER_ENABLED = "picker.enabled"
+"""The setting that the command ``picker`` turns on."""
 
 _BESIDE = __package__.removesuffix("router")
 """What our packages' names begin with: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
@@ -66,7 +70,10 @@ def main(
         sys.stdout.write(metrics_reference())
         return 0
     try:
-        loaded = load(chosen(arguments), environ, arguments.config)
+        given = chosen(arguments)
+        if arguments.command == "picker":
+            given.setdefault(PICKER_ENABLED, True)
+        loaded = load(given, environ, arguments.config)
         if arguments.command == "config":
             sys.stdout.write(effective(loaded))
             return 0
@@ -87,6 +94,14 @@ def _parser(tools: Mapping[str, tuple[Tool, str]], *, show_all: bool) -> Parser:
         usage="cacheway serve [--config FILE] [--worker-urls URL ...] [FLAG ...]",
     )
     add_flags(serve, show_all=show_all)
+    picker = commands.add_parser(
+        "picker",
+        help="tell Envoy, Istio or GKE where requests go (extra: picker)",
+        description="Serve the endpoint-picker protocol, beside what serve serves. Takes the flags of serve; "
+        f"{HELP_ALL} shows all of them.",
+        usage="cacheway picker [--config FILE] [--pool-name NAME] [--pool-namespace NAMESPACE] [FLAG ...]",
+    )
+    add_flags(picker, show_all=show_all)
     config = commands.add_parser(
         "config",
         help="show the effective settings and where each came from",

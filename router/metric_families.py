@@ -220,6 +220,19 @@ CLIENT_DISCONNECTS = Family(
 CLIENT_CONNECTIONS = Family(
     "client_connections", "gauge", "Connections of clients that are open.", combine="livesum"
 )
+PICKER_STREAMS = Family(
+    "picker_streams", "gauge", "Requests that proxies have asked about and carry now.", combine="livesum"
+)
+PICKER_PASSED = Family(
+    "picker_passed",
+    "counter",
+    "Requests of proxies that went to any worker: without a body, or for a path that is not placed.",
+)
+PICKER_SERVED_ELSEWHERE = Family(
+    "picker_served_elsewhere",
+    "counter",
+    "Answers that a proxy got from another endpoint than the one it was told.",
+)
 CLIENTS_REFUSED = Family(
     "clients_refused",
     "counter",

@@ -34,6 +34,7 @@ from router.errors import RouterError, StateError
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
 from router.own_policies import check_own_policies
+from router.picker_rules import check_picker
 from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
@@ -134,7 +135,8 @@ def serve(loaded: Loaded) -> int:
     check_request_trace(settings.observability)
     check_tracing(settings.observability)
     check_tokenizers(settings.placement)
-    check_discovery(settings.discovery)
+    check_discovery(settings.discovery, settings.picker.pool)
+    check_picker(settings.picker)
     check_kv_events(settings)
     check_own_policies(settings)
     configure_logs(settings.observability.log_level)

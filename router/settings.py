@@ -14,7 +14,8 @@
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     ├── observability   logs and metrics
-    └── admin           where the admin API listens, and who may use it
+    ├── admin           where the admin API listens, and who may use it
+    └── picker          how proxies are told where their requests go
 
 A setting is declared once: in a frozen dataclass beside the code that reads it, of which a section is made,
 or here if several parts read it. `router.catalogue` derives its flag, environment variable, line of the
@@ -53,6 +54,7 @@ from router.fleet import HealthRules
 from router.logs import LogRules
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.pass_through import passed_path
+from router.picker_rules import PickerRules
 from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
 from router.request_trace import RequestTraceRules
 from router.shared import SharingRules
@@ -824,6 +826,11 @@ class AdminSettings:
         return self
 
 
+@dataclass(frozen=True, config=JUDGED)
+class PickerSettings(PickerRules):
+    """How proxies are told where their requests go, by the endpoint-picker protocol."""
+
+
 class Settings(BaseModel):
     """All settings of one gateway."""
 
@@ -843,6 +850,7 @@ class Settings(BaseModel):
     tenancy: TenancySettings = TenancySettings()
     observability: ObservabilitySettings = ObservabilitySettings()
     admin: AdminSettings = AdminSettings()
+    picker: PickerSettings = PickerSettings()
 
     @model_validator(mode="after")
     def _prefill_and_decode_need_each_other(self) -> Self:

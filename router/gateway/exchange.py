@@ -27,6 +27,7 @@ from router.errors import (
     StreamBroken,
     WorkerSilent,
 )
+from router.fleet import LocalWorker
 from router.gateway.answer import crashed, error_event, without_worker
 from router.gateway.attempt import Owner, Retries, WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
@@ -42,7 +43,15 @@ from router.gateway.reservation import Reservation
 from router.gateway.step_runner import Steps
 from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
 from router.offsets import edited
-from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
+from router.proxy import (
+    ClientConnection,
+    ClientRequest,
+    Exchange,
+    Header,
+    SendRequest,
+    StartExchange,
+    error_answer,
+)
 from router.shared import Charge
 from router.tenant import Tenant
 
@@ -310,14 +319,14 @@ class RequestExchange:
                 body = gateway.pairs.alone(local.protocol, body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
         self._attempt = attempt = WorkerAttempt(
-            gateway, record, parsed, self._client, self, dispatcher, reservation
+            gateway, record, parsed, self._client, self, self.retries_of(dispatcher), reservation
         )
         reservation.make()
         context = b""
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}
             context = record.spans.sent(chosen, workers, gateway.now_s())
-        attempt.upstream = local.pool.send(
+        attempt.upstream = self.way_to(local)(
             method=request.method,
             path=request.path,
             query=request.query,
@@ -328,6 +337,14 @@ class RequestExchange:
             patient=not parsed.stream,
             resend=record.attempts == 1,
         )
+
+    def way_to(self, local: LocalWorker) -> SendRequest:
+        """Return the function that sends to a worker; `router.picker` leaves that to a proxy."""
+        return local.pool.send
+
+    def retries_of(self, dispatcher: Dispatcher) -> Retries:
+        """Return the rules for further attempts."""
+        return dispatcher
 
     def left(self) -> None:
         """Forget the attempt that failed; another follows."""

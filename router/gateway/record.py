@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from policies import Attempt, Usage
+from policies import Attempt, Slots, Usage
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
 from router.gateway.gateway import Gateway, LimiterPort
@@ -66,6 +66,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             (`router.gateway.stream_events`); 0 until then.
         pieces: Of the answer's body.
         tail: End of the answer, with the engine's counts.
+        only: Slots of the workers that may serve it; None for any.
     """
 
     gateway: Gateway
@@ -94,6 +95,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     pieces: int = 0
     tail: TailBuffer | bytes | None = None
     spans: "RequestSpans | None" = None
+    only: Slots | None = None
 
     def waited(self) -> None:
         """Add a wait that ended."""

@@ -249,6 +249,7 @@ class FakePool:
         self.requests = [] if requests is None else requests
         self.open = self.idle = 0
         self.drained = self.closed = False
+        self.authorization = b""
 
     def send(self, **sent: Any) -> FakeUpstream:
         sent["headers"] = headers_of(sent["lines"])
