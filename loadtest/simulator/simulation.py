@@ -225,6 +225,7 @@ class _Simulation:
                 fetch_base_s=l3.latency_s,
                 fetch_tokens_per_s=l3.node_bytes_per_s / self.fleet.profile.shape.token_bytes,
                 fetch_tokens_min=host.prefetch_threshold_tokens,
+                prefetch_policy=host.prefetch_policy,
             )
         }
 
