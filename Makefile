@@ -97,6 +97,7 @@ lock: ## Resolve the dependencies again: everything, and what the image needs (n
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
+	@$(BIN)/cacheway config --peers-reference > docs/flags-of-other-routers.md
 	@$(BIN)/python -m deploy.write
 
 bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, of the queue and of snapshots

@@ -136,6 +136,8 @@ def serve(loaded: Loaded) -> int:
     check_discovery(settings.discovery)
     check_kv_events(settings)
     configure_logs(settings.observability.log_level)
+    if loaded.note:
+        logger.warning(loaded.note, extra={"event": "flags.translated"})
     listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)
     files = raise_open_files(settings.upstream.connections_max, listeners)
     _end_on_sigterm()
