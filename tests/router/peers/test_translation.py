@@ -46,11 +46,11 @@ SAMPLES = {
 
 
 LINE = """
-serve --host 127.0.0.1 --port 30001 --policy cache_aware --worker-urls http://a:1 http://b:1
---cache-threshold 0.5 --balance-abs-threshold 2 --balance-rel-threshold 1.2 --max-tree-size 1000
---worker-startup-check-interval 1 --retry-max-retries 3 --retry-initial-backoff-ms 10 --cb-
-window-duration-secs 5 --client-cert-path c --client-key-path k --ca-cert-paths ca.pem --tls-
-cert-path=x --tls-key-path=y
+serve --host 127.0.0.1 --port 30001 --policy cache_aware
+--worker-urls http://a:1 http://b:1 --cache-threshold 0.5 --balance-abs-threshold 2
+--balance-rel-threshold 1.2 --max-tree-size 1000 --worker-startup-check-interval 1 --retry-max-retries 3
+--retry-initial-backoff-ms 10 --cb-window-duration-secs 5 --client-cert-path c --client-key-path k
+--ca-cert-paths ca.pem --tls-cert-path=x --tls-key-path=y
 """
 """Flags that sglang-router's own tests pass, beside each other."""
 
