@@ -200,6 +200,7 @@ class GatewayProcess:
         reader = RequestReader(
             settings,
             cached_as=core.registry.cached_as,
+            listed_as=core.registry.listed_as,
             door=self.tenants.door,
             traced=self._spans is not None,
         )

@@ -3,7 +3,7 @@
 Read in the ``router_args.py`` of their wheels; ``tests/router/peers/flags.txt`` lists all that those take.
 """
 
-from router.peers.rows import SGLANG, SMG, PeerFlag
+from router.peers.rows import SGLANG, SMG, VLLM, PeerFlag
 
 TAKEN = """
 sglang-router, smg, vllm-router | cache_threshold=
@@ -48,15 +48,13 @@ sglang-router, smg, vllm-router | a failed attempt goes to another worker at onc
 | bounds how many do
     --retry-initial-backoff-ms V --retry-max-backoff-ms V --retry-backoff-multiplier V
     --retry-jitter-factor V
-sglang-router, smg, vllm-router | failures in a row count, in all replicas together
-    --cb-window-duration-secs V
 sglang-router, smg, vllm-router | the tree evicts as it grows
     --eviction-interval-secs V
 sglang-router, smg, vllm-router | --tree-blocks-max bounds the tree, in KV blocks
     --max-tree-size V
 sglang-router, smg, vllm-router | the gateway starts without workers, and each serves after its first
 | good health check
-    --worker-startup-timeout-secs V --worker-startup-check-interval V
+    --worker-startup-check-interval V
 smg | a worker serves after its first good health check
     --worker-startup-delay V
 sglang-router, smg | workers are probed all the same, else one that failed could not come back
@@ -216,6 +214,7 @@ SPECIAL: tuple[PeerFlag, ...] = (
         "--service-discovery",
         ours="--service-discovery",
         only=("kubernetes",),
+        value="true",
     ),
     PeerFlag(
         "--trust-tenant-header",
@@ -224,6 +223,16 @@ SPECIAL: tuple[PeerFlag, ...] = (
         "taken",
         "--tenant-header x-smg-tenant-id",
         ours="--tenant-header",
+        value="x-smg-tenant-id",
+    ),
+    PeerFlag(
+        "--cb-window-duration-secs",
+        (SGLANG, SMG, VLLM),
+        "one",
+        "taken",
+        "--ejected-ratio-max 1: their circuits eject every worker that fails; failures in a row count here",
+        ours="--ejected-ratio-max",
+        value="1",
     ),
 )
 """Flags whose values decide, or that stand for a value."""

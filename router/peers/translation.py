@@ -23,8 +23,6 @@ _POLICY_SOURCES = (
     ("placement.decode_policy", "CACHEWAY_DECODE_POLICY"),
 )
 _ENDPOINT = "observability.otlp_traces_endpoint"
-TENANT_HEADER = "x-smg-tenant-id"
-"""Header that smg trusts where its command line names none."""
 
 
 @dataclass(slots=True)
@@ -61,7 +59,8 @@ def translated(
     taken = _policy_names(result.values)
     taken += _endpoint(result.values)
     idle: dict[str, list[str]] = {}
-    for flag, given in theirs.items():
+    # A flag that stands for a value is weaker than one that gives it.
+    for flag, given in sorted(theirs.items(), key=lambda each: bool(FLAGS[each[0]].value)):
         row = FLAGS[flag]
         if row.verdict == "refused" or (row.only and not set(given) <= set(row.only)):
             result.problems.append(_refusal(row))
@@ -70,7 +69,7 @@ def translated(
         elif row.ours.endswith("="):
             _option(result.values, row, given, environ, taken, idle)
         else:
-            _take(result, row, given, theirs, keys[row.ours], taken)
+            _take(result, row, given[-1:] if row.values == "one" else given, keys[row.ours], taken)
     parts = [f"taken as others: {', '.join(taken)}"] if taken else []
     if idle:
         listed = "; ".join(f"{', '.join(flags)} ({why})" for why, flags in idle.items())
@@ -129,31 +128,15 @@ def _option(
     taken.append(f"{row.flag} as {row.says}")
 
 
-def _take(
-    result: Translation,
-    row: PeerFlag,
-    given: Sequence[str],
-    theirs: Mapping[str, Sequence[str]],
-    key: str,
-    taken: list[str],
-) -> None:
+def _take(result: Translation, row: PeerFlag, given: Sequence[str], key: str, taken: list[str]) -> None:
     """Give its value to our flag, unless that was given as well."""
     if key in result.values:
-        if row.flag != "--trust-tenant-header":
+        if not row.value:
             result.problems.append(f"give {row.ours} or {row.flag}, not both")
         return
-    if row.flag == "--trust-tenant-header":
-        if "--tenant-header-name" in theirs:
-            return
-        value: Any = TENANT_HEADER
-    elif row.flag == "--discovery-provider":
-        value = True
-    elif row.values == "many" and len(given) > 1:
-        result.problems.append(f"{row.flag} takes one file here, which may hold several certificates")
+    if not row.value and len(given) != 1:
+        if given:
+            result.problems.append(f"{row.flag} takes one file here, which may hold several certificates")
         return
-    elif not given:
-        return
-    else:
-        value = given[-1]
-    result.values[key] = value
-    taken.append(f"{row.flag} as {row.ours}")
+    result.values[key] = row.value or given[0]
+    taken.append(f"{row.flag} as {row.says}")

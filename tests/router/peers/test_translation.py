@@ -157,6 +157,13 @@ def test_a_trusted_tenant_header_has_the_name_that_smg_gives_it() -> None:
     assert loaded.settings.tenancy.tenant_header == "x-mine"
 
 
+def test_a_command_line_that_tunes_a_peers_circuits_ejects_as_they_do() -> None:
+    _, (loaded,) = run(["serve", "--cb-window-duration-secs", "5"])
+    assert loaded.settings.reliability.ejected_ratio_max == 1
+    _, (loaded,) = run(["serve", "--cb-window-duration-secs", "5", "--ejected-ratio-max", "0.5"])
+    assert loaded.settings.reliability.ejected_ratio_max == 0.5
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
