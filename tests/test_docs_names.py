@@ -59,6 +59,7 @@ DECLARING = {
     "loadtest.engine.link": ["loadtest/engine/link/__main__.py"],
     "loadtest.chaos": [f"loadtest/chaos/{name}.py" for name in ("__main__", "overload", "sites")],
     "loadtest.bench": ["loadtest/bench/**/*.py"],
+    "loadtest.conformance": ["loadtest/conformance/__main__.py"],
     "loadtest.study": ["loadtest/study/*.py"],
     "loadtest.vllm": ["loadtest/vllm/__main__.py"],
     "locust": ["loadtest/locustfile.py"],

@@ -23,7 +23,9 @@ ENVIRONMENT = {
     "CACHEWAY_ADMIN_PORT": "0",
     "CACHEWAY_SHUTDOWN_DELAY_SECS": "0",
     "CACHEWAY_LOG_LEVEL": "warning",
+    "PYTHONDONTWRITEBYTECODE": "",
 }
+"""What suites take for granted; without bytecode every start of the gateway compiles it."""
 
 _SHIM = '''"""Starts Cacheway in place of this router."""
 
