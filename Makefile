@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet study prfaas-study \
+  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet test-peers study prfaas-study \
   audit sbom release chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
@@ -54,6 +54,9 @@ engines: setup ## Install vLLM for CPUs beside the project, for test-engines (3 
 test-engines: engines ## The suite on real engines: SHORT=1 for one model (4 min), all three otherwise (10 min)
 	@$(if $(SHORT),CACHEWAY_ENGINES_SHORT=1) $(BIN)/python -m pytest tests/engines
 
+test-peers: setup ## The suite of sglang-router, from its sdist, with its own command lines and workers (5 min)
+	@$(BIN)/python -m loadtest.conformance $(if $(SUITE),--suite $(SUITE))
+
 lint: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -100,6 +103,7 @@ lock: ## Resolve the dependencies again: everything, and what the image needs (n
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
+	@$(BIN)/cacheway config --peers-reference > docs/flags-of-other-routers.md
 	@$(BIN)/python -m deploy.write
 
 bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, of the queue and of snapshots

@@ -213,6 +213,7 @@ class GatewayProcess:
         reader = RequestReader(
             settings,
             cached_as=core.registry.cached_as,
+            listed_as=core.registry.listed_as,
             door=self.tenants.door,
             traced=self._spans is not None,
         )

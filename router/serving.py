@@ -140,6 +140,8 @@ def serve(loaded: Loaded) -> int:
     check_kv_events(settings)
     check_own_policies(settings)
     configure_logs(settings.observability.log_level)
+    if loaded.note:
+        logger.warning(loaded.note, extra={"event": "flags.translated"})
     listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)
     files = raise_open_files(settings.upstream.connections_max, listeners)
     _end_on_sigterm()

@@ -253,9 +253,10 @@ class NamedSettings:
     )
     pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether prefill and decode workers must be named for the start, as the peers' flag means it. "
-        "Without it fleet.prefill and fleet.decode mean the same, and may be empty: such workers can also be "
-        "added at run time.",
+        "Whether prefill and decode workers must be named for the start, as the peers' flag means it. They "
+        "hand over by SGLang's bootstrap unless their label handover or their engine says otherwise; engines "
+        "that ask for a key say nothing. Without it fleet.prefill and fleet.decode mean the same, and may be "
+        "empty: such workers can also be added at run time.",
     )
     vllm_pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
@@ -342,6 +343,11 @@ class FleetSettings(HealthRules, NamedSettings):
         "replica. Needs the extra cacheway[kv-events]. Must be equal in all replicas of a namespace.",
         common=True,
     )
+
+    @property
+    def assumed_handover(self) -> str:
+        """SGLang's bootstrap with ``pd_disaggregation``, as the peers' flag means it."""
+        return "sglang" if self.pd_disaggregation else ""
 
     @property
     def pair_labels(self) -> dict[str, str]:

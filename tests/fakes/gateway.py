@@ -384,7 +384,11 @@ class Bench:
             settings,
             self.core,
             RequestReader(
-                settings, cached_as=self.registry.cached_as, door=self.door, traced=spans is not None
+                settings,
+                cached_as=self.registry.cached_as,
+                listed_as=self.registry.listed_as,
+                door=self.door,
+                traced=spans is not None,
             ),
             Telemetry(
                 metrics=self.metrics,
