@@ -186,6 +186,7 @@ class GatewayProcess:
                 on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
                 on_seed=self._use_seed,
                 vitals=lambda: self._vital_signs.read(),
+                embedded=not settings.shared.redis_url,
             ),
         )
 
