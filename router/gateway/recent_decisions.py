@@ -2,8 +2,8 @@
 
     request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, GET /tree, the console
 
-A request costs one struct and one append, without body or prompt; the hashes of its blocks are beside it, in a
-store with a bound of its own (`router.gateway.recent_prompts`). Names of clients are cut, so the ring is
+A request costs one struct and one append, without body or prompt; the hashes of its blocks are beside it, in
+a store with a bound of its own (`router.gateway.recent_prompts`). Names of clients are cut, so the ring is
 bounded in bytes, too: some two megabytes, half a kilobyte each.
 """
 
