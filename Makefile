@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
   bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet study prfaas-study \
-  audit sbom chaos fuzz fuzz-mutants load clean
+  audit sbom console-picture chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,9 @@ audit: setup ## Look locked packages up in the advisory database (STRICT=1 fails
 
 sbom: setup ## Write sbom.json (CycloneDX) from the lock
 	@$(BIN)/python -m deploy.supply_chain sbom
+
+console-picture: setup ## The console's picture in docs/, from a run under load (7 min; needs Chromium)
+	@$(BIN)/python -m loadtest.console_picture --minutes 6
 
 load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|spike|soak|overload
 	@$(BIN)/locust -f loadtest/locustfile.py --headless --only-summary \

@@ -51,7 +51,7 @@ def past_request(gateway: Gateway, request_id: str) -> PastRequest:
     first_tokens = min(gateway.reader.hasher.block_tokens, round(prompt_tokens))
     note = (
         f"Only the first {first_tokens} tokens are compared: the block hashes of this prompt are not kept "
-        "any more. The cache may hold more of it than the candidates show; send its body to compare all of it."
+        "any more. The cache may hold more than the candidates show. Send its body to compare all of it."
     )
     compared = {"all": False, "prompt_tokens": prompt_tokens, "tokens": first_tokens, "note": note}
     return PastRequest(_outline(decision, round(prompt_tokens), first_tokens), described(decision), compared)
