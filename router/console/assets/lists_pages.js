@@ -1,7 +1,7 @@
 // Two lists: changes through the admin API, and tenants.
 import { byId, el, table } from "./dom.js";
 import { filled, wide } from "./pages.js";
-import { clock, count, percent, tokens } from "./units.js";
+import { count, moment, percent, tokens } from "./units.js";
 
 export class AuditPage {
   open() {
@@ -10,7 +10,7 @@ export class AuditPage {
       const listed = table(
         [["When"], ["Who"], ["From"], ["What"], ["Target"], ["Status", "number"], ["Detail"]],
         changes.map((each) => [
-          clock(each.at_unix_s),
+          moment(each.at_unix_s),
           each.actor || "–",
           `${each.client} at ${each.replica}`,
           el("code", {}, each.action),

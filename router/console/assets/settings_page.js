@@ -3,7 +3,9 @@ import { call } from "./api.js";
 import { ask } from "./dialogs.js";
 import { byId, el, say, table } from "./dom.js";
 import { filled, wide } from "./pages.js";
-import { clock } from "./units.js";
+import { moment } from "./units.js";
+
+const VALUE_MAX = 300;
 
 export class SettingsPage {
   constructor() {
@@ -47,7 +49,7 @@ export class SettingsPage {
   #row([key, each]) {
     return [
       el("span", {}, el("code", {}, key), el("span", { class: "small about" }, each.description)),
-      el("code", { class: "wrap" }, written(each.value), each.refused ? el("span", { class: "problem" }, ` ${each.refused}`) : ""),
+      el("code", { class: "wrap" }, cut(written(each.value)), each.refused ? el("span", { class: "problem" }, ` ${each.refused}`) : ""),
       `${each.source}${each.place ? `, ${each.place}` : ""}`,
       each.live ? el("button", { type: "button", class: "plain", "aria-label": `Change ${key}`, onclick: () => this.#change(key, each) }, "Change …") : el("span", { class: "quiet" }, "restart"),
     ];
@@ -82,11 +84,11 @@ export class SettingsPage {
     const listed = table(
       [["When"], ["Who"], ["What"], ["Why"], ["Undo"]],
       said.changes.map((change) => [
-        clock(change.at_unix_s),
+        moment(change.at_unix_s),
         `${change.actor || "–"} at ${change.replica}`,
         el("ul", {}, Object.entries(change.values).map(([key, { before, after }]) => el("li", { class: "wrap" }, el("code", {}, `${key}: ${was(before)} → ${was(after)}`)))),
         change.comment,
-        el("button", { type: "button", class: "plain", "aria-label": `Undo the change of ${clock(change.at_unix_s)}`, onclick: () => this.#undo(change) }, "Undo …"),
+        el("button", { type: "button", class: "plain", "aria-label": `Undo the change of ${moment(change.at_unix_s)}`, onclick: () => this.#undo(change) }, "Undo …"),
       ]),
       "Changes of settings",
     );
@@ -95,7 +97,7 @@ export class SettingsPage {
 
   #undo(change) {
     return ask({
-      title: `Undo the change of ${clock(change.at_unix_s)}?`,
+      title: `Undo the change of ${moment(change.at_unix_s)}?`,
       body: [el("p", {}, "Every setting gets the value that it had before: this change and all later ones are undone, for all replicas. That is a change like any other, and can be undone itself.")],
       yes: "Undo it",
       act: async () => {
@@ -108,6 +110,11 @@ export class SettingsPage {
 
 function written(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** Enough of a long value, as of a list of workers; the dialog has all of it. */
+function cut(text) {
+  return text.length > VALUE_MAX ? `${text.slice(0, VALUE_MAX)} … and ${text.length - VALUE_MAX} more characters` : text;
 }
 
 function was(value) {
