@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
   bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet test-peers study prfaas-study \
-  audit sbom release chaos fuzz fuzz-mutants load clean
+  audit sbom release console-picture chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,9 @@ sbom: setup ## Write sbom.json (CycloneDX) from the lock
 
 release: setup ## Build wheel, sdist, image context, bill of materials and checksums of the newest commit into dist/
 	@$(if $(CACHEWAY_REPOSITORY_URL),CACHEWAY_REPOSITORY_URL=$(CACHEWAY_REPOSITORY_URL)) $(BIN)/python -m deploy.release
+
+console-picture: setup ## The console's picture in docs/, from a run under load (7 min; needs Chromium)
+	@$(BIN)/python -m loadtest.console_picture --minutes 6
 
 load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|spike|soak|overload
 	@$(BIN)/locust -f loadtest/locustfile.py --headless --only-summary \

@@ -30,6 +30,7 @@ from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api,
 from router.console import EventStream, RateWindow
 from router.discovery import make_discovery
 from router.encoding import Encoding
+from router.fleet import Health
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -43,6 +44,7 @@ from router.pairs import PairPlugin, RolePlanner, watch_links
 from router.process import report
 from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
+from router.process.greeting import greeting
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.loops import Loop, Loops
@@ -199,6 +201,7 @@ class GatewayProcess:
                 on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
                 on_seed=self._use_seed,
                 vitals=lambda: self._vital_signs.read(),
+                embedded=not settings.shared.redis_url,
             ),
         )
 
@@ -375,9 +378,8 @@ class GatewayProcess:
             self._use_seed(await self.shared.seed(SEED_WAIT_S))
             tasks.start(self._loops())
             await first_probes(self.workers, self.discovery)
-            workers = len(self.registry.all())
-            started = {"event": "gateway.started", "replica": self.replica, "workers": workers}
-            logger.info("serving", extra=started)
+            healthy = [local.health is Health.HEALTHY for local in self.registry.all()]
+            logger.info("serving", extra=greeting(self.settings, self.replica, len(healthy), sum(healthy)))
             try:
                 yield
             finally:

@@ -69,6 +69,8 @@ class Totals:
     ttft_bounds_s: tuple[float, ...]
     ttft_counts: tuple[int, ...]
     ttft_sum_s: float
+    tpot_bounds_s: tuple[float, ...]
+    tpot_counts: tuple[int, ...]
 
 
 class ShadowResult(Protocol):
@@ -397,6 +399,7 @@ class Metrics:
         """Return the counts of this process since it started."""
         self._add_up()
         ttft_counts, ttft_sum_s = self.distributions[families.TTFT_SECONDS].totals()
+        tpot_counts, _ = self.distributions[families.ITL_SECONDS].totals()
         return Totals(
             self.counts[families.REQUESTS].totals("outcome"),
             int(self.sums[families.PROMPT_TOKENS].total()),
@@ -407,6 +410,8 @@ class Metrics:
             families.TTFT_SECONDS.buckets,
             ttft_counts,
             ttft_sum_s,
+            families.ITL_SECONDS.buckets,
+            tpot_counts,
         )
 
     def exposition(self) -> tuple[bytes, str]:

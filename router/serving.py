@@ -35,6 +35,7 @@ from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
 from router.own_policies import check_own_policies
 from router.picker_rules import check_picker
+from router.process.greeting import processes_greeting
 from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
@@ -214,6 +215,7 @@ async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-metrics-"))
         os.environ[MULTIPROCESS_DIR] = folder
         arguments = (loaded, url, files)
+        logger.info("starting processes", extra=processes_greeting(settings))
         supervisor = Supervisor(sockets.data, _serve_in_child, arguments, count=settings.server.workers)
         return await supervisor.run()
 

@@ -245,9 +245,12 @@ class RequestRecord(msgspec.Struct, eq=False):
             reports.trace_request(self._traced(parsed, outcome, status, usage))
         if self.spans is not None:
             self._end_spans(self.spans, outcome, status, usage)
+        number = decisions.next_number()
+        if parsed is not None and parsed.paths:
+            reports.prompts.keep(number, parsed)
         decisions.add(
             RecentDecision(
-                decisions.next_number(),
+                number,
                 now_us,
                 now_s,
                 self.request_id,

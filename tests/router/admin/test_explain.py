@@ -151,3 +151,11 @@ async def test_a_tenants_own_cache_is_its_own() -> None:
     ]
     assert (one["tenant"], other["tenant"]) == (None, "team-a")
     assert one["prefix"] != other["prefix"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{}, {"request_id": "a", "request": chat()}, {"request_id": "a", "tenant": "t"}, {"request_id": ""}],
+)
+async def test_a_question_has_either_a_body_or_the_id_of_a_past_request(question: Any) -> None:
+    assert (await ask(Bench(workers=1), question, 400))["code"] == "invalid_value"
