@@ -12,8 +12,8 @@ change there is one here. ``helm/changes/NAME.txt`` says for ``templates/NAME.ya
 
 Changes are applied one after the other, after what all templates have in common: names and labels. If a text
 does not occur as often as it says, since its source changed, nothing is written. What the chart alone has is
-written by hand: ``values.yaml`` and its schema, helpers, Secrets, notes. ``tests/deploy/test_chart.py`` compares
-the objects of both.
+written by hand: ``values.yaml`` and its schema, helpers, Secrets, notes. ``tests/deploy/test_chart.py``
+compares the objects of both.
 """
 
 import re

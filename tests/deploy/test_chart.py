@@ -66,7 +66,7 @@ HELMS_LABELS = (
 def comparable(objects: tuple[Object, ...]) -> dict[str, Object]:
     """The objects by kind and name, without what the two tools do differently by their nature.
 
-    kustomize writes the namespace, and ends names of ConfigMaps with a hash, so that a changed one is a rollout.
+    kustomize writes the namespace, and ends names of ConfigMaps with a hash: a changed one is a rollout.
     Helm adds its labels, and a checksum does the same. The order of arguments says nothing.
     """
     hashed = {
