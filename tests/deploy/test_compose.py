@@ -38,6 +38,7 @@ def test_compose_takes_the_file_from_the_root_of_a_checkout() -> None:
         assert set(done.stdout.split()) == SERVICES.keys()
 
 
+@pytest.mark.timeout(300)
 async def test_its_commands_make_a_fleet_that_answers_the_load(tmp_path: Path) -> None:
     """Services in the order that they wait for each other; the load for six seconds in place of minutes."""
     async with Composed(tmp_path) as composed, httpx.AsyncClient(trust_env=False, timeout=10) as client:
