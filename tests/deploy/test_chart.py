@@ -4,7 +4,9 @@ import base64
 import copy
 import json
 import re
+import tarfile
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from fakes.manifests import (
 )
 
 from deploy import chart as written
+from deploy import release
 from router import cli
 from router.tenants.admin_tokens import parsed_tokens
 
@@ -317,6 +320,20 @@ def test_everything_that_values_say_is_in_the_objects() -> None:
         assert each["metadata"]["labels"]["release"] == "prometheus"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/models", "/etc/cacheway/tenants", "/etc/cacheway/tls", "/etc/cacheway/log"} <= mounts
+
+
+@needs_helm
+def test_the_archive_of_a_release_renders_what_the_folder_renders(tmp_path: Path) -> None:
+    """Links are files in it; nothing but finished dashboards comes from their folder."""
+    import helm_python
+
+    values = {**MONITORED, **NO_SECRETS}
+    release.chart_archive(ROOT, tmp_path / "chart.tgz", 1_800_000_000)
+    with tarfile.open(tmp_path / "chart.tgz") as tar:
+        assert all(entry.isfile() and entry.name.startswith("cacheway/") for entry in tar)
+        assert {Path(name).suffix for name in tar.getnames() if "/grafana/" in name} == {".json"}
+    with helm_python.Chart.load(str(tmp_path / "chart.tgz")) as chart:
+        assert chart.render(values, name="cacheway", namespace="cacheway") == rendered_files(values)
 
 
 @needs_helm

@@ -48,6 +48,7 @@ def test_a_release_has_all_its_files_and_their_checksums(made: Path) -> None:
         f"cacheway-{VERSION}-py3-none-any.whl",
         f"cacheway-{VERSION}.tar.gz",
         f"cacheway-{VERSION}-image.tar.gz",
+        f"cacheway-chart-{VERSION}.tgz",
         f"cacheway-{VERSION}.cdx.json",
         "SHA256SUMS",
     }
