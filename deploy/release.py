@@ -3,6 +3,7 @@
     cacheway-VERSION-py3-none-any.whl   the wheel, built from the source distribution
     cacheway-VERSION.tar.gz             the source distribution
     cacheway-VERSION-image.tar.gz       for `docker build - < FILE`: the files that .dockerignore lets through
+    cacheway-chart-VERSION.tgz          the Helm chart, for `helm install NAME FILE`
     cacheway-VERSION.cdx.json           bill of materials of the image's packages (CycloneDX)
     SHA256SUMS                          for `sha256sum --check`
 
@@ -100,6 +101,15 @@ def image_context(source: Path, out: Path, version: str, revision: str, time_s: 
     write_archive(files, out, time_s)
 
 
+def chart_archive(source: Path, out: Path, time_s: int) -> None:
+    """Write the archive that ``helm install`` takes: the chart, with what its links lead to."""
+    chart = source / "deploy" / "helm" / "cacheway"
+    found = [Path(folder, name) for folder, _, names in os.walk(chart, followlinks=True) for name in names]
+    # As its .helmignore says: of the dashboards the finished ones alone.
+    files = [path for path in found if path.parent.name != "grafana" or path.suffix == ".json"]
+    write_archive({f"cacheway/{path.relative_to(chart)}": path.read_bytes() for path in files}, out, time_s)
+
+
 def write_archive(files: Mapping[str, bytes], out: Path, time_s: int) -> None:
     """Write a ``.tar.gz`` that depends on its arguments alone."""
     with (
@@ -154,6 +164,7 @@ def release(root: Path, out: Path) -> list[Path]:
         version = version_of(source)
         build(source, made, time_s)
         image_context(source, made / f"cacheway-{version}-image.tar.gz", version, revision, time_s)
+        chart_archive(source, made / f"cacheway-chart-{version}.tgz", time_s)
         program = [sys.executable, "-m", "cyclonedx_py"]
         lock, project = (source / path.name for path in (supply_chain.LOCK, supply_chain.PROJECT))
         if supply_chain.sbom(lock, made / f"cacheway-{version}.cdx.json", program, project):

@@ -2,6 +2,7 @@
 
 grafana/{overview,...}.yaml       ──> grafana/cacheway-{overview,...}.json
 prometheus/{rules,alerts}.yaml    ──> prometheus/prometheus-rule.yaml, an object of Prometheus' operator
+kubernetes/{base,components}      ──> helm/cacheway/templates, and Chart.yaml (chart.py)
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from deploy import panels
+from deploy import chart, panels
 
 HERE = Path(__file__).parent
 
@@ -37,6 +38,7 @@ def generated() -> Mapping[Path, str]:
             panels.HERE / f"{board.name}.json": json.dumps(panels.dashboard_json(board), indent=1) + "\n"
             for board in panels.dashboards()
         },
+        **chart.generated(),
     }
 
 

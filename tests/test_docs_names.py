@@ -70,6 +70,7 @@ DECLARING = {
 
 OF_OTHERS = {
     "docker": {"--build", "--build-arg", "--profile", "--target"},
+    "helm": {"--create-namespace", "--set"},
     "sha256sum": {"--check"},
     "kubectl": {
         *("--all-pods", "--dry-run", "--from-file", "--from-literal", "--previous"),

@@ -1,29 +1,95 @@
-"""``deploy/compose.yaml``: what it starts is what the program understands, and what it mounts exists."""
+"""``deploy/compose.yaml``: Compose takes it, its commands work together, and what it mounts exists."""
 
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 import yaml
+from fakes.composed import COMPOSE, DEPLOY, SERVICES, Composed, command_of, environment_of
+from fakes.manifests import ROOT
+from fakes.running import until_async
 
 from router import cli
+from router.tenants.admin_tokens import parsed_tokens
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-SERVICES = COMPOSE["services"]
+DOCKER_COMPOSE = shutil.which("docker-compose") or shutil.which(
+    "docker-compose", path=str(Path(sys.executable).parent)
+)
 
 gateways = pytest.mark.parametrize("service", ["gateway-1", "gateway-2"])
 
 
+@pytest.mark.skipif(DOCKER_COMPOSE is None, reason="docker-compose is not installed")
+def test_compose_takes_the_file_from_the_root_of_a_checkout() -> None:
+    assert DOCKER_COMPOSE is not None
+    for command in ([], ["--file", "deploy/compose.yaml"]):
+        done = subprocess.run(
+            [DOCKER_COMPOSE, *command, "config", "--services"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+        )
+        assert done.returncode == 0, done.stderr
+        assert set(done.stdout.split()) == SERVICES.keys()
+
+
+@pytest.mark.timeout(300)
+async def test_its_commands_make_a_fleet_that_answers_the_load(tmp_path: Path) -> None:
+    """Services in the order that they wait for each other; the load for six seconds in place of minutes."""
+    async with Composed(tmp_path) as composed, httpx.AsyncClient(trust_env=False, timeout=10) as client:
+        (token,) = re.findall("^cw-.+$", await composed.run("tokens"), re.M)
+        await composed.start("valkey")
+        await composed.start("engines")
+        for service in ("gateway-1", "gateway-2"):
+            gateway = await composed.start(service)
+            await gateway.wait_for_answer(f"{composed.url(service, 30000)}/readiness")
+        load = await composed.start(
+            "load", environment={"LOCUST_SPAWN_RATE": "4", "LOCUST_RUN_TIME": "6s", "LOCUST_USERS": "4"}
+        )
+
+        admin, metrics = composed.url("gateway-2", 29100), composed.url("gateway-1", 29000)
+        assert (await client.get(f"{admin}/workers")).status_code == 401
+        workers = await client.get(f"{admin}/workers", headers={"authorization": f"Bearer {token}"})
+        assert len(workers.json()["workers"]) == 4
+        console = await client.get(f"{admin}/")
+        assert console.headers["content-type"].startswith("text/html")
+
+        async def asked() -> bool:
+            text = (await client.get(f"{metrics}/metrics")).text
+            return bool(re.search(r"^cacheway_requests_total\{.*\} [1-9]", text, re.M))
+
+        await until_async(asked, within_s=60)
+        replicas = await client.get(f"{admin}/replicas", headers={"authorization": f"Bearer {token}"})
+        assert len(replicas.json()["replicas"]) == 2
+        await load.end()
+
+
+async def test_the_token_is_made_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+    composed, file = Composed(tmp_path), tmp_path / "tokens.yaml"
+    (token,) = re.findall("^cw-.+$", await composed.run("tokens"), re.M)
+    kept = file.read_bytes()
+    holder = parsed_tokens(kept, "tokens.yaml").holder(token.encode(), 0.0)
+    assert holder is not None
+    assert holder.role == "write"
+    assert token.encode() not in kept
+    assert not file.with_name("tokens.yaml.made").exists()
+    assert await composed.run("tokens") == ""
+    assert file.read_bytes() == kept
+
+
 @gateways
 def test_the_command_line_of_a_gateway_is_valid(service: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = SERVICES[service]["command"]
+    command = command_of(service)
     assert command[0] == "serve"
-    assert cli.main(["config", *command[1:]], {}, serve=lambda _: 1, tools={}) == 0
+    variables = environment_of(service)
+    assert cli.main(["config", *command[1:]], variables, serve=lambda _: 1, tools={}) == 0
     shown = capsys.readouterr().out
-    assert "http://host.docker.internal:30101" in shown
+    assert "http://engines:30103" in shown
     assert "redis://valkey:6379/0" in shown
 
 
@@ -42,14 +108,26 @@ def test_a_gateway_is_given_longer_to_stop_than_it_takes(
     assert float(SERVICES[service]["stop_grace_period"].removesuffix("s")) >= needed_s + 5
 
 
+def test_all_ports_are_of_this_host_alone() -> None:
+    """Whoever opens the data port with CACHEWAY_BIND is told to ask for a key."""
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert len(ports) == 6
+    for port in ports:
+        assert port.startswith(("127.0.0.1:", "${CACHEWAY_BIND:-127.0.0.1}:3000")), port
+    assert "CACHEWAY_BIND=0.0.0.0) give the gateways --api-key-file" in (DEPLOY / "compose.yaml").read_text()
+
+
 @gateways
-def test_the_admin_api_is_open_to_this_host_only_and_asks_for_tokens(service: str) -> None:
-    admin = [port for port in SERVICES[service]["ports"] if port.endswith(":29100")]
-    assert admin
-    assert all(port.startswith("127.0.0.1:") for port in admin)
-    assert "--admin-tokens-file=/run/secrets/admin-tokens" in SERVICES[service]["command"]
-    assert SERVICES[service]["secrets"] == ["admin-tokens"]
-    assert "admin-tokens" in COMPOSE["secrets"]
+def test_the_admin_api_asks_for_tokens(service: str) -> None:
+    assert "--admin-tokens-file=/etc/cacheway/admin/tokens.yaml" in SERVICES[service]["command"]
+    assert SERVICES[service]["volumes"] == ["tokens:/etc/cacheway/admin:ro"]
+    assert SERVICES[service]["depends_on"]["tokens"] == {"condition": "service_completed_successfully"}
+
+
+def test_only_replicas_reach_the_log() -> None:
+    on_log = {name for name, service in SERVICES.items() if "log" in service.get("networks", ())}
+    assert on_log == {"valkey", "gateway-1", "gateway-2"}
+    assert COMPOSE["networks"]["log"] == {"internal": True}
 
 
 def test_everything_that_is_mounted_exists() -> None:
@@ -57,8 +135,11 @@ def test_everything_that_is_mounted_exists() -> None:
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             assert source in COMPOSE["volumes"] or (DEPLOY / source).exists(), source
-        for network in service["networks"]:
+        for network in service.get("networks", ()):
             assert network in COMPOSE["networks"]
+        if "build" in service:
+            target = service["build"]["target"]
+            assert f" AS {target}\n" in (ROOT / "Dockerfile").read_text()
 
 
 def test_images_are_pinned() -> None:

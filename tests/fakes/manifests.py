@@ -22,8 +22,10 @@ Object = dict[str, Any]
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
 COMPOSED = {
-    "ha+tls+ingress-nginx": ("overlays/ha", "components/tls", "components/ingress-nginx"),
+    "ha+tls": ("overlays/ha", "components/tls"),
     "single+external-redis": ("overlays/single", "components/external-redis"),
+    "vllm+kv-events": ("overlays/vllm", "components/kv-events"),
+    "sglang+kv-events": ("overlays/sglang", "components/kv-events"),
     "ha+monitoring+gateway-api": ("overlays/ha", "components/monitoring", "components/gateway-api"),
 }
 """Overlays as operators make them: one of ours, and components."""

@@ -1,0 +1,1 @@
+../../../kubernetes/components/valkey-sentinel/valkey.sh
