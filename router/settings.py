@@ -569,10 +569,10 @@ class PlacementSettings(PolicyRules):
         "Caches that workers share behind their own (HiCache L3, Mooncake Store), by name: "
         "{capacity_tokens: N, fetch_base_s: S, fetch_tokens_per_s: R, fetch_tokens_min: 256, "
         "prefetch_policy: timeout}. prefetch_policy is that of the engines (timeout, best_effort or "
-        "wait_complete): with timeout an engine waits for a fetch 2 s, and 0.1 s for each 1,024 tokens, but "
-        "not above 30 s, so only what comes in that time counts. A worker "
-        "shares the pool that its label cache_pool names, '*' without one; what a fetch saves and costs is "
-        "then part of its price. "
+        "wait_complete): only what comes before the engine stops a fetch counts, with timeout after 2 s and "
+        "0.1 s for each 1,024 tokens, but not above 30 s, with best_effort when the prefill could begin. A "
+        "worker shares the pool that its label cache_pool names, '*' without one; what a fetch saves and "
+        "costs is then part of its price. "
         "Must be equal in all replicas of a namespace.",
     )
     length_buckets: Annotated[tuple[TokenCount, ...], AfterValidator(_ascending)] = setting(

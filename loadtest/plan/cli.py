@@ -39,6 +39,7 @@ from loadtest.plan.trial import Trial
 from loadtest.profile.engine_file import EnginePrices
 from loadtest.simulator.arguments import (
     ChosenEngine,
+    add_dp_aware,
     add_engine,
     add_jobs,
     add_pool,
@@ -110,6 +111,7 @@ def _planned(console: Console, options: argparse.Namespace, chosen: ChosenEngine
         speed=options.speed,
         warmup_s=options.warmup_s,
         seed=options.seed,
+        dp_aware=options.dp_aware,
     )
     question = Question(
         engine=engine,
@@ -182,6 +184,9 @@ def _assumed(options: argparse.Namespace, chosen: ChosenEngine) -> list[str]:
         )
     if options.pool != PLAIN:
         assumed.append(f"Host memory and pools work by {options.pool}; disks cost nothing here.")
+    if engine.dp_ranks > 1:
+        chooser = "The gateway chooses" if options.dp_aware else "Engines choose"
+        assumed.append(f"{chooser} among the {engine.dp_ranks} data-parallel ranks of a worker.")
     if options.speed != 1.0:
         assumed.append(f"The workload comes {options.speed:g} times as fast as recorded.")
     if options.warmup_s:
@@ -385,6 +390,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         help=f"policies to consider [default {DEFAULT_POLICIES}]",
     )
     _flag(group, "replicas", count, 1, "replicas of the gateway")
+    add_dp_aware(group)
 
 
 def _model(text: str) -> DualPools:

@@ -227,6 +227,17 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_dp_aware(parser: argparse._ActionsContainer) -> None:
+    """Add the argument that says who chooses data-parallel ranks, called as that of the gateway."""
+    parser.add_argument(
+        "--dp-aware",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the gateway chooses the data-parallel rank of a request, too; otherwise its engine does, and "
+        "looks at no cache [default: the gateway]",
+    )
+
+
 def add_measuring(parser: argparse._ActionsContainer) -> None:
     """Add the arguments that say how a running engine is measured."""
     parser.add_argument(

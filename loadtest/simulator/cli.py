@@ -20,6 +20,7 @@ from rich.console import Console
 from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.simulator.arguments import (
     DEFAULT_ENGINE,
+    add_dp_aware,
     add_engine,
     add_jobs,
     add_pool,
@@ -71,6 +72,7 @@ _COPIED = (
     "seed",
     "block_tokens",
     "expected_output_tokens",
+    "dp_aware",
     "warmup_s",
 )
 """Arguments that are called as in `SimulationConfig`."""
@@ -283,6 +285,7 @@ def _add_gateway(group: argparse._ArgumentGroup) -> None:
     )
     _flag(group, "block_tokens", count, "tokens of the gateway's blocks")
     _flag(group, "expected_output_tokens", count, "answer length that the gateway assumes")
+    add_dp_aware(group)
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

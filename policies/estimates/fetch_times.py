@@ -1,16 +1,22 @@
 """Time of a fetch from a shared pool: the configured time, times a factor learned from what came.
 
 An engine begins to fetch when a request comes to it. The queue in the engine hides that, the wait in the
-gateway hides nothing (`policies.pricing.timing`); HiCache's ``best_effort`` even ends a fetch when the
-prefill could begin. A pool that many share is slower than its settings say, which shows in what is cut off:
+gateway hides nothing (`policies.pricing.timing`). HiCache's policies differ in how long a request waits for
+its fetch once the prefill could begin, and only what comes until then is priced:
+
+    best_effort    not at all
+    timeout        until a time that grows with the fetch is over, from its begin
+    wait_complete  for all of it
+
+A pool that many share is slower than its settings say, which shows in what is cut off:
 
     less than `WHOLE_RATIO` of a predicted fetch came    the factor grows by `RISE`
     all came                                             it falls by `FALL`, to 1 at least
     nothing was to be fetched                            it falls by `FORGET`: what is too dear is tried again
 
-An engine that waits for all of a fetch (``wait_complete``) cuts none off: the factor stays 1. One with
-``timeout`` waits for a time that grows with the fetch, and computes the rest. From a slow pool that is most
-of a long prefix, so the part that comes in time is what is priced.
+An engine with ``wait_complete`` cuts none off: the factor stays 1. Without a queue in the gateway the wait
+in the engine is a prediction, of minutes at times, and no promise: there ``best_effort`` is priced as if all
+came, and the factor alone tells what does not.
 """
 
 WAIT_BASE_S, WAIT_TOKEN_S, WAIT_S_MAX = 2.0, 0.1 / 1024, 30.0

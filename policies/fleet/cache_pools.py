@@ -14,6 +14,7 @@ A worker's pool is its label ``cache_pool``; without the label it belongs to the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -22,6 +23,9 @@ from policies.declared import setting
 from policies.pricing.views import Pools
 from policies.state.loads import Loads
 from policies.state.ops import Placed
+
+PATIENCE = {"best_effort": 0.0, "timeout": 1.0, "wait_complete": inf}
+"""Wait of an engine for a fetch, relative to that of ``timeout`` (`policies.estimates.fetch_times`)."""
 
 POOL_LABEL, ANY_POOL = "cache_pool", "*"
 
@@ -80,7 +84,7 @@ class PoolMembers:
                 ]
             ),
             np.array([float(pool.fetch_tokens_min) if pool else np.inf for pool in pools]),
-            np.array([1.0 if pool and pool.prefetch_policy == "timeout" else np.inf for pool in pools]),
+            np.array([PATIENCE[pool.prefetch_policy] if pool else np.inf for pool in pools]),
         )
 
 

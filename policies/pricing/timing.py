@@ -21,6 +21,7 @@ decision a dozen of them. So the formulas are written once, for `Number`, over a
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, Generic, NamedTuple
 
 import msgspec
@@ -135,14 +136,17 @@ def _fetched(
     _, base_s, token_s, tokens_min, patience = prices.fetching
     more = pooled - cached
     wait_s = patience * math.least(WAIT_S_MAX, WAIT_BASE_S + WAIT_TOKEN_S * more)
+    if queue is None:
+        hidden_s = ready_s
+        wait_s = math.pick(patience > 0.0, wait_s, inf)
+    else:  # The fetch begins when the request leaves the gateway, and goes on while it waits in the engine.
+        hidden_s = math.least(ready_s, queue.committed_s)
+        wait_s = math.greatest(wait_s, hidden_s)
     fetch_s = math.least(base_s + more * token_s, wait_s)
     came = math.least(more, math.greatest(wait_s - base_s, 0.0) / math.greatest(token_s, TOKEN_S_MIN))
     reused = math.pick(came < more, cached + came, pooled)
     rest_s = service_s(prices.a_s, prices.b_s, prices.c0_tokens, prompt_tokens - reused, reused)
-    fetched_s = math.greatest(ready_s, fetch_s)
-    if queue is not None:  # The fetch begins when the request leaves the gateway.
-        hidden_s = math.least(ready_s, queue.committed_s)
-        fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
+    fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
     fetches = (came >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
     return (
         math.pick(fetches, fetched_s, ready_s),

@@ -56,8 +56,8 @@ class Pools(_Rows, frozen=True, gc=False):
     """Caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
 
     ``slots`` are rows of the fleet state, the worker's own without a pool; ``base_s`` passes before a fetch
-    brings anything, and fewer than ``tokens_min`` are not fetched: +inf without a pool. ``patience`` is 1
-    where engines stop a fetch after the time of `policies.estimates.fetch_times`, +inf where they do not.
+    brings anything, and fewer than ``tokens_min`` are not fetched: +inf without a pool. ``patience`` is the
+    wait of engines for a fetch relative to ``timeout`` (`policies.estimates.fetch_times`): 0, 1 or +inf.
     """
 
     slots: Slots

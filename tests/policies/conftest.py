@@ -32,7 +32,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
     """Idle workers that prefill 1,000 tokens/s at any context, unless columns say otherwise.
 
     With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``;
-    with a ``patience`` of 1 the engine stops it as SGLang's ``timeout`` does.
+    with a ``patience`` of 1 the engine stops it as SGLang's ``timeout`` does, with 0 as ``best_effort``.
     With ``steps`` they are so far from the request's length bucket, where a visitor costs ``visit_token_s``.
     With ``evict_token_s`` a token that is pushed out costs that much, once ``free_tokens`` are used.
     """

@@ -63,6 +63,25 @@ def test_a_plan_prices_parallelism_by_the_gpu_and_names_it(trace: str, tmp_path:
     assert "expert parallel 4" in page.read_text()
 
 
+@pytest.mark.parametrize(
+    ("flag", "told"), [("--dp-aware", "The gateway chooses"), ("--no-dp-aware", "Engines choose")]
+)
+def test_a_plan_names_who_chooses_data_parallel_ranks(
+    flag: str, told: str, trace: str, tmp_path: Path
+) -> None:
+    figures = tmp_path / "plan.json"
+    status = main(
+        f"--trace {trace} --engine mimo-v2.5-pro --ttft-p90-s 9 --seeds 1 --split no --policy expected_cost "
+        f"--host-gib 0 --pool-gib 0 --jobs 1 {flag} --json {figures}".split()
+    )
+
+    assert status == 0
+    assert (
+        f"{told} among the 2 data-parallel ranks of a worker."
+        in json.loads(figures.read_text())["assumptions"]
+    )
+
+
 def test_a_plan_for_an_engine_that_cannot_be_is_refused(trace: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(f"--trace {trace} --engine dense-70b --expert-parallel 4 --ttft-p90-s 9".split())

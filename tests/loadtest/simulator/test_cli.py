@@ -55,7 +55,7 @@ def test_every_argument_reaches_the_simulation(trace: str, tmp_path: Path) -> No
         f"--trace {trace} --policy least_load --json {file} --engine dense-70b --workers 3 "
         "--decode-workers 2 --decode-policy round_robin --replicas 2 --log-delay-ms 20 --block-tokens 512 "
         "--expected-output-tokens 64 --speed 2 --utilisation 0.5 --warmup-s 5 --seed 9 --host-tokens 4M "
-        "--pool-tokens 64M --pool mooncake,write_policy=write_back --dialect vllm".split()
+        "--pool-tokens 64M --pool mooncake,write_policy=write_back --dialect vllm --no-dp-aware".split()
     )
 
     config = json.loads(file.read_text())["config"]
@@ -70,6 +70,7 @@ def test_every_argument_reaches_the_simulation(trace: str, tmp_path: Path) -> No
 
 _GIVEN = {
     "workers": 3,
+    "dp_aware": False,
     "decode_workers": 2,
     "decode_policy": "round_robin",
     "replicas": 2,
@@ -93,6 +94,20 @@ def test_a_linear_model_has_host_memory_and_a_page_has_rows_of_the_pool(trace: s
     text = page.read_text()
     assert "Pool: read by workers" in text
     assert "ttl_s=60" in text
+
+
+def test_who_chooses_ranks_is_told_and_decides_what_is_found(trace: str, tmp_path: Path) -> None:
+    """The engine with two ranks; unasked, the gateway chooses."""
+    found = {}
+    for flag, chooser in ("", "the gateway"), ("--dp-aware", "the gateway"), ("--no-dp-aware", "the engine"):
+        file, page = tmp_path / f"{flag}.json", tmp_path / f"{flag}.html"
+        assert (
+            main(f"--trace {trace} --policy expected_cost --json {file} --report {page} {flag}".split()) == 0
+        )
+        assert f"2 data-parallel ranks, which {chooser} chooses" in page.read_text()
+        found[flag] = json.loads(file.read_text())["runs"][0]["decisions_digest"]
+
+    assert found[""] == found["--dp-aware"] != found["--no-dp-aware"]
 
 
 def test_a_trace_that_is_none_is_a_sentence_and_status_one(

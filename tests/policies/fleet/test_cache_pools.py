@@ -192,9 +192,9 @@ def test_members_are_columns_in_the_order_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "patience"), [("timeout", 1.0), ("best_effort", np.inf), ("wait_complete", np.inf)]
+    ("policy", "patience"), [("best_effort", 0.0), ("timeout", 1.0), ("wait_complete", np.inf)]
 )
-def test_only_an_engine_with_timeout_stops_a_fetch_in_time(policy: Any, patience: float) -> None:
+def test_a_pool_has_the_patience_of_its_engines(policy: Any, patience: float) -> None:
     members = PoolMembers()
     members.join(0, 1, CachePool(prefetch_policy=policy))
     pools = members.columns([0])

@@ -104,6 +104,47 @@ def test_of_a_fetch_that_the_engine_stops_only_the_part_that_came_counts(
     assert (patient.fetched_tokens, patient.fetch_s) == (8_192, pytest.approx(8_192 * token_s))
 
 
+@pytest.mark.parametrize(
+    ("patience", "committed_s", "fetched_tokens", "ready_s"),
+    [
+        (0.0, 0.0, 0.0, 3.0),
+        (0.0, 0.5, 500.0, 3.0),
+        (1.0, 0.5, 2_390.625, 4.890625),
+        (1.0, 3.0, 3_000.0, 3.0),
+        (float("inf"), 0.5, 4_000.0, 6.5),
+    ],
+)
+def test_a_fetch_goes_on_for_as_long_as_the_request_waits_in_the_engine(
+    patience: float,
+    committed_s: float,
+    fetched_tokens: float,
+    ready_s: float,
+    make_candidates: MakeCandidates,
+) -> None:
+    """A fetch of 4 s behind a backlog of 3 s, of which the engine has so much and the gateway the rest."""
+    workers = make_candidates(
+        backlog_s=[3.0], pooled_tokens=[4_000.0], token_s=[0.001], patience=[patience], b_s=[0.002]
+    )
+    timing = one(workers, queue(committed_s=committed_s))
+    assert timing.fetched_tokens == pytest.approx(fetched_tokens)
+    assert timing.ready_s == pytest.approx(ready_s)
+
+
+@pytest.mark.parametrize(
+    ("patience", "fetched_tokens", "ready_s"), [(0.0, 4_000.0, 4.0), (1.0, 2_390.625, 3.0)]
+)
+def test_without_a_queue_no_predicted_backlog_counts_as_time_for_a_fetch(
+    patience: float, fetched_tokens: float, ready_s: float, make_candidates: MakeCandidates
+) -> None:
+    """How much ``best_effort`` fetches in time is left to the learned factor."""
+    workers = make_candidates(
+        backlog_s=[3.0], pooled_tokens=[4_000.0], token_s=[0.001], patience=[patience], b_s=[0.002]
+    )
+    timing = one(workers)
+    assert timing.fetched_tokens == pytest.approx(fetched_tokens)
+    assert timing.ready_s == ready_s
+
+
 def test_no_fetch_is_waited_for_longer_than_half_a_minute(make_candidates: MakeCandidates) -> None:
     workers = make_candidates(pooled_tokens=[1e6], token_s=[0.001], patience=[1.0], b_s=[0.01])
     (timing,) = workers.timings(1e6, workers.few)
