@@ -13,7 +13,8 @@ group's number. Demands of a group for going on from a boundary (vLLM
 No event gives the length of a chunk of local attention, the demands of an unknown kind, or a window that its
 group does not name: these demand every block. That promises less than the engine can do, never more.
 
-A group's blocks on one medium are a *lane*. A group holds a block while any of its lanes does.
+A group's blocks on one medium are a *lane*. A group holds a block while any of its lanes does. Lanes of other
+media than the device's are *below* it.
 """
 
 from typing import TYPE_CHECKING
@@ -44,16 +45,19 @@ class Group:
         kind: As the engine reported; None if it never did.
         window_tokens: Its sliding window; None without one.
         block_tokens: Its block size; 0 until a store with tokens reported it.
+        device: Its lane on the device; None without one.
+        below: Its lanes below the device.
         placed: True once the place of one of its blocks was known.
     """
 
-    __slots__ = ("block_tokens", "kind", "lanes", "placed", "window_tokens")
+    __slots__ = ("below", "block_tokens", "device", "kind", "placed", "window_tokens")
 
     def __init__(self) -> None:
         self.kind: str | None = None
         self.window_tokens: int | None = None
         self.block_tokens = 0
-        self.lanes: list[int] = []
+        self.device: int | None = None
+        self.below: list[int] = []
         self.placed = False
 
     @property
@@ -66,12 +70,23 @@ class Group:
         window = 2 if self.kind in STATE_KINDS else self.window_tokens or 0
         return max(1, -(-(window - 1) // block_tokens))
 
+    def need_below(self, block_tokens: int) -> int:
+        """Return the same for memory below the device: vLLM's connector asks for ceil(W / block)."""
+        return 1 if self.kind in STATE_KINDS else max(1, -(-(self.window_tokens or 0) // block_tokens))
+
     def bits(self, run: "Run") -> int:
         """Blocks of a run that it holds: bit i for block i."""
-        lanes = run.lanes
+        return self.device_bits(run) | self.below_bits(run)
+
+    def device_bits(self, run: "Run") -> int:
+        """Those that it holds on the device."""
+        return 0 if self.device is None else run.lanes.get(self.device, 0)
+
+    def below_bits(self, run: "Run") -> int:
+        """Those that it holds below."""
         bits = 0
-        for lane in self.lanes:
-            bits |= lanes.get(lane, 0)
+        for lane in self.below:
+            bits |= run.lanes.get(lane, 0)
         return bits
 
 
@@ -82,7 +97,10 @@ class Groups:
         block_tokens: Tokens of the blocks whose places are known; 0 until one is.
         full: Groups that demand every block.
         partial: The others, each with the blocks in a row that it demands.
+        needs_below: What each of these demands of memory below the device.
         reach_back: The greatest of these demands.
+        tiered: True once blocks were stored below the device.
+        has_states: True if a group has linear states.
         version: Rises when a boundary may be judged differently.
     """
 
@@ -90,7 +108,10 @@ class Groups:
         self.block_tokens = 0
         self.full: list[Group] = []
         self.partial: list[tuple[Group, int]] = []
+        self.needs_below: list[int] = []
         self.reach_back = 0
+        self.tiered = False
+        self.has_states = False
         self.version = 0
         self._by_number: dict[int | None, Group] = {}
         self._lanes: dict[tuple[int | None, str], int] = {}
@@ -161,7 +182,10 @@ class Groups:
         if lane is None:
             lane = self._lanes[event.group, medium] = len(self._owners)
             self._owners.append(group)
-            group.lanes.append(lane)
+            if medium == DEFAULT_MEDIUM:
+                group.device = lane
+            else:
+                group.below.append(lane)
             self._removals.clear()
         self._judge()
         return lane
@@ -171,5 +195,9 @@ class Groups:
         size = self.block_tokens or 1
         self.full = [group for group in groups if not group.partial]
         self.partial = [(group, group.need(size)) for group in groups if group.partial]
-        self.reach_back = max((need for _, need in self.partial), default=0)
+        self.needs_below = [group.need_below(size) for group, _ in self.partial]
+        self.tiered = any(group.below for group in groups)
+        self.has_states = any(group.kind in STATE_KINDS for group in groups)
+        needs = [need for _, need in self.partial]
+        self.reach_back = max(needs + self.needs_below if self.tiered else needs, default=0)
         self.version += 1

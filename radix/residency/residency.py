@@ -11,6 +11,8 @@
   an adapter without a root, another block size. Its removal is understood and it never reaches the tree.
 * **Reached.** The tree holds a prefix as far as all groups that demand every block hold it from its
   beginning. A worker whose engine has data-parallel ranks holds what any of them does.
+* **Tiers.** Memory below the device goes on where the device ends, and only there
+  (`radix.residency.boundaries`).
 * **Ends.** Where the other groups hold their windows or states, up to a boundary that is reached, the engine
   can go on: an end (`radix.windows`). A boundary inside a tree block is the one before it, as there. An
   engine without groups (SGLang) reports no windows: its events mark and remove no ends.
@@ -30,6 +32,7 @@ from radix.blocks import HASH_BYTES, words_of
 from radix.node import common_blocks
 from radix.ops import EndGone, Forget, Insert, TreeOp, Trim
 from radix.residency.audit import AUDIT_BLOCKS, Audit
+from radix.residency.boundaries import carried, chained, solid, valid
 from radix.residency.engine_events import BlocksRemoved, BlocksStored, EngineEvent
 from radix.residency.places import Places
 from radix.residency.runs import (
@@ -231,22 +234,24 @@ class Residency:
             start, number = heappop(heap)
             run = runs[number]
             was, before, parent = run.reach, run.reported, run.parent
-            low, high = start + run.low, start + run.high
-            if parent is not None and parent.reach < start:
-                run.reach, run.reported = UNREACHED, run.first
-            else:
-                run.reach = start + self._solid(run, min(run.low, max(0, was - start)))
-                run.reported = run.reach * size // self.block_tokens
+            low, high, chains = start + run.low, start + run.high, run.chains
+            valid = self._judge(run, parent is None or parent.reach >= start, max(0, was - start))
+            run.reported = run.first if run.reach < 0 else run.reach * size // self.block_tokens
             run.low, run.high = RUN_BLOCKS_MAX, -1
             settled.append((run, before))
-            if groups.partial:
-                valid = self._valid(run)
-                if valid != run.valid:
-                    self._flip(run, valid)
+            if groups.partial and valid != run.valid:
+                self._flip(run, valid)
             if not run.kids or (run.fork <= low and was == run.reach):
                 continue
             for kid_number, begin in run.kids.items():
-                if (was >= begin) != (run.reach >= begin) or low < begin <= high + back:
+                if (
+                    (was >= begin) != (run.reach >= begin)
+                    or low < begin <= high + back
+                    or (
+                        chains != run.chains
+                        and carried(chains, begin - start) != carried(run.chains, begin - start)
+                    )
+                ):
                     kid = runs[kid_number]
                     kid.changed(0, max(0, back - 1))
                     if kid_number not in queued:
@@ -254,47 +259,27 @@ class Residency:
                         heappush(heap, (begin, kid_number))
         return settled
 
-    def _solid(self, run: Run, at: int) -> int:
-        """Leading blocks of a run that all demanding groups hold; ``at`` are known to be."""
-        full = self.groups.full
-        if not full:
-            return run.top()
-        bits = full[0].bits(run)
-        for group in full[1:]:
-            bits &= group.bits(run)
-        missing = ~bits >> at
-        return at + (missing & -missing).bit_length() - 1
+    def _judge(self, run: Run, reached: bool, known: int) -> int:
+        """Find how far a run is reached; return the boundaries that the engine can go on from.
 
-    def _valid(self, run: Run) -> int:
-        """Boundaries of a run from which the engine can go on."""
-        reached = run.reach - run.start
-        if reached <= 0:
+        Args:
+            run: Its parent is judged.
+            reached: The parent is reached up to the start of the run.
+            known: Leading blocks that were reached before.
+        """
+        groups = self.groups
+        if not reached:
+            run.reach, run.chains = UNREACHED, ()
             return 0
-        valid = (1 << reached) - 1
-        for group, need in self.groups.partial:
-            windows = group.bits(run)
-            if need > 1:
-                windows = windows << (need - 1) | self._before(run, group.bits, need - 1)
-                row = 1
-                while row < need:
-                    step = min(row, need - row)
-                    windows &= windows >> step
-                    row += step
-            valid &= windows
-        return valid
-
-    def _before(self, run: Run, bits_of: Callable[[Run], int], count: int) -> int:
-        """Bits of the last blocks before a run that a group holds; set where the sequence has not begun."""
-        bits, missing = 0, count
-        while missing:
-            start, parent = run.start, run.parent
-            if parent is None:
-                return bits | ((1 << missing) - 1)
-            taken = min(missing, start - parent.start)
-            missing -= taken
-            bits |= (bits_of(parent) >> (start - parent.start - taken) & ((1 << taken) - 1)) << missing
-            run = parent
-        return bits
+        if not groups.tiered:
+            blocks = solid(groups, run, min(run.low, known))
+            run.reach = run.start + blocks
+            return valid(groups, run, blocks)
+        boundaries, run.chains = chained(groups, run)
+        # The second chain of a model without windows or states has no gap: it is how far the engine gets.
+        blocks = solid(groups, run, 0) if groups.partial else boundaries.bit_length()
+        run.reach = run.start + blocks
+        return boundaries
 
     def _flip(self, run: Run, valid: int) -> None:
         ends, size = self._ends, self.groups.block_tokens
@@ -342,6 +327,8 @@ class Residency:
         """Report additions: the end of each chain that grew, and the ends that came and went."""
         came, went = self._turned()
         ops: list[TreeOp] = []
+        if self.groups.tiered and self.groups.partial:
+            ops += self._no_junctions(settled, worker, at_us)
         for run, depths in went:
             reached = max(depths) if self._places.shared else self._reached(run)
             for last, count in ranges(depth for depth in depths if depth <= reached):
@@ -360,6 +347,20 @@ class Residency:
                 above = run.parent.number
                 reported[above] = max(reported.get(above, 0), run.first)
         return ops
+
+    def _no_junctions(self, settled: Iterable[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
+        """Take back the ends that placements expected where a prompt left what was held (`radix.windows`).
+
+        An engine keeps a window there only if its device held all before: below it there are no junctions.
+        """
+        left = {
+            run.hash_before(before): (run, before) for run, before in settled if run.reported > before > 0
+        }
+        return [
+            EndGone(worker, run.path(before), at_us)
+            for block_hash, (run, before) in left.items()
+            if self._ends.get(block_hash, 0) < 2
+        ]
 
     def _turned(self) -> tuple[list[tuple[Run, list[int]]], list[tuple[Run, list[int]]]]:
         """Depths of the ends that came, and of those that went, since the last report, by run."""

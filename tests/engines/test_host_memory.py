@@ -5,6 +5,7 @@ The engine is vLLM with its own offloading to host memory; only the copy is ours
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,22 +20,26 @@ from loadtest.vllm import VllmServer, VllmSettings
 DEVICE_BLOCKS, HOST_BLOCKS = 40, 120
 """Four prompts of 300 tokens, and 13."""
 
-BLOCK_BYTES = BLOCK_TOKENS * 2 * 2 * 2 * 32 * 4
-"""Of the tiny qwen3: keys and values of 2 layers, 2 heads each of 32 floats."""
+LAYER_BYTES = BLOCK_TOKENS * 2 * 2 * 32 * 4
+"""A block of one layer of a tiny model: keys and values, 2 heads each of 32 floats."""
+
+BLOCK_BYTES = 2 * LAYER_BYTES
+"""A block of the tiny qwen3, which has two layers."""
 
 INSIDE_VLLM = Path(__file__).parents[1] / "fakes" / "inside_vllm"
 HOST_TOKENS = HOST_BLOCKS * BLOCK_TOKENS
 PROMPT_TOKENS, REUSED_TOKENS = 300, 288
 
 
-def offloading(**more: bool) -> VllmSettings:
+def offloading(host_bytes: int = HOST_BLOCKS * BLOCK_BYTES, **more: bool) -> VllmSettings:
+    """Return the settings of a qwen3 with host memory; ``more`` goes to the connector."""
     transfer = {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
         "kv_connector_extra_config": {
             "spec_name": "HostMemory",
             "spec_module_path": "host_memory",
-            "cpu_bytes_to_use": HOST_BLOCKS * BLOCK_BYTES,
+            "cpu_bytes_to_use": host_bytes,
             **more,
         },
     }
@@ -48,6 +53,15 @@ def offloading(**more: bool) -> VllmSettings:
 
 
 host_memory = engines_with(offloading(self_describing_kv_events=True))
+
+windows_in_host_memory = engines_with(
+    replace(
+        offloading(400 * LAYER_BYTES, self_describing_kv_events=True),
+        model="gemma3",
+        kv_blocks=150,
+    )
+)
+"""Six groups of one layer each share the blocks of the device and those of the host."""
 
 
 async def before(server: VllmServer, fleet: Fleet, **labels: str) -> RunningGateway:
@@ -137,6 +151,21 @@ async def test_events_say_what_host_memory_holds(
     script = Script(chance.getrandbits(32), prompt_tokens_max=400)
     loaded = await servers[0].metric("vllm:external_prefix_cache_hits_total")
     for _ in range(80):
+        asked = script.draw()
+        answer = await known.ask([*asked.prompt], asked.answer_tokens)
+        script.answered(tuple(answer.token_ids))
+    assert await servers[0].metric("vllm:external_prefix_cache_hits_total") > loaded
+
+
+@windows_in_host_memory
+async def test_host_memory_goes_on_where_the_device_ends_and_windows_are_asked_of_it_from_there(
+    fleet: Fleet, servers: list[VllmServer], chance: random.Random
+) -> None:
+    known = await Known.before(servers[0], "gemma3", fleet)
+    known.loads_whole_prompts = True
+    script = Script(chance.getrandbits(32), prompt_tokens_max=400)
+    loaded = await servers[0].metric("vllm:external_prefix_cache_hits_total")
+    for _ in range(120):
         asked = script.draw()
         answer = await known.ask([*asked.prompt], asked.answer_tokens)
         script.answered(tuple(answer.token_ids))

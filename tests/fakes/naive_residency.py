@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from radix.residency import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 
+DEVICE = "GPU"
+MEDIA = (DEVICE, "CPU", "DISK")
+
 
 @dataclass(frozen=True)
 class NaiveGroup:
@@ -26,6 +29,13 @@ class NaiveGroup:
             assert self.window_tokens is not None
             return (self.window_tokens - 1 + block_tokens - 1) // block_tokens
         return 0
+
+    def need_below(self, block_tokens: int) -> int:
+        """The same of the tiers below the device: one block more if a window ends where a block begins."""
+        if self.kind == "sliding_window":
+            assert self.window_tokens is not None
+            return (self.window_tokens + block_tokens - 1) // block_tokens
+        return self.need(block_tokens)
 
 
 @dataclass
@@ -135,29 +145,47 @@ class NaiveEngines:
         reached: set[str] = set()
         valid: set[str] = set()
         for of in self.ranks.values():
-            held = {(group, prefix) for (group, _, prefix), n in of.held.items() if n}
-            usable = self._reached(of, held)
-            reached |= usable
-            valid |= self._valid(usable, held)
+            by_rule = {prefix for prefix in of.known if self._goes_on(of, prefix)}
+            windows = any(group.need(self.size) for group in self.met)
+            reached |= {prefix for prefix in of.known if self._reaches(of, prefix)} if windows else by_rule
+            valid |= by_rule if windows else set()
         return NaiveTruth(self.tree_size, reached, valid)
 
-    def _reached(self, of: NaiveRank, held: set[tuple[NaiveGroup, str]]) -> set[str]:
-        """Prefixes that all groups hold from the beginning that must; if none must, all with a place."""
-        demanding = [group for group in self.met if not group.need(self.size)]
-        return {
-            prefix
-            for prefix in of.known
-            if all((group, part) in held for group in demanding for part in self.prefixes(prefix))
-        }
+    def _holds(self, of: NaiveRank, group: NaiveGroup, prefix: str, *media: str) -> bool:
+        return any(of.held[group, medium, prefix] for medium in media)
 
-    def _valid(self, reached: set[str], held: set[tuple[NaiveGroup, str]]) -> set[str]:
-        """Prefixes from which an engine can go on."""
-        needs = [(group, group.need(self.size)) for group in self.met if group.need(self.size)]
-        return {
-            prefix
-            for prefix in (reached if needs else ())
-            if all((group, part) in held for group, need in needs for part in self.prefixes(prefix)[-need:])
-        }
+    def _reaches(self, of: NaiveRank, prefix: str, *media: str) -> bool:
+        """All groups that must hold a prefix from the beginning do; if none must, its place is known."""
+        demanding = [group for group in self.met if not group.need(self.size)]
+        return all(
+            self._holds(of, group, part, *(media or MEDIA))
+            for group in demanding
+            for part in self.prefixes(prefix)
+        )
+
+    def _device_goes_on(self, of: NaiveRank, prefix: str) -> bool:
+        return self._reaches(of, prefix, DEVICE) and all(
+            self._holds(of, group, part, DEVICE)
+            for group in self.met
+            if group.need(self.size)
+            for part in self.prefixes(prefix)[-group.need(self.size) :]
+        )
+
+    def _goes_on(self, of: NaiveRank, prefix: str) -> bool:
+        """As vLLM looks: the longest prefix on the device first, and what follows it in the tiers below."""
+        if self._device_goes_on(of, prefix):
+            return True
+        parts = self.prefixes(prefix)
+        if any(group.kind == "mamba" for group in self.met) and self._reaches(of, prefix, DEVICE):
+            return False
+        begin = max(
+            (n for n in range(len(parts)) if not n or self._device_goes_on(of, parts[n - 1])), default=0
+        )
+        return all(
+            self._holds(of, group, part, *MEDIA[1:])
+            for group in self.met
+            for part in parts[max(begin, len(parts) - (group.need_below(self.size) or len(parts))) :]
+        )
 
     def texts(self) -> set[str]:
         """Everything that was ever named."""

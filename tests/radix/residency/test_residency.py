@@ -273,6 +273,48 @@ def test_a_block_on_two_media_is_held_until_both_lost_it() -> None:
     assert followed.changes("w", 2) == [Trim("w", path("aaaa", 4), 2)]
 
 
+def test_memory_below_goes_on_where_the_device_ends_and_fills_no_gap() -> None:
+    followed = residency(stored("aaaabbbbccccdddd"), removed("aaaabbbb"))
+    assert followed.held_blocks(path("aaaabbbbccccdddd", 4)) == 1
+    host = {"medium": "CPU", "token_ids": []}
+    followed.apply(0, [stored("aaaabbbb", "aaaa", **host)])
+    followed.changes("w", 2)
+    # The engine asks below for all that follows the first block, and the third is on the device only.
+    assert followed.held_blocks(path("aaaabbbbccccdddd", 4)) == 2
+    followed.apply(0, [stored("aaaabbbbccccdddd", "aaaabbbb", **host)])
+    assert followed.changes("w", 3) == [Insert("w", path("aaaabbbbccccdddd", 4), 3, end=False)]
+
+
+WINDOW = {"group": 1, "kind": "sliding_window", "window_tokens": 9}
+"""W = 9 in blocks of 4: two blocks before a boundary, three in memory below the device."""
+
+
+def test_a_window_is_not_put_together_from_the_device_and_the_memory_below() -> None:
+    below = {"medium": "CPU", "token_ids": []}
+    text = "aaaabbbbccccdddd"
+    followed = residency(
+        stored(text), stored(text, **below), stored(text, **WINDOW), stored(text, **{**WINDOW, **below})
+    )
+    followed.apply(0, [removed("aaaa", "aaaabbbb", group=1, medium="CPU")])
+    followed.apply(0, [removed("aaaabbbbcccc", text, group=1)])
+    assert followed.changes("w", 2) == []  # the device ends behind two blocks, and both windows follow there
+    followed.apply(0, [removed("aaaa", group=1)])
+    # The device ends nowhere now, and a window below begins before the third block.
+    assert followed.changes("w", 3) == [EndGone("w", path(text, 4), 3, 4)]
+
+
+def test_where_a_prompt_left_memory_below_no_window_is_kept_whatever_its_placement_expected() -> None:
+    below = {"medium": "CPU", "token_ids": []}
+    followed = residency(stored("aaaabbbb", **below), stored("aaaa"), removed("aaaa"))
+    followed.apply(
+        0, [stored("aaaabbbb"), stored("aaaabbbb", **WINDOW), removed("aaaa", "aaaabbbb", group=1)]
+    )
+    followed.apply(0, [removed("aaaa", "aaaabbbb"), stored("aaaabbbb", **below)])
+    followed.changes("w", 2)
+    followed.apply(0, [stored("aaaabbbbcccc", "aaaabbbb")])
+    assert EndGone("w", path("aaaabbbb", 4), 3) in followed.changes("w", 3)
+
+
 def test_a_medium_that_is_not_named_is_the_gpu() -> None:
     followed = residency(stored("aaaa", medium=None), removed("aaaa", medium="GPU"))
     assert followed.blocks == 0
