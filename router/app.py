@@ -30,7 +30,7 @@ from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api,
 from router.console import EventStream, RateWindow
 from router.discovery import make_discovery
 from router.encoding import Encoding
-from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
+from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
 from router.logs import log_from, request_log
@@ -56,6 +56,7 @@ from router.process.starting import (
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.proxy import Ending
+from router.relaying import Relaying, Routes
 from router.samples import Samples
 from router.settings import Settings
 from router.shared import Hooks, LogClock, LogPort, SharedState
@@ -121,7 +122,7 @@ class GatewayProcess:
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self._make_gateway(settings, files)
-        self.encoding = Encoding(self.gateway)
+        self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
         self.roles = RolePlanner(
             core,
             self.workers.client,
@@ -153,7 +154,9 @@ class GatewayProcess:
         self.api = self._make_api(admin_listener)
         judge = None if self.tenants.door.is_open else self.gateway.reader.judge
         self.protocol = self.clients.protocol(
-            starting(self.gateway, self.encoding, self.pairs.share), is_proxied, judge
+            starting(self.gateway, Relaying(self.gateway, self.routes, self.encoding), self.pairs.share),
+            self.routes,
+            judge,
         )
         warn_of_unpriced_links(settings)
         self.workers.add_named()
@@ -242,6 +245,7 @@ class GatewayProcess:
                 "clients": self.clients.use,
                 "workers": self.workers.use,
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
+                "routes": self.routes.use,
                 "logs": lambda new: log_from(new.observability.log_level),
             },
         )

@@ -20,7 +20,7 @@
 
     SettingsError               the operator is at fault: the gateway does not start, or a change is refused
 
-A class knows its HTTP status and its stable ``code``; `error_body` gives the OpenAI shape.
+A class knows its HTTP status and its stable ``code``; `error_body` gives the shape of the endpoint's API.
 """
 
 from collections.abc import Iterable
@@ -194,8 +194,37 @@ class StateError(RouterError):
     code = "state_unavailable"
 
 
-def error_body(error: RouterError) -> bytes:
-    """Encode an error in the OpenAI shape: ``{"error": {message, type, param, code}}``."""
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Types of Anthropic's errors by status (https://docs.claude.com/en/api/errors); others by their hundred."""
+
+
+def speaks_anthropic(path: bytes) -> bool:
+    """Return True if a path belongs to Anthropic's Messages API, whose errors have a shape of their own."""
+    return path.startswith(b"/v1/messages") and path[12:13] in (b"", b"/")
+
+
+def error_body(error: RouterError, path: bytes = b"", request_id: bytes = b"") -> bytes:
+    """Encode an error in the dialect of the endpoint that was asked.
+
+    Anthropic's shape under ``/v1/messages``: ``{"type": "error", "error": {type, message}, "request_id"}``;
+    elsewhere OpenAI's: ``{"error": {message, type, param, code}}``.
+    """
+    if speaks_anthropic(path):
+        kind = "api_error" if error.status >= 500 else "invalid_request_error"
+        kind = _ANTHROPIC_TYPES.get(error.status, kind)
+        shaped: dict[str, object] = {"type": "error", "error": {"type": kind, "message": error.message}}
+        if request_id:
+            shaped["request_id"] = request_id.decode("latin-1")
+        return orjson.dumps(shaped)
     return orjson.dumps(
         {
             "error": {

@@ -51,6 +51,7 @@ from router.discovery import DiscoveryRules
 from router.fleet import HealthRules
 from router.logs import LogRules
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
+from router.pass_through import passed_path
 from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
 from router.request_trace import RequestTraceRules
 from router.shared import SharingRules
@@ -68,6 +69,8 @@ from router.values import (
 )
 
 _MIB = 1024 * 1024
+
+PassedPath = Annotated[str, AfterValidator(passed_path)]
 
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
@@ -565,6 +568,13 @@ class UpstreamSettings(UpstreamRules):
         (),
         "More headers of workers' answers that clients see, beside those in docs/security.md. Headers of a "
         "connection, x-request-id, x-cacheway-* and x-ratelimit-* never pass.",
+    )
+    pass_through: Annotated[tuple[PassedPath, ...], AfterValidator(distinct)] = setting(
+        (),
+        "More paths of the engines that clients reach by POST and GET, beside those in docs/endpoints.md: a "
+        "path (/v1/videos), or all below one (/omni/*). The model is read from JSON or a form. Paths of the "
+        "gateway and those that administer an engine are refused.",
+        live=True,
     )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag

@@ -12,6 +12,7 @@ from router.catalogue import CATALOGUE
 from router.flags import _INSTEAD
 from router.gateway.endpoints import Endpoint
 from router.metric_families import Family
+from router.relaying.routes import methods_of
 
 ROOT = Path(__file__).parent.parent
 FRONT = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
@@ -203,7 +204,7 @@ def shape(path: str) -> str:
     return re.sub(r"\{\w+(?::path)?\}|\bID\b", "{}", path.partition("?")[0])
 
 
-ROUTES = {f"POST {endpoint}" for endpoint in Endpoint} | {
+ROUTES = {f"{method} {shape(endpoint)}" for endpoint in Endpoint for method in methods_of(endpoint)} | {
     f"{method.upper()} {shape(path)}"
     for source in (ROOT / "router" / "admin").glob("*.py")
     for method, path in re.findall(r'\.(get|post|put|patch|delete)\(\s*"(/[^"]*)"', source.read_text())

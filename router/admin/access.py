@@ -74,6 +74,10 @@ class Access:
             raise InvalidKey(presented=presented_key(headers) is not None)
         return actor
 
+    def is_known(self, headers: Sequence[Header]) -> bool:
+        """Return True if a request carries an administrator's key or token, or the API is open."""
+        return self._known(headers) is not None
+
     def check(
         self, actor: Actor, method: str, path: str, headers: Sequence[Header], *, registers: bool = False
     ) -> None:

@@ -9,6 +9,7 @@ FastAPI writes ``GET /openapi.json`` from the routes. This module adds what all 
 errors, the needed role, and the descriptions of the groups.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,6 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.utils import create_model_field
 from pydantic import BaseModel, Field
+from starlette.routing import Route
 
 from router.admin.access import Access, needed_role
 from router.admin.audit import AuditTrail, add_audit_view
@@ -31,11 +33,14 @@ from router.admin.peers import add_encoders, add_models, add_peers
 from router.admin.queue_view import add_queue_view, add_tickets
 from router.admin.role_view import add_role_view
 from router.admin.settings_view import add_policies, add_settings
+from router.admin.suggestions import suggestion_of
 from router.admin.tenants import add_tenants
 from router.admin.tree_view import add_kv_events_view, add_tree_view
 from router.admin.worker_view import add_discovery_view
 from router.admin.workers import add_workers
 from router.console import EventStream
+from router.pass_through import OWN_ROOTS
+from router.proxy import Header
 
 
 def make_api(parts: AdminParts, console: EventStream, lifespan: Any = None) -> FastAPI:
@@ -49,12 +54,8 @@ def make_api(parts: AdminParts, console: EventStream, lifespan: Any = None) -> F
 def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
     """Build the application of the data port, if the admin API has a port of its own."""
     port = parts.live.current.admin.port
-    api = _made(
-        parts,
-        lifespan,
-        f"The admin API is on port {port}; with --admin-port 0 it is on this one, as in the older routers.",
-        administers=False,
-    )
+    elsewhere = f"The admin API is on port {port}; with --admin-port 0 it is on this one."
+    api = _made(parts, lifespan, elsewhere, administers=False)
     _add_data(api, parts)
     return api
 
@@ -137,10 +138,21 @@ def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool
     )
     api.router.route_class = StrictRoute
     api.openapi = lambda: _described(api)  # type: ignore[method-assign]
-    add_errors(api, elsewhere)
+    access = Access(door, parts.tokens, parts.live.current.admin.allowed_hosts)
+
+    def has_route(path: str) -> bool:
+        return any(isinstance(each, Route) and each.path_regex.match(path) for each in api.routes)
+
+    def hint(path: str, headers: Sequence[Header]) -> str:
+        """Say what was meant, and where the admin API is only to those who may use it."""
+        mine = access.is_known(headers) and (administers or path.split("/")[1] in OWN_ROOTS)
+        return suggestion_of(path) or (elsewhere if mine else "")
+
+    add_errors(api, hint)
     api.add_middleware(
         Gate,
-        access=Access(door, parts.tokens, parts.live.current.admin.allowed_hosts),
+        access=access,
+        has_route=has_route,
         door=door,
         administers=administers,
         trail=AuditTrail(parts.gateway.log, parts.now_unix_s, parts.gateway.metrics.admin_change),

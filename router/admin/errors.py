@@ -1,10 +1,10 @@
-"""Errors of the admin API in the OpenAI shape, as on the data path.
+"""Errors of the admin API in the OpenAI shape, as on the data path; under /v1/messages in Anthropic's.
 
 An unknown parameter of a URL is an error: ``?drian=true`` must not remove at once. Exceptions are the routes
 of probes, clients and the older routers' dialect, whose callers send more than we use.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,38 +14,52 @@ from starlette.exceptions import HTTPException
 
 from policies import OpRefused
 from router.admin.gate import DATA_PATHS, is_open
+from router.admin.suggestions import PATH_CHARS_MAX, POSTED
 from router.errors import ClientError, Overloaded, RouterError, error_body
-from router.gateway.endpoints import Endpoint
-from router.proxy import retry_after
+from router.proxy import Header, retry_after
 
-_PROXIED_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
+Hint = Callable[[str, Sequence[Header]], str]
+"""Ends the message for an unknown path, given the path and the headers of the request."""
 
 
-def add_errors(api: FastAPI, elsewhere: str) -> None:
-    """Add the handlers of errors; ``elsewhere`` ends the message for an unknown path."""
+def error_response(
+    request_id: str, path: str, error: RouterError, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an error in the dialect of its path."""
+    body = error_body(error, path.encode("latin-1", "replace"), request_id.encode("latin-1", "replace"))
+    return Response(body, error.status, headers, "application/json")
 
-    async def known(_: Request, error: Exception) -> Response:
+
+def _shaped(request: Request, error: RouterError, headers: Mapping[str, str] | None = None) -> Response:
+    return error_response(getattr(request.state, "request_id", ""), request.url.path, error, headers)
+
+
+def add_errors(api: FastAPI, hint: Hint) -> None:
+    """Add the handlers of errors."""
+
+    async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, RouterError)
         headers = (
             {"retry-after": retry_after(error.retry_after_s).decode()}
             if isinstance(error, Overloaded)
             else {}
         )
-        return Response(error_body(error), error.status, headers, "application/json")
+        return _shaped(request, error, headers)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path, status, headers = request.url.path, error.status_code, error.headers
-        if status == 404 and request.method != "POST" and path in _PROXIED_PATHS:
+        if status == 404 and request.method != "POST" and path in POSTED:
             status, headers = 405, {"Allow": "POST"}  # only what is posted there is not for this application
         code, message = "http_error", f"{request.method} {path}: {error.detail}"
         if status == 404:
-            code, message = "not_found", f"There is no {path} here. {elsewhere}".rstrip()
+            more = hint(path, request.headers.raw)
+            code, message = "not_found", f"There is no {path[:PATH_CHARS_MAX]} here. {more}".rstrip()
         elif status == 405:
             takes = (headers or {}).get("Allow", "")
             code, message = "method_not_allowed", f"{path} takes {takes}, not {request.method}."
         shaped = ClientError(message, code=code, status=status)
-        return Response(error_body(shaped), status, headers, "application/json")
+        return _shaped(request, shaped, headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -57,16 +71,16 @@ def add_errors(api: FastAPI, elsewhere: str) -> None:
         if first["loc"] == ("body",) and not _says_json(request):
             message = "The body must be JSON, and say so: content-type: application/json."
         shaped = ClientError(message, code="invalid_value", param=where or None)
-        return Response(error_body(shaped), 400, media_type="application/json")
+        return _shaped(request, shaped)
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Exception) -> Response:
         """A value got past the checks of its route, and not into the shared log: nothing changed."""
         shaped = ClientError(f"The change has a value beyond its bounds: {error}", code="invalid_value")
-        return Response(error_body(shaped), 400, media_type="application/json")
+        return _shaped(request, shaped)
 
-    async def crashed(_: Request, __: Exception) -> Response:
+    async def crashed(request: Request, _: Exception) -> Response:
         shaped = RouterError("The gateway failed to serve this request; its log says why.")
-        return Response(error_body(shaped), 500, media_type="application/json")
+        return _shaped(request, shaped)
 
     api.add_exception_handler(Exception, crashed)
     api.add_exception_handler(RouterError, known)

@@ -22,7 +22,7 @@ from router.errors import ClientError
 from router.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain, rehearse
 from router.gateway import Gateway
 from router.gateway.body_outline import BodyOutline, Unusual
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import ENDPOINTS, Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.step_runner import StepRunner, Steps
@@ -156,9 +156,9 @@ def _understood(
     question, raw = yield from _question(body)
     tenant = door.tenant_named(question.tenant)
     try:
-        endpoint = Endpoint(question.endpoint)
-    except ValueError as error:
-        names = ", ".join(each.value for each in Endpoint)
+        endpoint = ENDPOINTS[question.endpoint.encode()]
+    except KeyError as error:
+        names = ", ".join(ENDPOINTS.values())
         raise ClientError(f"endpoint: none of {names}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
         return gateway.reader.parse(endpoint, raw, tenant), raw, tenant, question

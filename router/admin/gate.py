@@ -27,7 +27,7 @@ BODY_BYTES_MAX = 1 << 20
 BODY_S_MAX = 10.0
 """Seconds within which the body of a change must arrive. A body to explain may take as long as a client's."""
 
-OPEN_PATHS = frozenset(("/health", "/liveness", "/readiness", "/health_generate", "/metrics"))
+OPEN_PATHS = frozenset(("/health", "/liveness", "/readiness", "/health_generate", "/metrics", "/ping"))
 """For probes and scrapers, which have no key."""
 
 
@@ -36,6 +36,10 @@ DATA_PATHS = frozenset(("/get_model_info", "/get_server_info", "/server_info"))
 
 ENCODER_PATHS = frozenset(("/register_encoder_url", "/unregister_encoder_url", "/list_encoder_urls"))
 """Routes of encoders on the data port, authorised and audited as the admin API: they change the fleet."""
+
+
+ENDLESS_PATHS = frozenset(("/events",))
+"""Routes whose answers never end, so that HEAD would wait for ever."""
 
 
 def shown_path(path: str) -> str:
@@ -62,6 +66,7 @@ class Gate:
         administers: bool,
         trail: AuditTrail,
         request_id_of: Callable[[Sequence[Header]], bytes],
+        has_route: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._door = door
@@ -69,6 +74,7 @@ class Gate:
         self._has_admin = administers
         self._trail = trail
         self._request_id_of = request_id_of
+        self._has_route = has_route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request pass, or not."""
@@ -79,9 +85,13 @@ class Gate:
         method, path, headers = scope["method"], scope["path"], scope["headers"]
         request_id, state = self._request_id_of(headers), scope["state"]
         state["request_id"], state["actor"] = request_id.decode("latin-1"), ""
-        judged = path in ENCODER_PATHS or self._administers(path)
+        known = self._has_route(path)
+        judged = known and (path in ENCODER_PATHS or self._administers(path))
         changes = judged and needed_role(method, path) == "write"
         begun = False
+        asks_head = method == "HEAD" and path not in ENDLESS_PATHS
+        if asks_head:  # every route that takes GET takes HEAD (RFC 9110 section 9.3.2)
+            scope["method"] = "GET"
 
         async def stamped(message: Message) -> None:
             """Add the headers of every answer, and the mark of one that no worker gave."""
@@ -95,20 +105,20 @@ class Gate:
                 said.append((b"x-request-id", request_id))
                 said += [header for header in _NO_WORKER if header[0] not in names]
                 message = {**message, "headers": said}
+            elif asks_head:
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            self._let_in(method, path, headers, state)
+            self._let_in(method, path, headers, state, known=known)
         except ClientError as error:
-            response = Response(error_body(error), error.status, media_type="application/json")
-            await response(scope, receive, stamped)
+            await _answer(error, path, request_id)(scope, receive, stamped)
             return
         if changes:
             try:
                 receive = await _whole(scope, receive)
             except ClientError as error:
-                response = Response(error_body(error), error.status, media_type="application/json")
-                await response(scope, receive, stamped)
+                await _answer(error, path, request_id)(scope, receive, stamped)
                 return
         try:
             await self._app(scope, receive, stamped)
@@ -122,26 +132,40 @@ class Gate:
         return self._has_admin and not _of_models(path) and path not in DATA_PATHS and not is_open(path)
 
     def _let_in(
-        self, method: str, path: str, headers: Sequence[Header], state: MutableMapping[str, Any]
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[Header],
+        state: MutableMapping[str, Any],
+        *,
+        known: bool,
     ) -> None:
-        """Check that a request may pass, and note its author; raise ClientError if it may not."""
+        """Check that a request may pass, and note its author; raise ClientError if it may not.
+
+        A path without a route is nobody's: who has any key learns that there is none.
+        """
         if is_open(path):
             return
         registers = path in ENCODER_PATHS
-        if registers or self._administers(path):
+        if known and (registers or self._administers(path)):
             actor = self._access.actor(headers, registers=registers)
             state["actor"] = actor.name
             self._access.check(actor, method, path, headers, registers=registers)
             return
-        if self._door.is_admin(headers):
+        if self._door.is_admin(headers) or (not known and self._access.is_known(headers)):
             return
         if not self._door.is_tenant(headers):
             raise InvalidKey(presented=presented_key(headers) is not None)
-        if _of_models(path):
+        if _of_models(path) or not known:
             return
         raise ClientError(
             "This key is a tenant's; the gateway's own is needed here.", code="admin_only", status=403
         )
+
+
+def _answer(error: ClientError, path: str, request_id: bytes) -> Response:
+    body = error_body(error, path.encode("latin-1", "replace"), request_id)
+    return Response(body, error.status, media_type="application/json")
 
 
 async def _whole(scope: Scope, receive: Receive) -> Receive:

@@ -36,6 +36,8 @@ def add_health(api: FastAPI, parts: AdminParts) -> None:
     instance = instance_of(parts.gateway.log.replica)
 
     @api.get("/liveness", tags=["health"])
+    @api.post("/ping", tags=["health"], include_in_schema=False)
+    @api.get("/ping", tags=["health"])
     @api.get("/health", tags=["health"])
     async def liveness(response: Response) -> dict[str, str]:
         """The process is alive and its event loop turns.

@@ -50,6 +50,7 @@ def described(gateway: Gateway, local: LocalWorker, legs: Legs) -> dict[str, Any
     return {
         "id": worker.worker_id,
         "url": worker.url,
+        "opaque_name": gateway.reader.names.name_of(worker.worker_id).decode(),
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
         "site": local.worker.site or None,

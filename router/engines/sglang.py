@@ -303,7 +303,11 @@ SGLANG = EngineDialect(
     info_page="/get_server_info",
     describe=describe,
     overlooks_salt=frozenset(
-        ("/v1/messages", "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score")
+        (
+            *("/v1/messages", "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score"),
+            *("/v2/rerank", "/v2/embed", "/classify", "/v1/classify", "/pooling", "/generative_scoring"),
+            *("/v1/chat/completions/batch", "/cohere/v2/chat", "/inference/v1/generate", "/vertex_generate"),
+        )
     ),
     role_switch=RoleSwitch(switch, role_now),
     rank_fields=("routed_dp_rank", "data_parallel_rank"),

@@ -92,4 +92,5 @@ VLLM = EngineDialect(
     event_sources=event_sources,
     capacity_tokens=capacity_tokens,
     ranks=ranks,
+    overlooks_salt=frozenset(("/v2/embed", "/cohere/v2/chat")),
 )

@@ -3,7 +3,7 @@
 from router.gateway.exchange import starting
 from router.gateway.gateway import Gateway, Plugins
 from router.gateway.priorities import weights
-from router.gateway.reader import RequestReader, is_proxied
+from router.gateway.reader import RequestReader
 from router.gateway.reports import Telemetry
 
-__all__ = ["Gateway", "Plugins", "RequestReader", "Telemetry", "is_proxied", "starting", "weights"]
+__all__ = ["Gateway", "Plugins", "RequestReader", "Telemetry", "starting", "weights"]

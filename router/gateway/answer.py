@@ -26,19 +26,19 @@ from router.errors import (
     UpstreamError,
     WorkerUnreachable,
     error_body,
+    speaks_anthropic,
 )
-from router.gateway.endpoints import Endpoint
 
 logger = logging.getLogger(__name__)
 
 
-def error_event(endpoint: Endpoint, error: RouterError) -> bytes:
+def error_event(path: bytes, error: RouterError, request_id: bytes = b"") -> bytes:
     """Return the last event of an event stream that broke between two events.
 
     Anthropic's streams name their events; the others have data only.
     """
-    name = b"event: error\n" if endpoint is Endpoint.MESSAGES else b""
-    return name + b"data: " + error_body(error) + b"\n\n"
+    name = b"event: error\n" if speaks_anthropic(path) else b""
+    return name + b"data: " + error_body(error, path, request_id) + b"\n\n"
 
 
 def crashed() -> RouterError:

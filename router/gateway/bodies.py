@@ -175,6 +175,7 @@ class ResponsesBody(Body, gc=False):
 _TYPES: dict[Endpoint, type[Scalars]] = {
     Endpoint.CHAT: ChatBody,
     Endpoint.MESSAGES: ChatBody,
+    Endpoint.INVOCATIONS: ChatBody,
     Endpoint.RESPONSES: ResponsesBody,
     Endpoint.COMPLETIONS: CompletionBody,
     Endpoint.EMBEDDINGS: CompletionBody,

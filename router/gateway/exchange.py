@@ -31,13 +31,12 @@ from router.gateway.answer import crashed, error_event, without_worker
 from router.gateway.attempt import Owner, Retries, WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
 from router.gateway.edits import appended
-from router.gateway.endpoints import ENCODER_PATHS, Endpoint
+from router.gateway.endpoints import ENDPOINTS, Endpoint
 from router.gateway.forwarding import hops_of
 from router.gateway.gateway import Gateway, TokenizingPort
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Phase
-from router.gateway.reader import ENDPOINTS
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.step_runner import Steps
@@ -82,6 +81,8 @@ class RequestExchange:
         "_timeout_s",
     )
 
+    dispatcher_type: Callable[..., Dispatcher] = Dispatcher
+
     def __init__(
         self,
         gateway: Gateway,
@@ -125,10 +126,14 @@ class RequestExchange:
                 )
             record.tenant = tenant = reader.door.tenant_of(headers)
             gateway.sending.admit(self._request.refusal)
-            record.endpoint = endpoint = ENDPOINTS[record.path]
+            endpoint = ENDPOINTS.get(record.path)
             if headers:
                 record.hops = hops_of(headers)
                 self._set_deadline(headers)
+            if endpoint is None:
+                self._read_otherwise(tenant, headers)
+                return
+            record.endpoint = endpoint
             if record.request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(endpoint, tenant, headers)
                 gateway.lane.add(self._parsing)
@@ -202,6 +207,10 @@ class RequestExchange:
 
     # Inside.
 
+    def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
+        """Find out about a request without a JSON body, and dispatch it (`router.relaying`)."""
+        raise NotImplementedError
+
     def _set_deadline(self, headers: Sequence[Header]) -> None:
         gateway = self._gateway
         self._timeout_s = timeout_s = gateway.reader.timeout_s_of(headers)
@@ -236,7 +245,8 @@ class RequestExchange:
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
-        self._dispatcher = dispatcher = Dispatcher(gateway, record, parsed, self, self._timeout_s)
+        dispatcher = self.dispatcher_type(gateway, record, parsed, self, self._timeout_s)
+        self._dispatcher = dispatcher
         limiter = gateway.limiter
         if limiter is None or tenant.limits.unlimited:
             dispatcher.dispatch()
@@ -332,7 +342,8 @@ class RequestExchange:
             return
         if self._attempt is not None:
             self._attempt.reservation.release(abandoned=True)
-        lines, body = error_answer(without_worker(error) if record.hides_workers else error)
+        shown = without_worker(error) if record.hides_workers else error
+        lines, body = error_answer(shown, record.path, record.request_id)
         if isinstance(error, Overloaded):
             self._gateway.reports.refusals.add(error.code, record.flow, error.retry_after_s)
         self._client.send_head(error.status, lines + record.lines(), length=len(body), body=body)
@@ -341,10 +352,11 @@ class RequestExchange:
 
     def break_off(self, attempt: WorkerAttempt, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, any other by closing."""
+        record = self._record
         self.finish(error.code, attempt.head.status, error)
         if attempt.events is not None and not attempt.events.torn:
-            shown = without_worker(error) if self._record.hides_workers else error
-            self._client.send_body(error_event(attempt.parsed.endpoint, shown))
+            shown = without_worker(error) if record.hides_workers else error
+            self._client.send_body(error_event(record.path, shown, record.request_id))
             self._client.finish()
         else:
             self._client.abort()
@@ -386,12 +398,12 @@ class RequestExchange:
         record.ended(outcome, status, error)
 
 
-def starting(gateway: Gateway, encode: StartExchange, share: ShareRequest | None = None) -> StartExchange:
-    """Return the function that starts a gateway's exchanges; ``encode`` starts those of `router.encoding`."""
+def starting(gateway: Gateway, otherwise: StartExchange, share: ShareRequest | None = None) -> StartExchange:
+    """Return the function that starts a gateway's exchanges; ``otherwise`` those of other paths."""
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
-        if request.path in ENCODER_PATHS:
-            return encode(request, connection)
+        if request.path not in ENDPOINTS:
+            return otherwise(request, connection)
         exchange = RequestExchange(gateway, request, connection, share)
         exchange.begin()
         return exchange

@@ -38,6 +38,7 @@ class Forwarding:
     """
 
     def __init__(self, *, passes_keys: bool) -> None:
+        self.passes_keys = passes_keys
         self._headers = FORWARDED_HEADERS if passes_keys else FORWARDED_HEADERS - {b"authorization"}
         self._untraced = self._headers - CONTEXT_HEADERS
 

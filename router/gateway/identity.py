@@ -52,13 +52,13 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 class PromptHasher:
     """Identifies prompts within one namespace; one per process.
 
-    The hash of the namespace is the seed until `use_seed`.
+    The hash of the namespace is the ``seed`` until `use_seed`.
     """
 
     def __init__(
         self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
     ) -> None:
-        self._seed = xxhash.xxh3_64_intdigest(encode(namespace))
+        self.seed = xxhash.xxh3_64_intdigest(encode(namespace))
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
         self._roots: dict[tuple[bytes, ...], int] = {}
@@ -67,7 +67,7 @@ class PromptHasher:
 
     def use_seed(self, seed: int) -> None:
         """Hash with another seed from now on: one that all replicas share and no client can guess."""
-        self._seed = seed
+        self.seed = seed
         self._roots.clear()
         self._canonical.clear()
         self._canonical_bytes = 0
@@ -140,7 +140,7 @@ class PromptHasher:
         """
         root = self._roots.get(parts)
         if root is None:
-            root = root_hash(self._seed, *parts)
+            root = root_hash(self.seed, *parts)
             if sum(map(len, parts)) <= ROOT_BYTES_MAX:
                 if len(self._roots) >= ROOTS_MAX:
                     self._roots.clear()
@@ -154,7 +154,7 @@ class PromptHasher:
         `ValueError` if it is not JSON after all (bytes that are not UTF-8).
         """
         view = memoryview(raw)
-        digest = xxhash.xxh3_128_digest(view, self._seed)
+        digest = xxhash.xxh3_128_digest(view, self.seed)
         cached = self._canonical.get(digest)
         if cached is not None:
             self._canonical.move_to_end(digest)

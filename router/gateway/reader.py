@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from router.errors import ClientError
-from router.gateway.endpoints import ENCODER_PATHS, Endpoint
+from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import CONTEXT_HEADERS, HOPS_HEADER, Forwarding
 from router.gateway.identity import PromptHasher
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
+from router.gateway.worker_names import WorkerNames
 from router.proxy import Header
 from router.settings import Settings
 from router.tenant import Tenant
@@ -40,11 +41,6 @@ DRAWN_AT_ONCE = 256
 
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is ignored: it would go into every log line."""
-
-ENDPOINTS: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
-"""By path."""
-
-_PROXIED = ENCODER_PATHS | ENDPOINTS.keys()
 
 
 class DoorPort(Protocol):
@@ -69,8 +65,8 @@ class RequestReader:
     """The rules for requests of clients.
 
     ``cached_as`` maps a request's model to the name that engines cache it under; ``traced`` reads trace
-    context headers, too. Answers to clients without a key of their own show no details of workers if
-    ``hides``.
+    context headers, too. If it ``hides``, answers to clients without the gateway's own key do not say which
+    worker served them, but for its opaque name (``shows_names``).
     """
 
     def __init__(
@@ -99,7 +95,10 @@ class RequestReader:
         self._noted = frozenset((*self._id_headers, *own)) | door.header_names
         if traced:
             self._noted |= CONTEXT_HEADERS
-        self.hides = settings.tenancy.answer_details == "none"
+        details = settings.tenancy.answer_details
+        self.hides = details == "none" or (details == "names" and door.hands_out_keys)
+        self.shows_names = details == "names"
+        self.names = WorkerNames(self.hasher)
         self.next_request_id: Callable[[], bytes] = request_ids().__next__
         self.use(settings)
 
@@ -139,7 +138,7 @@ class RequestReader:
         return self.clients_id(headers) or self.next_request_id()
 
     def hides_workers(self, headers: Sequence[Header]) -> bool:
-        """Return True if the answer shows no details of workers and their caches."""
+        """Return True if the answer does not say which workers served it, or by their names only."""
         return self.hides and not self.door.holds_own_key(headers)
 
     def timeout_s_of(self, headers: Sequence[Header]) -> float:
@@ -177,11 +176,6 @@ class RequestReader:
     def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
         """Do the same in steps."""
         return parse_in_steps(self.identifier, endpoint, body, tenant=tenant)
-
-
-def is_proxied(method: bytes, path: bytes) -> bool:
-    """Return True if an exchange serves a route; all others belong to the application."""
-    return method == b"POST" and path in _PROXIED
 
 
 def timeout_s_of(value: bytes) -> float:

@@ -15,6 +15,7 @@ left.
 """
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -103,17 +104,21 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     def lines(self) -> bytes:
         """Return header lines of the answer, in place of the worker's of these names."""
+        shown: Callable[[str], bytes] = str.encode
         if self.hides_workers:
-            return b"x-request-id: %b\r\n%b" % (self.request_id, self._limit_lines())
+            reader = self.gateway.reader
+            if not reader.shows_names:
+                return b"x-request-id: %b\r\n%b" % (self.request_id, self._limit_lines())
+            shown = reader.names.name_of
         attempt, pair = self.attempt, self.pair
         answering = attempt if pair is None else pair.decode_attempt
         lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
             self.request_id,
-            answering.worker_id.encode() if answering else b"none",
+            shown(answering.worker_id) if answering else b"none",
             attempt.chosen.safe_tokens if attempt else 0,
         )
         if pair is not None:
-            lines += b"x-cacheway-prefill-worker: %b\r\n" % pair.attempt.worker_id.encode()
+            lines += b"x-cacheway-prefill-worker: %b\r\n" % shown(pair.attempt.worker_id)
         return lines if self.bill is None else lines + self._limit_lines()
 
     def _limit_lines(self) -> bytes:
@@ -215,6 +220,10 @@ class RequestRecord(msgspec.Struct, eq=False):
                 "worker has lost its cache",
                 extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
+
+    def closed(self, outcome: str, status: int, now_us: int) -> None:
+        """Report the end of what completed without counts to learn from."""
+        self._close(outcome, status, now_us, self.gateway.now_s())
 
     def _close(
         self,

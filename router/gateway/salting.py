@@ -19,13 +19,11 @@ import msgspec
 from router.engines import DIALECTS
 from router.gateway.bodies import ABSENT, Scalars
 from router.gateway.conversation import canonical_json, loads
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import WITHOUT_CACHE, Endpoint
 from router.tenant import Tenant
 
 SALT_FIELDS = ("cache_salt", "extra_key")
 """Fields by which engines keep caches apart."""
-
-WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
 OVERLOOKED_BY: dict[Endpoint, frozenset[str]] = {
     endpoint: engines

@@ -6,8 +6,8 @@ import numpy as np
 
 from policies import Pairing, Slots
 from router.errors import NoWorker
+from router.gateway.endpoints import WITHOUT_CACHE
 from router.gateway.parsing import ParsedRequest
-from router.gateway.salting import WITHOUT_CACHE
 from router.handover import Handover
 
 

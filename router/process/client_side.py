@@ -17,9 +17,9 @@ from router.proxy import (
     Ending,
     GatewayProtocol,
     HeldBytes,
-    IsProxied,
     JudgeHead,
     Refusal,
+    RouteOf,
     StartExchange,
     make_protocol,
 )
@@ -46,12 +46,12 @@ class ClientSide:
             )
 
     def protocol(
-        self, start: StartExchange, is_proxied: IsProxied, judge: JudgeHead | None
+        self, start: StartExchange, route_of: RouteOf, judge: JudgeHead | None
     ) -> type[GatewayProtocol]:
         """Make the class for ``uvicorn.Config(http=...)``; see `make_protocol`."""
         made = make_protocol(
             start,
-            is_proxied,
+            route_of,
             self._settings.server,
             self.ending,
             self.clients,

@@ -1,26 +1,34 @@
 """HTTP/1.1 streaming between client and worker."""
 
 from router.proxy.answer import error_answer, retry_after
-from router.proxy.client_protocol import Ending, GatewayProtocol, IsProxied, make_protocol
+from router.proxy.client_protocol import Ending, GatewayProtocol, RouteOf, make_protocol
 from router.proxy.clients import ClientQuota, Clients, Refusal
+from router.proxy.connection import Upload
 from router.proxy.handshake import Handshakes
 from router.proxy.headers import lines_of, may_pass
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
+    BodySink,
+    BodySource,
     ClientConnection,
     ClientRequest,
     Exchange,
     Header,
     JudgeHead,
+    Route,
     SilentSink,
     StartExchange,
+    StreamingConnection,
     UpstreamRequest,
     UpstreamSink,
+    UpstreamUpload,
 )
 from router.proxy.upstream import UpstreamRules, WorkerPool
 
 __all__ = [
+    "BodySink",
+    "BodySource",
     "ClientConnection",
     "ClientLimits",
     "ClientQuota",
@@ -32,14 +40,18 @@ __all__ = [
     "Handshakes",
     "Header",
     "HeldBytes",
-    "IsProxied",
     "JudgeHead",
     "Refusal",
+    "Route",
+    "RouteOf",
     "SilentSink",
     "StartExchange",
+    "StreamingConnection",
+    "Upload",
     "UpstreamRequest",
     "UpstreamRules",
     "UpstreamSink",
+    "UpstreamUpload",
     "WorkerPool",
     "error_answer",
     "lines_of",

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from router.errors import RouterError, error_body
 from router.proxy.headers import named_by
-from router.proxy.ports import ClientRequest, Exchange, Header
+from router.proxy.ports import BodySink, ClientRequest, Exchange, Header
 
 if TYPE_CHECKING:
     from router.proxy.client_protocol import GatewayProtocol
@@ -37,6 +37,9 @@ JOINED_BYTES_MAX = 16 * 1024
 PIECE_BYTES_MIN = 4 * 1024
 """Smaller pieces of a body are appended to their neighbour, so that tiny chunks cost little memory."""
 
+STREAM_HELD_BYTES = 384 * 1024
+"""Counted for a body that is streamed: one read, and the buffer towards the worker."""
+
 REQUEST_ID_BYTES_MAX = 256
 """Longest request id that is echoed."""
 
@@ -46,12 +49,12 @@ def retry_after(seconds: float) -> bytes:
     return b"%d" % max(1, math.ceil(seconds))
 
 
-def error_answer(error: RouterError) -> tuple[bytes, bytes]:
-    """Header lines and body of an answer that is an error."""
+def error_answer(error: RouterError, path: bytes = b"", request_id: bytes = b"") -> tuple[bytes, bytes]:
+    """Header lines and body of an answer that is an error, in the dialect of a path's API."""
     lines = b"content-type: application/json\r\n"
     if error.status in (429, 503):
         lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
-    return lines, error_body(error)
+    return lines, error_body(error, path, request_id)
 
 
 class Answer(RequestResponseCycle):
@@ -72,6 +75,12 @@ class Answer(RequestResponseCycle):
     judged = False
     """True if its body may come in."""
     exchange: Exchange | None = None
+    streams = False
+    """True if its exchange begins before its body is complete."""
+    tunnels = False
+    """True if it is a WebSocket: what follows its head are bytes, both ways."""
+    sink: BodySink | None = None
+    """Receiver of a streamed body, once it has asked for it."""
     forwarded_for = ""
     _head_sent = False
     _chunked = False
@@ -117,6 +126,8 @@ class Answer(RequestResponseCycle):
         else:
             pieces.append(bytearray(data))
         self.body_bytes = body_bytes = self.body_bytes + len(data)
+        if self.streams:
+            return 0 if self.tunnels else body_bytes
         if self.counted_bytes < self.length or self.counted_bytes < body_bytes:
             self.counted_bytes = self._protocol.held.grow(self.counted_bytes, body_bytes, self.length)
         return body_bytes
@@ -134,7 +145,9 @@ class Answer(RequestResponseCycle):
 
     def start(self) -> None:
         """Begin the exchange. The body is complete (or refused), and every earlier answer is sent."""
-        pieces, self._pieces = self._pieces, []
+        pieces: list[bytes | bytearray] = []
+        if not self.streams:
+            pieces, self._pieces = self._pieces, []
         if self.refusal is not None and not self.turned_away:
             self._refuse(self.refusal)
             return
@@ -164,6 +177,62 @@ class Answer(RequestResponseCycle):
             if protocol.flow.write_paused:
                 exchange.pause()
 
+    @property
+    def _is_cut_off(self) -> bool:
+        """True if the rest of its body is not wanted."""
+        return self.refusal is not None or (self.streams and not self.body_complete)
+
+    # ports.StreamingConnection
+
+    def read_body(self, sink: BodySink) -> None:
+        """Deliver what has come, before this returns, and then what comes."""
+        self.sink = sink
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Pass what has come to the sink; in no callback of the parser, so that it may end the answer."""
+        if self.sink is not None and self._pieces:
+            pieces, self._pieces = self._pieces, []
+            self.sink.body_data(b"".join(pieces))
+        if self.sink is not None and self.body_complete:
+            sink, self.sink = self.sink, None
+            sink.body_end()
+
+    def fail_body(self, error: RouterError) -> None:
+        """Tell the sink that the rest of the body is not accepted."""
+        sink, self.sink = self.sink, None
+        self.refusal = error
+        if sink is not None:
+            sink.body_failed(error)
+
+    def hold_body(self, size: int) -> None:
+        """Count what the exchange holds of a streamed body; raise `RequestRejected` without room for it."""
+        held = self._protocol.held
+        self.counted_bytes = held.grow(self.counted_bytes, STREAM_HELD_BYTES + size, 0)
+
+    def pause_body(self) -> None:
+        """Read no more of the body for now."""
+        if not self.body_complete:
+            self._protocol.flow.held = True
+            self._protocol.flow.pause_reading()
+
+    def resume_body(self) -> None:
+        """Read on."""
+        flow = self._protocol.flow
+        if flow.held:
+            flow.held = False
+            flow.resume_reading()
+
+    def switch_protocols(self, lines: bytes) -> None:
+        """Answer 101; from now on bytes pass unframed."""
+        if self.disconnected or self.response_complete:
+            return
+        self._head_sent = True
+        self.keep_alive = False
+        self._protocol.transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n%b\r\n" % lines
+        )
+
     # ports.ClientConnection
 
     def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
@@ -185,7 +254,7 @@ class Answer(RequestResponseCycle):
             self.keep_alive = False
         if length is not None and status != 204:
             framing = b"content-length: %d\r\n" % length
-        if self.keep_alive and (self.refusal is not None or self._protocol.is_last()):
+        if self.keep_alive and (self._is_cut_off or self._protocol.is_last()):
             self.keep_alive = False
         head = b"%b%b%b%b" % (
             STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status,
@@ -230,10 +299,12 @@ class Answer(RequestResponseCycle):
         if self._chunked:
             self._protocol.transport.write(b"0\r\n\r\n")
         self.response_complete = True
-        self.exchange = None
+        self.exchange = self.sink = None
+        if self.streams:
+            self._protocol.flow.held = False
         if self.counted_bytes:
             self.release_body()
-        if self.refusal is not None:  # its body may still be on its way
+        if self._is_cut_off:  # its body may still be on its way
             self._protocol.close_politely()
             return
         if not self.keep_alive:
@@ -245,7 +316,7 @@ class Answer(RequestResponseCycle):
         if self.disconnected or self.response_complete:
             return
         self.disconnected = self.response_complete = True
-        self.exchange = None
+        self.exchange = self.sink = None
         self.release_body()
         protocol = self._protocol
         if self._head_sent and not self._chunked and self._left_bytes is None:
@@ -261,16 +332,17 @@ class Answer(RequestResponseCycle):
             return
         self.disconnected = True
         exchange, self.exchange = self.exchange, None
+        self.sink = None
         if exchange is not None:
             exchange.client_left()
         self.release_body()
 
     def _refuse(self, error: RouterError) -> None:
         self.release_body()
-        lines, body = error_answer(error)
         request_id = next((value for name, value in self.headers if name == b"x-request-id"), b"")
         if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
             request_id = uuid4().hex.encode()
+        lines, body = error_answer(error, self._path, request_id)
         self.keep_alive = False
         lines += b"x-request-id: %b\r\n" % request_id
         self.send_head(error.status, lines, length=len(body), body=body)

@@ -16,7 +16,8 @@ is complete, and enforces limits for both:
 A refusal waits for its turn. After it input is discarded for `LINGER_S`: closing at once would reset the
 connection before the client reads the refusal. A client that closes its side has left, even if it could still
 read: uvicorn treats it so, and the worker is freed at once (late for a pipelining client, whose socket is not
-read meanwhile). Upgrades that clients offer are ignored, as RFC 9110 section 7.8 allows.
+read meanwhile). Upgrades that clients offer are ignored, as RFC 9110 section 7.8 allows, but for a WebSocket
+where `RouteOf` says so: its bytes pass unread, both ways, until either side closes or the process ends.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from router.proxy.deadlines import Deadlines
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
-from router.proxy.ports import Header, JudgeHead, StartExchange
+from router.proxy.ports import Header, JudgeHead, Route, StartExchange
 from router.proxy.receiving import NEXT_RECEIVING, Received, Receiving
 from router.proxy.spare import Spare
 
@@ -61,6 +62,8 @@ UNREAD_BYTES_MAX = 64 * 1024 * 1024
 APP_BYTES_FREE = 64 * 1024
 """Uncounted first bytes of an application body, so that operators' orders find room when clients fill it."""
 
+_FRAMED = frozenset((b"content-length", b"transfer-encoding"))
+
 _HEAD_END = b"\r\n\r\n"
 
 _CONTROL_HEADERS = frozenset(
@@ -78,11 +81,11 @@ _HOST_BYTES = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").enc
 _NO_TRAILERS = frozenset({b"connection", b"host", b"upgrade"})
 
 
-class IsProxied(Protocol):
+class RouteOf(Protocol):
     """Choice of the requests that an exchange serves; the application serves the others."""
 
-    def __call__(self, method: bytes, path: bytes) -> bool:
-        """Return True if an exchange serves this method and raw path."""
+    def __call__(self, method: bytes, path: bytes) -> int:
+        """Return the `Route` of a method and raw path."""
 
 
 class _Flow(FlowControl):
@@ -92,9 +95,11 @@ class _Flow(FlowControl):
         super().__init__(transport)
         self._waiting = waiting
         self.unread = False
+        self.held = False
+        """True while an exchange takes no more of its body."""
 
     def resume_reading(self) -> None:
-        if not self._waiting and not self.unread:
+        if not self._waiting and not self.unread and not self.held:
             super().resume_reading()
 
 
@@ -148,7 +153,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     flow: _Flow
     start_exchange: ClassVar[StartExchange]
-    is_proxied: ClassVar[IsProxied]
+    route_of: ClassVar[RouteOf]
     judge: ClassVar[JudgeHead | None]
     held: ClassVar[HeldBytes]
     all_unread: ClassVar[HeldBytes]
@@ -225,7 +230,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, in pieces if it may hold many requests."""
-        if self._receiving is Receiving.REFUSED:
+        if self._receiving >= Receiving.REFUSED:
+            if self._receiving is Receiving.TUNNEL:
+                self._received(data)
             return
         size = len(data)
         if (size <= PIECE_BYTES or size <= self._missing_bytes) and not self.flow.unread:
@@ -312,6 +319,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._judge(receiver)
         if self._turn is not None:
             self._advance()
+        active = self._active
+        if active is not None and active.streams:
+            active.deliver()
         if self._active is None or self._receive_timer is not None:
             self._watch_receiving()
         receiver = self._receiver
@@ -323,7 +333,8 @@ class GatewayProtocol(HttpToolsProtocol):
         try:
             if self.judge is not None:
                 self.judge(receiver.headers)
-            self.held.check(receiver.counted_bytes, receiver.length)
+            if not receiver.streams:
+                self.held.check(receiver.counted_bytes, receiver.length)
         except RouterError as error:
             self._refuse(error, turned_away=True)
             return
@@ -396,9 +407,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         self._begun += 1
         method = parser.get_method()
-        if parser.should_upgrade():
-            if method == b"CONNECT":
-                raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
+        if parser.should_upgrade() and not self._wants_tunnel(method):
             self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
             return
         keep_alive = parser.should_keep_alive()
@@ -430,7 +439,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.watches_requests:
             self._count_request()
         path, query = self._target()
-        if not self.is_proxied(method, path):
+        route = self.route_of(method, path)
+        if not route:
             self._begin_application_request()
             return
         answer = Answer(
@@ -444,6 +454,8 @@ class GatewayProtocol(HttpToolsProtocol):
             can_chunk=speaks_1_1,
         )
         answer.length = length
+        if route > Route.WHOLE:
+            self._stream(answer, tunnels=bool(parser.should_upgrade()))
         if b"expect" in control:
             answer.expects_continue = speaks_1_1 and control[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
@@ -451,6 +463,24 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receiving = NEXT_RECEIVING[self._receiving][Received.PROXY]
         self._receiver = answer
         self._enqueue(answer)
+
+    def _wants_tunnel(self, method: bytes) -> bool:
+        """Return True if a request asks for a WebSocket where there is one, and has no body."""
+        if method == b"CONNECT":
+            raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
+        path = self._target()[0]
+        if self.route_of(method, path) != Route.TUNNELLED or self._control.keys() & _FRAMED:
+            return False
+        offers = [value.strip().lower() for name, value in self.headers if name == b"upgrade"]
+        return offers == [b"websocket"]
+
+    def _stream(self, answer: Answer, *, tunnels: bool) -> None:
+        """Let an exchange begin before its body is complete."""
+        answer.streams = True
+        answer.tunnels = tunnels
+        if tunnels and self.ending.begun:
+            self.loop.call_later(self.ending.idle_s, self._end_tunnel)
+        answer.hold_body(0)
 
     def _count_request(self) -> None:
         """Count a request for its client; raise `RequestRejected` beyond the client's rate."""
@@ -480,6 +510,9 @@ class GatewayProtocol(HttpToolsProtocol):
         """Mark the request complete; it starts when the parser has returned."""
         self._framing_bytes = 0
         if self._receiving is Receiving.UPGRADE:
+            return
+        if self._receiver is not None and self._receiver.tunnels:
+            self._receiving = NEXT_RECEIVING[self._receiving][Received.TUNNEL]
             return
         self._receiving = NEXT_RECEIVING[self._receiving][Received.COMPLETE]
         receiver = self._receiver
@@ -521,7 +554,7 @@ class GatewayProtocol(HttpToolsProtocol):
         try:
             while (
                 (answer := self._turn) is not None
-                and (answer.body_complete or answer.refusal is not None)
+                and (answer.body_complete or answer.refusal is not None or (answer.streams and answer.judged))
                 and not self.flow.write_paused
                 and not self.transport.is_closing()
             ):
@@ -577,6 +610,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         self._forget_unread()
         answer = self._receiver
+        if answer is not None and answer.sink is not None:
+            self._receiver = None
+            answer.fail_body(error)
+            return
         if answer is not None:
             answer.refuse(error, turned_away=turned_away or isinstance(error, RequestRejected))
             self._receiver = None
@@ -596,14 +633,15 @@ class GatewayProtocol(HttpToolsProtocol):
                 if cycle.response_started:
                     self.transport.close()
                     return
-        answer = Answer(self, self.headers or [])
+        answer = Answer(self, self.headers or [], path=(self.url or b"").partition(b"?")[0])
         answer.refusal = error
         self._enqueue(answer)
         self._advance()
 
     def close_politely(self) -> None:
         """Close after a refusal: stop sending, and discard input for `LINGER_S`."""
-        self._active = None
+        self._active = self._receiver = None
+        self.flow.held = False
         self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         transport = self.transport
         if transport.is_closing():
@@ -660,7 +698,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _receive_timed_out(self) -> None:
         self._receive_timer = None
-        waits = self._active is not None or self._unanswered() not in (None, self._receiver)
+        waits = self._active not in (None, self._receiver)
+        waits = waits or self._unanswered() not in (None, self._receiver)
         if self.flow.read_paused or (waits and self._receiving is not Receiving.APP_BODY):
             self._watch_receiving()  # an earlier answer, or the application, delays reading
         elif self._receives():
@@ -720,11 +759,18 @@ class GatewayProtocol(HttpToolsProtocol):
         self.timeout_keep_alive = self.ending.idle_s  # type: ignore[assignment]  # a delay of ours only
         cycle = self._unanswered()
         if cycle is not None:
-            if not isinstance(cycle, Answer) and not cycle.response_started and self.is_last():
+            if isinstance(cycle, Answer):
+                if cycle.tunnels:  # it never ends by itself
+                    self.loop.call_later(self.ending.idle_s, self._end_tunnel)
+            elif not cycle.response_started and self.is_last():
                 cycle.keep_alive = False
         elif self._receiving in (Receiving.IDLE, Receiving.UPGRADE):
             self.idle.add(self, self.timeout_keep_alive)
             self._watch_receiving()
+
+    def _end_tunnel(self) -> None:
+        if self._active is not None and self._active.exchange is not None:
+            self._active.exchange.interrupt()
 
     def cut(self) -> None:
         """Close now, with an error at the end of the answer in flight if the client takes it at once."""
@@ -770,14 +816,19 @@ class GatewayProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes | memoryview) -> bytes | memoryview:
         """Parse; return the rest behind a request that offered an upgrade.
 
-        The parser skips such a request's body, so a new parser gets its head again without the offer.
+        The parser skips such a request's body, so a new parser gets its head again without the offer. Bytes
+        of a tunnel are not parsed.
         """
+        if self._receiving is Receiving.TUNNEL:
+            return self._tunnelled(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = memoryview(data)[upgrade.args[0] :]
         else:
             return b""
+        if self._receiver is not None:  # a tunnel: other offers are made again
+            return self._tunnelled(rest)
         self._receiving = NEXT_RECEIVING[self._receiving][Received.AGAIN]
         method = self.parser.get_method()
         version = self.parser.get_http_version().encode("ascii")
@@ -787,6 +838,12 @@ class GatewayProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
         return rest
+
+    def _tunnelled(self, data: bytes | memoryview) -> bytes:
+        self._framing_bytes = 0
+        if self._receiver is not None and data:
+            self._receiver.add_body(bytes(data))
+        return b""
 
 
 @functools.lru_cache(maxsize=16)  # clients send the same one again and again
@@ -804,7 +861,7 @@ def _too_many_headers(message: str) -> ClientError:
 
 def make_protocol(
     start_exchange: StartExchange,
-    is_proxied: IsProxied,
+    route_of: RouteOf,
     limits: ClientLimits | None = None,
     ending: Ending | None = None,
     clients: Clients | None = None,
@@ -824,7 +881,7 @@ def make_protocol(
         {
             "__slots__": (),
             "start_exchange": staticmethod(start_exchange),
-            "is_proxied": staticmethod(is_proxied),
+            "route_of": staticmethod(route_of),
             "limits": limits or ClientLimits(),
             "ending": ending or Ending(),
             "idle": idle,

@@ -20,7 +20,7 @@ import httptools
 
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.proxy.headers import named_by
-from router.proxy.ports import UpstreamSink
+from router.proxy.ports import BodySource, UpstreamSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,13 +40,54 @@ KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 else limits the wait for an answer that comes whole. A busy worker's kernel answers the probes."""
 
 
+SWITCHED = 101
+"""Switching Protocols (RFC 9110 section 15.2.2)."""
+
+_ACCEPTED = frozenset((b"sec-websocket-accept", b"sec-websocket-extensions", b"sec-websocket-protocol"))
+"""Headers by which a worker accepts a WebSocket (RFC 6455 section 4.2.2)."""
+
+
 class Malformed(Exception):
     """The worker's bytes are HTTP that the gateway does not accept."""
 
 
 @dataclass(slots=True, eq=False)
+class Upload:
+    """A body that is written while its request is on its way; ``length`` None is chunked.
+
+    A tunnel is one without framing or end, whose answer 101 makes the answer a stream of bytes, too.
+    """
+
+    source: BodySource
+    length: int | None = None
+    tunnels: bool = False
+    ended: bool = False
+
+    @property
+    def framing(self) -> bytes:
+        """The header line of the body's framing."""
+        if self.tunnels:
+            return b"connection: Upgrade\r\nupgrade: websocket\r\n"
+        if self.length is None:
+            return b"transfer-encoding: chunked\r\n"
+        return b"content-length: %d\r\n" % self.length
+
+
+class _Unparsed:
+    """The parser of a connection that became a tunnel: there is nothing to parse."""
+
+    def __init__(self, connection: "WorkerConnection") -> None:
+        self._connection = connection
+
+    def feed_data(self, data: bytes) -> None:
+        """Take bytes."""
+        if data:
+            self._connection.on_body(data)
+
+
+@dataclass(slots=True, eq=False)
 class PooledRequest:
-    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamRequest`)."""
+    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`)."""
 
     pool: "WorkerPool"
     pieces: "Sequence[bytes | memoryview]"
@@ -58,6 +99,22 @@ class PooledRequest:
     paused: bool = False
     queued_s: float = 0.0
     retried: bool = False
+    upload: Upload | None = None
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body; nothing if the connection is gone."""
+        upload, connection = self.upload, self.connection
+        if connection is not None and upload is not None and data:
+            framed = upload.tunnels or upload.length is not None
+            connection.write(data if framed else b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self) -> None:
+        """The body is complete."""
+        upload, connection = self.upload, self.connection
+        if connection is not None and upload is not None and not upload.ended:
+            upload.ended = True
+            if upload.length is None and not upload.tunnels:
+                connection.write(b"0\r\n\r\n")
 
     def pause(self) -> None:
         """Stop reading the answer."""
@@ -127,7 +184,7 @@ class WorkerConnection(asyncio.Protocol):
     def __init__(self, pool: "WorkerPool", loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
         self._loop = loop
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._request: PooledRequest | None = None
         self._sent_requests = 0
@@ -161,6 +218,13 @@ class WorkerConnection(asyncio.Protocol):
             self._transport.writelines(request.pieces)
         if request.paused:
             self._transport.pause_reading()
+        if request.upload is not None:
+            request.upload.source.worker_connected()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of a body; while there are any, the worker is not silent."""
+        self._quiet_since_s = self._loop.time()
+        self._transport.write(data)
 
     def pause(self) -> None:
         """Stop reading."""
@@ -225,11 +289,15 @@ class WorkerConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that much of the request has not left."""
         self._writing = True
+        if self._request is not None and self._request.upload is not None:
+            self._request.upload.source.worker_slow()
 
     def resume_writing(self) -> None:
         """Note that nearly all of it has left."""
         self._writing = False
         self._sent_s = self._loop.time()
+        if self._request is not None and self._request.upload is not None:
+            self._request.upload.source.worker_ready()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, then deliver what it contained."""
@@ -245,8 +313,12 @@ class WorkerConnection(asyncio.Protocol):
         wrong: str | None = None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            wrong = "an upgrade that nobody asked for"
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._status == SWITCHED:
+                self._parser = cast("httptools.HttpResponseParser", _Unparsed(self))
+                self._parser.feed_data(data[upgrade.args[0] :])
+            else:
+                wrong = "an upgrade that nobody asked for"
         except httptools.HttpParserError as error:
             cause = error.__context__
             wrong = str(cause if isinstance(cause, Malformed) else error)
@@ -266,6 +338,7 @@ class WorkerConnection(asyncio.Protocol):
                 request,
                 keep=wrong is None
                 and not self._extra
+                and (request.upload is None or request.upload.ended)
                 and self._keep_alive
                 and self._transport.get_write_buffer_size() == 0,
             )
@@ -329,8 +402,15 @@ class WorkerConnection(asyncio.Protocol):
             self._chunked = True
         elif name == b"connection":
             self._hop_names |= named_by(value)
+        elif name in _ACCEPTED and self._tunnels:
+            self._lines.append(b"%b: %b\r\n" % (name, value))
         else:
             self._left_out_bytes += len(name) + len(value)
+
+    @property
+    def _tunnels(self) -> bool:
+        request = self._request
+        return request is not None and request.upload is not None and request.upload.tunnels
 
     def on_headers_complete(self) -> None:
         """Decide how the body ends; skip interim answers."""
@@ -343,6 +423,11 @@ class WorkerConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 100:
             raise Malformed("a status that is none")
+        if status == SWITCHED and self._tunnels:
+            self._status = status
+            self._begun = self._until_close = True
+            self._framing_bytes = 0
+            return
         if status < 200:  # an interim answer: none of its headers count
             self._lines = []
             self._hop_names = frozenset()
@@ -366,7 +451,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Note the end, unless it is that of an interim answer."""
-        if self._status and not self._complete:
+        if self._status and self._status != SWITCHED and not self._complete:
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive()  # it forgets when this returns
 

@@ -9,6 +9,7 @@ once.
 """
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import msgspec
@@ -16,6 +17,18 @@ import msgspec
 from router.errors import RouterError, UpstreamError
 
 Header = tuple[bytes, bytes]
+
+
+class Route(IntEnum):
+    """Who serves a request, and when it begins."""
+
+    APPLICATION = 0
+    WHOLE = 1
+    """An exchange, when its body is complete."""
+    STREAMED = 2
+    """An exchange, when its head is complete; the body comes to its `BodySink`."""
+    TUNNELLED = 3
+    """An exchange, when a head that asks for a WebSocket is complete; what follows are bytes, both ways."""
 
 
 class ClientRequest(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +72,51 @@ class ClientConnection(Protocol):
 
     def release_body(self) -> None:
         """Count the request's body no longer. `finish` and `abort` imply it."""
+
+
+class BodySink(Protocol):
+    """Receiver of a body, or of a tunnel's bytes, while they come in."""
+
+    def body_data(self, data: bytes) -> None:
+        """Take bytes, in order."""
+
+    def body_end(self) -> None:
+        """The body is complete; a tunnel's never is."""
+
+    def body_failed(self, error: RouterError) -> None:
+        """The rest will not come, or is not accepted: answer with the error, or break off."""
+
+
+class StreamingConnection(ClientConnection, Protocol):
+    """A client whose body comes while its exchange runs (`Route.STREAMED`, `Route.TUNNELLED`)."""
+
+    def read_body(self, sink: BodySink) -> None:
+        """Deliver what has come, before this returns, and then what comes."""
+
+    def hold_body(self, size: int) -> None:
+        """Count the bytes of it that the exchange holds; raise `RequestRejected` without room for them."""
+
+    def pause_body(self) -> None:
+        """Read no more of it for now."""
+
+    def resume_body(self) -> None:
+        """Read on."""
+
+    def switch_protocols(self, lines: bytes) -> None:
+        """Answer 101; from now on `send_body` passes bytes unframed."""
+
+
+class BodySource(Protocol):
+    """Writer of a request's body, as the connection to the worker sees it."""
+
+    def worker_connected(self) -> None:
+        """The head was sent: write the body (`UpstreamUpload.write`)."""
+
+    def worker_slow(self) -> None:
+        """Write no more for now: the worker reads too slowly."""
+
+    def worker_ready(self) -> None:
+        """Write on."""
 
 
 class Exchange(Protocol):
@@ -136,3 +194,13 @@ class UpstreamRequest(Protocol):
 
     def abort(self) -> None:
         """Drop it now: the connection is closed, the sink hears nothing more. Idempotent."""
+
+
+class UpstreamUpload(UpstreamRequest, Protocol):
+    """A request whose body is written while it is on its way."""
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+
+    def end(self) -> None:
+        """The body is complete."""

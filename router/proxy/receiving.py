@@ -3,6 +3,7 @@
     IDLE ──> HEAD ──┬──> BODY ─────> IDLE      an exchange serves it
      ^               ├──> APP_BODY ─> IDLE      the application serves it
      └── UPGRADE <──┘                          it is parsed again without the offer
+                    └──> BODY ─────> TUNNEL    a WebSocket: bytes, both ways, until the connection ends
 
     each of them ──> REFUSED                   nothing more is served: input is discarded
 
@@ -25,6 +26,7 @@ class Receiving(IntEnum):
     APP_BODY = 4
     REFUSED = 5
     """A refusal was or will be the last answer, or the connection made room for another one."""
+    TUNNEL = 6
 
 
 class Received(IntEnum):
@@ -37,6 +39,7 @@ class Received(IntEnum):
     AGAIN = 4
     COMPLETE = 5
     REFUSE = 6
+    TUNNEL = 7
 
 
 NEXT_RECEIVING: dict[Receiving, dict[Received, Receiving]] = {
@@ -48,8 +51,13 @@ NEXT_RECEIVING: dict[Receiving, dict[Received, Receiving]] = {
         Received.REFUSE: Receiving.REFUSED,
     },
     Receiving.UPGRADE: {Received.AGAIN: Receiving.IDLE, Received.REFUSE: Receiving.REFUSED},
-    Receiving.BODY: {Received.COMPLETE: Receiving.IDLE, Received.REFUSE: Receiving.REFUSED},
+    Receiving.BODY: {
+        Received.COMPLETE: Receiving.IDLE,
+        Received.TUNNEL: Receiving.TUNNEL,
+        Received.REFUSE: Receiving.REFUSED,
+    },
     Receiving.APP_BODY: {Received.COMPLETE: Receiving.IDLE, Received.REFUSE: Receiving.REFUSED},
+    Receiving.TUNNEL: {Received.REFUSE: Receiving.REFUSED},
     Receiving.REFUSED: {Received.REFUSE: Receiving.REFUSED},
 }
 """The next state, by state and step. To refuse again changes nothing."""

@@ -22,9 +22,9 @@ from policies import setting
 from radix import is_base_url
 from router.destinations import Resolve
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
-from router.proxy.connection import PooledRequest, WorkerConnection
+from router.proxy.connection import PooledRequest, Upload, WorkerConnection
 from router.proxy.headers import ANSWER_HEADERS, may_pass
-from router.proxy.ports import UpstreamRequest, UpstreamSink
+from router.proxy.ports import UpstreamSink, UpstreamUpload
 
 # RFC 9110 section 8.6: these carry no Content-Length when they carry no body.
 _BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
@@ -178,7 +178,8 @@ class WorkerPool:
         *,
         patient: bool = False,
         resend: bool = True,
-    ) -> UpstreamRequest:
+        upload: Upload | None = None,
+    ) -> UpstreamUpload:
         """Send a request; return at once, before the sink is called.
 
         Args:
@@ -190,19 +191,25 @@ class WorkerPool:
             sink: Receives the answer.
             patient: Do not limit the wait for the first byte of an answer that comes whole.
             resend: Send it once more if it met a stale connection.
+            upload: What is written after the body, while the request is on its way. It goes out on a new
+                connection, since nobody could repeat it after a stale one.
         """
         body_bytes = sum(map(len, body))
         head = [method, b" ", self._base_path, path]
         if query:
             head += (b"?", query)
         head += (self._host_line, self.authorization, lines)
-        if body_bytes or method not in _BODYLESS_METHODS:
+        if upload is not None:
+            head.append(upload.framing)
+        elif body_bytes or method not in _BODYLESS_METHODS:
             head.append(b"content-length: %d\r\n" % body_bytes)
         head.append(b"\r\n")
         whole = body_bytes <= JOINED_BYTES_MAX
         pieces = (b"".join((*head, *body)),) if whole else (b"".join(head), *body)
         request = PooledRequest(self, pieces, sink, is_head=method == b"HEAD", patient=patient, resend=resend)
-        if self._idle:
+        if upload is not None:
+            request.upload = upload
+        if self._idle and upload is None:
             self.reused += 1
             self._idle.pop().start(request)
         elif self._closed:

@@ -49,12 +49,13 @@ class TenancyRules:
         flag="tenant-keys-file",
         common=True,
     )
-    answer_details: Literal["full", "none"] = setting(
-        "full",
+    answer_details: Literal["full", "names", "none"] = setting(
+        "names",
         "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
         "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
-        "workers. none: nothing of it, but to those who show server.api_key. The usage in a body is its "
-        "engine's, and passes.",
+        "workers. names: tenants with a key of their own see opaque names of the workers, which GET /workers "
+        "shows to operators, and errors without addresses; all others see what full shows. none: nothing of "
+        "it, but to those who show server.api_key. The usage in a body is its engine's, and passes.",
     )
 
 

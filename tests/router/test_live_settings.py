@@ -322,6 +322,7 @@ OTHER: dict[str, Any] = {
     "queue.classes": {"high": 5.0, "normal": 3.0, "low": 2.0},
     "queue.default_class": "low",
     "roles.mode": "off",
+    "upstream.pass_through": ("/v1/videos",),
     "observability.log_level": "error",
     "observability.request_log_ratio": 0.25,
     "reliability.retry_budget_ratio": 0.5,
@@ -411,6 +412,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         ),
         "roles": (process.roles.rules, process.roles.level),
         "pools": local.pool.rules,
+        "routes": (process.routes._more._exact, process.routes._more._below),
     }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fakes.attacker import worker
 from fakes.running import Fleet, RunningGateway, until
 
+from router.fleet import Registry
 from router.tenants.keys import digest_of, new_key
 
 PROMPT = {"model": "m", "prompt": "a word " * 500, "max_tokens": 1}
@@ -107,3 +109,31 @@ async def test_an_error_tells_no_address(fleet: Fleet, tmp_path: Path) -> None:
         assert codes == {"upstream_unreachable", "upstream_stream_broken"}
         answer = await gateway.client.post("/v1/completions", json=PROMPT, headers=OPERATOR)
         assert port in answer.text
+
+
+async def test_by_default_a_tenant_sees_a_name_that_only_operators_can_look_up(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Two replicas give a worker one name, and an error has no address in it."""
+    engine, path = await fleet.engine(), tmp_path / "keys.json"
+    tenant = {"authorization": f"Bearer {keys_file(path)}"}
+    names = []
+    for _ in range(2):
+        gateway = await fleet.gateway(
+            engine.url, tenancy={"keys_file": str(path)}, server={"api_key": "operator"}
+        )
+        registry = gateway.process.registry
+        await until(partial(all_healthy, registry))
+        body = PROMPT | {"model": "emulated"}
+        answer = await gateway.client.post("/v1/completions", json=body, headers=tenant)
+        names.append(answer.headers["x-cacheway-worker"])
+        assert names[0].startswith("w-")
+        shown = (await gateway.client.get("/workers", headers=OPERATOR)).json()["workers"]
+        assert [each["opaque_name"] for each in shown] == [names[0]]
+        own = await gateway.client.post("/v1/completions", json=body, headers=OPERATOR)
+        assert own.headers["x-cacheway-worker"] == engine.url.removeprefix("http://")
+    assert names[0] == names[1]
+
+
+def all_healthy(registry: Registry) -> bool:
+    return all(local.state == "healthy" for local in registry.all())

@@ -106,3 +106,11 @@ async def test_a_change_comes_at_once(setup: Setup, monkeypatch: pytest.MonkeyPa
 
     answer = await setup.client.post("/workers", content=pieces())
     assert (answer.status_code, code(answer)) == (408, "read_timeout")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/v1/models", "/workers", "/metrics", "/nowhere"])
+async def test_head_is_get_without_a_body(setup: Setup, path: str) -> None:
+    """Balancers probe with it."""
+    head, get = await setup.client.head(path), await setup.client.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]

@@ -1,10 +1,11 @@
 import pytest
 
-from router.gateway.endpoints import PASSED_THROUGH, Endpoint
+from router.gateway.endpoints import ENDPOINTS, PASSED_THROUGH, RELAYED, WITHOUT_CACHE, Endpoint
 
 
 def test_an_endpoint_is_found_by_its_path() -> None:
     assert Endpoint("/v1/chat/completions") is Endpoint.CHAT
+    assert ENDPOINTS[b"/v1/chat/completions"] is Endpoint.CHAT
 
 
 @pytest.mark.parametrize("endpoint", Endpoint)
@@ -18,4 +19,14 @@ def test_only_apis_that_demand_a_model_need_one(endpoint: Endpoint) -> None:
 def test_endpoints_without_a_cacheable_prompt_are_passed_through() -> None:
     prompted = {endpoint for endpoint in Endpoint if endpoint not in PASSED_THROUGH}
 
-    assert prompted == {endpoint for endpoint in Endpoint if endpoint.needs_model} | {Endpoint.GENERATE}
+    own = {Endpoint.GENERATE, Endpoint.INVOCATIONS}
+    assert prompted == {endpoint for endpoint in Endpoint if endpoint.needs_model} | own
+
+
+def test_an_endpoint_has_a_json_body_or_is_relayed() -> None:
+    assert set(ENDPOINTS.values()) | RELAYED == set(Endpoint)
+    assert not set(ENDPOINTS.values()) & RELAYED
+
+
+def test_what_fills_no_cache_has_no_prompt_to_match() -> None:
+    assert WITHOUT_CACHE < PASSED_THROUGH

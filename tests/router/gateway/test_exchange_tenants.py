@@ -93,7 +93,8 @@ def test_an_engine_that_would_overlook_the_salt_is_not_asked() -> None:
     describe(bench, "w0:80", "sglang")
     body = {"model": "m", "max_tokens": 1, "messages": []}
     _, client = bench.start(body, path=b"/v1/messages", headers=key_of("acme"))
-    assert (client.status, client.error["code"]) == (400, "isolation_unsupported")
+    assert (client.status, client.error["type"]) == (400, "invalid_request_error")
+    assert "kept apart" in client.error["message"]
     assert not bench.shared.said(Placed)
     bench.start(body, path=b"/v1/messages", headers=key_of("guest"))
     bench.upstream.answer()

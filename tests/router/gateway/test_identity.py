@@ -24,7 +24,7 @@ def test_a_path_is_the_chain_of_the_prompts_full_blocks() -> None:
     """40 bytes are two full blocks of 16; 9 ids are two full blocks of 4."""
     text, ids = "x" * 40, list(range(9))
     seed_free = PromptHasher("test", block_tokens=4, block_bytes=16)
-    seed = seed_free._seed
+    seed = seed_free.seed
 
     found = identify(text, ids)
 

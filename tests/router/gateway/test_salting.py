@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import ClientError
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import WITHOUT_CACHE, Endpoint
 from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.salting import SALT_FIELDS, hashed_salt, takes_salt
@@ -167,9 +167,8 @@ def test_a_key_that_was_cut_out_of_a_large_body_is_found_again() -> None:
 
 
 def test_what_touches_no_cache_takes_no_salt() -> None:
-    assert {endpoint for endpoint in Endpoint if not takes_salt(endpoint)} == {
-        Endpoint.TOKENIZE,
-        Endpoint.DETOKENIZE,
-    }
+    assert {endpoint for endpoint in Endpoint if not takes_salt(endpoint)} == WITHOUT_CACHE
+    assert {Endpoint.TOKENIZE, Endpoint.COUNT_TOKENS, Endpoint.CHAT_RENDER} < WITHOUT_CACHE
+    assert not {Endpoint.POOLING, Endpoint.INVOCATIONS, Endpoint.CHAT_BATCH} & WITHOUT_CACHE
     parsed = identifier.parse(Endpoint.TOKENIZE, b'{"cache_salt":"x"}', tenant=ACME)
     assert parsed.edits == ()

@@ -19,6 +19,7 @@ from router.proxy import (
     GatewayProtocol,
     HeldBytes,
     JudgeHead,
+    Route,
     UpstreamRequest,
     make_protocol,
 )
@@ -188,8 +189,15 @@ class RecordingExchange:
         self.connection.finish()
 
 
+def route_of(method: bytes, path: bytes) -> Route:
+    """Under ``/v1/`` bodies are awaited, under ``/up/`` streamed; ``/tunnel`` is a WebSocket."""
+    if method == b"POST" and path.startswith((b"/v1/", b"/up/")):
+        return Route.WHOLE if path.startswith(b"/v1/") else Route.STREAMED
+    return Route.TUNNELLED if (method, path) == (b"GET", b"/tunnel") else Route.APPLICATION
+
+
 class Gateway:
-    """The server under test: proxied routes are POST under ``/v1/``, the rest is a FastAPI application."""
+    """The server under test: `route_of` says what is proxied, the rest is a FastAPI application."""
 
     def __init__(self) -> None:
         self.exchanges: list[RecordingExchange] = []
@@ -226,7 +234,7 @@ class Gateway:
     ) -> uvicorn.Config:
         protocol = make_protocol(
             self.start_exchange,
-            lambda method, path: method == b"POST" and path.startswith(b"/v1/"),
+            route_of,
             limits,
             self.ending,
             self.clients,

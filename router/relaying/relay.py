@@ -1,0 +1,107 @@
+"""Requests that need no body to be placed: answers by id, and the paths of `upstream.pass_through`.
+
+A worker is chosen as for every request without a prompt, by load; its failure is redispatched likewise.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from router.errors import ClientError
+from router.gateway.dispatcher import Dispatcher
+from router.gateway.endpoints import WITHOUT_CACHE, Endpoint
+from router.gateway.exchange import RequestExchange
+from router.gateway.gateway import Gateway
+from router.gateway.large import LARGE_BODY_BYTES
+from router.gateway.parsing import ParsedRequest
+from router.proxy import ClientConnection, ClientRequest, Header
+from router.relaying.forms import FormReader, boundary_of
+from router.relaying.responses import worker_of_response
+from router.relaying.routes import response_id_of
+from router.tenant import Tenant
+
+
+PIECE_BYTES = 64 * 1024
+"""Pieces in which a form that came as a whole is read."""
+
+
+class RelayExchange(RequestExchange):
+    """Serves one request through the `router.proxy` ports."""
+
+    __slots__ = ("_endpoint", "dispatcher_type")
+
+    def __init__(
+        self, gateway: Gateway, request: ClientRequest, client: ClientConnection, endpoint: Endpoint
+    ) -> None:
+        super().__init__(gateway, request, client)
+        self._endpoint = endpoint
+        self.dispatcher_type = Dispatcher
+
+    def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
+        request, endpoint = self._request, self._endpoint
+        self._record.endpoint = endpoint
+        keep_apart(endpoint, tenant)
+        if endpoint in (Endpoint.RESPONSE, Endpoint.RESPONSE_CANCEL):
+            self.dispatcher_type = partial(Dispatcher, tried=self._avoided())
+        content_type = header_of(request.headers, b"content-type")
+        if endpoint is Endpoint.MORE and _is_json(content_type) and request.body:
+            if self._record.request_bytes >= LARGE_BODY_BYTES:
+                self._parsing = self._parse_large(endpoint, tenant, headers)
+                self._gateway.lane.add(self._parsing)
+                return
+            parsed = self._gateway.reader.parse(endpoint, request.body, tenant)
+            self._begin_dispatch(parsed, headers)
+            return
+        model = None
+        boundary = boundary_of(content_type) if endpoint is Endpoint.MORE else b""
+        if boundary:
+            form = FormReader(boundary, handover_allowed=self._gateway.reader.identifier.handover_allowed)
+            for start in range(0, len(request.body), PIECE_BYTES):
+                form.feed(request.body[start : start + PIECE_BYTES])
+            model = form.model
+        self._begin_dispatch(without_prompt(endpoint, model, tenant, self._record.worker_request_id), headers)
+
+    def _avoided(self) -> list[int]:
+        """Slots to avoid at first: all but those of the worker that keeps the response, if it is known."""
+        keeper = worker_of_response(self._gateway, response_id_of(self._request.path))
+        if keeper is None:
+            return []
+        return [slot for each in self._gateway.registry.all() if each is not keeper for slot in each.slots]
+
+
+def keep_apart(endpoint: Endpoint, tenant: Tenant) -> None:
+    """Raise `ClientError` if a tenant's cache is kept apart and a request has no place for its salt."""
+    if tenant.salt and endpoint not in WITHOUT_CACHE:
+        raise ClientError(
+            f"Your cache is kept apart, which is not possible at {endpoint}.", code="isolation_unsupported"
+        )
+
+
+def without_prompt(endpoint: Endpoint, model: str | None, tenant: Tenant, request_id: bytes) -> ParsedRequest:
+    """Return the facts of a request without a prompt; its id stands for what is in it."""
+    key = int(request_id[-16:], 16)
+    return ParsedRequest(
+        endpoint=endpoint,
+        model=model or None,
+        stream=False,
+        output_tokens_max=None,
+        n=1,
+        priority=0,
+        tenant=tenant.name,
+        session="",
+        lora=None,
+        paths=(),
+        prompt_bytes=0,
+        prompt_token_ids=0,
+        key=key,
+        prefix_key=key,
+    )
+
+
+def header_of(headers: Sequence[Header], wanted: bytes) -> bytes:
+    """Return the value of a header, or empty bytes."""
+    return next((value for name, value in headers if name == wanted), b"")
+
+
+def _is_json(content_type: bytes) -> bool:
+    kind = content_type.partition(b";")[0].strip().lower()
+    return kind in (b"", b"application/json") or kind.endswith(b"+json")
