@@ -19,7 +19,6 @@ from router.relaying.responses import worker_of_response
 from router.relaying.routes import response_id_of
 from router.tenant import Tenant
 
-
 PIECE_BYTES = 64 * 1024
 """Pieces in which a form that came as a whole is read."""
 
