@@ -28,6 +28,7 @@ from policies import FleetState
 from policies.observing import Shadow
 from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api, make_data_api
 from router.console import EventStream, RateWindow
+from router.continuing import StreamKeeper
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting
@@ -123,6 +124,7 @@ class GatewayProcess:
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self._make_gateway(settings, files)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
+        self.stream_keeper = StreamKeeper(settings)
         self.roles = RolePlanner(
             core,
             self.workers.client,
@@ -153,11 +155,9 @@ class GatewayProcess:
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
         judge = None if self.tenants.door.is_open else self.gateway.reader.judge
-        self.protocol = self.clients.protocol(
-            starting(self.gateway, Relaying(self.gateway, self.routes, self.encoding), self.pairs.share),
-            self.routes,
-            judge,
-        )
+        relaying = Relaying(self.gateway, self.routes, self.encoding)
+        start = starting(self.gateway, relaying, self.pairs.share, self.stream_keeper.maker_of)
+        self.protocol = self.clients.protocol(start, self.routes, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
 
@@ -246,6 +246,7 @@ class GatewayProcess:
                 "workers": self.workers.use,
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "routes": self.routes.use,
+                "streams": self.stream_keeper.use,
                 "logs": lambda new: log_from(new.observability.log_level),
             },
         )
