@@ -10,11 +10,9 @@ from typing import Any
 
 import msgspec
 
-from router.errors import ClientError
-from router.gateway.edits import members
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import ParsedRequest
-from router.offsets import Edit, edited
+from router.offsets import Edit, edited, offset
 
 BODY_BYTES_MAX = 1 << 20
 """Longest body that is kept while its answer streams; it counts as held (`server.held_bytes_max`)."""
@@ -47,11 +45,20 @@ _Asked = msgspec.defstruct(
         ("response_format", dict[str, Any] | None, None),
         ("messages", msgspec.Raw, _ABSENT),
         ("prompt", msgspec.Raw, _ABSENT),
-        ("stream_options", dict[str, Any] | None, None),
+        ("stream_options", msgspec.Raw, _ABSENT),
     ],
     gc=False,
 )
 _decode = msgspec.json.Decoder(_Asked).decode
+_decode_options = msgspec.json.Decoder(dict[str, Any] | None).decode
+
+_PLACES = (
+    *("messages", "prompt", "stream_options", "continue_final_message", "add_generation_prompt"),
+    *LIMITS,
+)
+_decode_places = msgspec.json.Decoder(
+    msgspec.defstruct("_Places", [(name, msgspec.Raw, _ABSENT) for name in _PLACES], gc=False)
+).decode
 _encode = msgspec.json.encode
 
 
@@ -62,13 +69,15 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         limits: Its limits of generated tokens, by field.
         usage: True if the client asked for the final usage.
         usage_always: True if it asked for usage in every chunk.
-        edits: Of the body, to learn the engine's counts with every chunk.
+        counting: Value of ``stream_options`` by which engines tell their counts with every chunk.
+        edits: Of the body, to that end.
     """
 
     chat: bool
     limits: Mapping[str, int]
     usage: bool
     usage_always: bool
+    counting: bytes
     edits: tuple[Edit, ...]
 
 
@@ -92,40 +101,68 @@ def asked_for(parsed: ParsedRequest, body: bytes) -> Asked | None:
     text = bytes(fields.messages if chat else fields.prompt)
     if not (text[:1] == b"[" and text[1:].lstrip()[:1] == b"{" if chat else text[:1] == b'"'):
         return None
-    options = fields.stream_options or {}
+    options = {} if fields.stream_options is _ABSENT else _options(fields.stream_options)
+    if options is None:
+        return None
     limits = {name: value for name in LIMITS if (value := getattr(fields, name)) is not None}
     usage = options.get("include_usage") is True
     always = usage and options.get("continuous_usage_stats") is True
-    at = body.rindex(b"}")
-    more = _encode({**options, "include_usage": True, "continuous_usage_stats": True})
-    return Asked(chat, limits, usage, always, ((at, at, b',"stream_options":' + more),))
+    counting = _encode({**options, "include_usage": True, "continuous_usage_stats": True})
+    return Asked(chat, limits, usage, always, counting, _written(body, {"stream_options": counting}))
 
 
 def continued_body(asked: Asked, body: bytes, text: str, tokens: int) -> bytes | None:
     """Return the client's body with the text so far, of so many tokens; None if no token is left to make.
 
-    Engines take the last of two members of a name (Python's ``json``). ``continue_final_message`` is vLLM's
-    and SGLang's field (``ChatCompletionRequest`` of both); vLLM demands the other one beside it.
+    ``continue_final_message`` is vLLM's and SGLang's field (``ChatCompletionRequest`` of both); vLLM demands
+    the other one beside it.
     """
+    values = {"stream_options": asked.counting}
+    for name, limit in asked.limits.items():
+        if limit <= tokens and name != "min_tokens":
+            return None
+        values[name] = b"%d" % max(limit - tokens, 0)
+    more: tuple[Edit, ...] = ()
+    if text:
+        end = _span(body, "messages" if asked.chat else "prompt")[1] - 1
+        if asked.chat:
+            more = ((end, end, b"," + _encode({"role": "assistant", "content": text})),)
+            values |= {"continue_final_message": b"true", "add_generation_prompt": b"false"}
+        else:
+            more = ((end, end, _encode(text)[1:-1]),)
+    return b"".join(edited(body, sorted((*more, *_written(body, values)))))
+
+
+def _options(raw: msgspec.Raw) -> dict[str, Any] | None:
+    try:
+        return _decode_options(raw) or {}
+    except ValueError:
+        return None
+
+
+def _span(body: bytes, name: str) -> tuple[int, int]:
+    """Return begin and end of the value of a member that is there; the last of several, as engines do."""
+    raw = getattr(_decode_places(body), name)
+    start = offset(raw, body)
+    return start, start + len(memoryview(raw))
+
+
+def _written(body: bytes, values: Mapping[str, bytes]) -> tuple[Edit, ...]:
+    """Return the edits that give members other values, in order; those that are not there come last.
+
+    No name occurs twice because of that: vLLM's frontend in Rust refuses it (serde's "duplicate field").
+    """
+    found = _decode_places(body)
     edits: list[Edit] = []
     tail = b""
-    if text:
-        try:
-            at = members(body, "messages" if asked.chat else "prompt")[-1].end - 1
-        except (ClientError, ValueError, IndexError):
-            return None
-        if asked.chat:
-            edits.append((at, at, b"," + _encode({"role": "assistant", "content": text})))
-            tail = b',"continue_final_message":true,"add_generation_prompt":false'
+    for name, value in values.items():
+        raw = getattr(found, name)
+        if raw is _ABSENT:
+            tail += b',"%b":%b' % (name.encode(), value)
         else:
-            edits.append((at, at, _encode(text)[1:-1]))
-    for name, limit in asked.limits.items():
-        left = limit - tokens
-        if left <= 0:
-            if name != "min_tokens":
-                return None
-            left = 0
-        tail += b',"%b":%d' % (name.encode(), left)
-    end = body.rindex(b"}")
-    edits.append((end, end, tail))
-    return b"".join(edited(body, edits))
+            start = offset(raw, body)
+            edits.append((start, start + len(memoryview(raw)), value))
+    if tail:
+        at = body.rindex(b"}")
+        edits.append((at, at, tail))
+    return tuple(sorted(edits))

@@ -78,8 +78,8 @@ class KeptStream:
         self.to_client = client
         self.text = KeptText(asked)
         self._asked, self._original = asked, parsed
-        self._body = self._body_now = body
-        self.parsed = msgspec.structs.replace(parsed, edits=(*parsed.edits, *asked.edits))
+        self._body = body
+        self.parsed = msgspec.structs.replace(parsed, edits=tuple(sorted((*parsed.edits, *asked.edits))))
         self.begun = False
         self.broke: UpstreamError | None = None
         self.client: ClientConnection = _KeptClient(self)
@@ -100,7 +100,7 @@ class KeptStream:
     def drop(self) -> None:
         """Keep nothing any longer."""
         self.text.forget()
-        self._body = self._body_now = b""
+        self._body = b""
         self.owner.prompt_is_sent()
 
     def goes_on(self, attempt: WorkerAttempt, dispatcher: Dispatcher, error: UpstreamError) -> bool:
@@ -131,19 +131,18 @@ class KeptStream:
         text.begin_again()
         record.began_s, record.first_byte_s = record.answered_s, 0.0
         record.continued += 1
-        self.broke, self._body_now = error, body
+        self.broke = error
         self.owner.go_on(body, error)
         return True
 
     def reread(self, parsed: ParsedRequest) -> ParsedRequest:
         """Return the request that continues the answer, as it is sent."""
-        at = self._body_now.rindex(b"}")
-        edits = (*parsed.edits, (at, at, self._asked.edits[0][2]))
-        if self._original.tokenized_bytes:  # engines report its prompt as token ids: those find the prefix
-            return msgspec.structs.replace(
-                self._original, edits=edits, output_tokens_max=parsed.output_tokens_max
-            )
-        return msgspec.structs.replace(parsed, edits=edits)
+        if not self._original.tokenized_bytes:
+            return parsed
+        # Engines report its prompt as token ids: those find the prefix.
+        return msgspec.structs.replace(
+            self._original, edits=parsed.edits, output_tokens_max=parsed.output_tokens_max
+        )
 
     def refused(self, attempt: WorkerAttempt, status: int | None) -> None:
         """End the stream: a worker does not continue it."""

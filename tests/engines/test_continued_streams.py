@@ -112,7 +112,7 @@ def is_core(process: Path, *, session: int) -> bool:
         name, _, fields = (process / "stat").read_text().partition("(")[2].rpartition(")")
     except OSError:  # it has ended
         return False
-    return "EngineCore" in name and int(fields.split()[3]) == session
+    return "EngineCor" in name and int(fields.split()[3]) == session
 
 
 @pair_of("qwen3")

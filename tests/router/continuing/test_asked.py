@@ -29,7 +29,17 @@ def continued(body: dict[str, Any], text: str, tokens: int) -> dict[str, Any] | 
     found = asked(body)
     assert found is not None
     again = continued_body(found, json.dumps(body).encode(), text, tokens)
-    return None if again is None else json.loads(again)
+    if again is None:
+        return None
+    whole: dict[str, Any] = json.loads(again, object_pairs_hook=once)
+    assert whole.pop("stream_options")["continuous_usage_stats"] is True
+    return whole
+
+
+def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """No name occurs twice: some engines refuse that."""
+    assert len(dict(members)) == len(members)
+    return dict(members)
 
 
 @pytest.mark.parametrize("body", [CHAT, COMPLETION])
@@ -45,7 +55,7 @@ def test_workers_are_asked_for_counts_with_every_chunk(body: dict[str, Any]) -> 
         found = asked(whole)
         assert found is not None
         assert (found.usage, found.usage_always) == (usage, always)
-        sent = json.loads(b"".join(edited(json.dumps(whole).encode(), found.edits)))
+        sent = json.loads(b"".join(edited(json.dumps(whole).encode(), found.edits)), object_pairs_hook=once)
         assert sent["stream_options"] == {
             **(options or {}),
             "include_usage": True,
@@ -152,3 +162,11 @@ def test_limits_shrink_by_what_was_generated() -> None:
     assert again is not None
     assert [again[name] for name in limits] == [6, 8, 0]
     assert continued({**CHAT, "max_tokens": 4}, "T", 4) is None
+
+
+def test_fields_that_are_there_are_written_over() -> None:
+    body = {"add_generation_prompt": True, "continue_final_message": False, "max_tokens": 9, **CHAT}
+    again = continued({**body, "stream_options": {"include_usage": True}}, "T", 4)
+    assert again is not None
+    assert (again["add_generation_prompt"], again["continue_final_message"]) == (False, True)
+    assert again["max_tokens"] == 5

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from router.continuing.asked import Asked
 from router.continuing.text import TEXT_BYTES_MAX, EngineFailed, KeptText, is_plain_stream
 
-PLAIN = Asked(chat=True, limits={}, usage=False, usage_always=False, edits=())
-COUNTED = Asked(chat=True, limits={}, usage=True, usage_always=False, edits=())
+PLAIN = Asked(chat=True, limits={}, usage=False, usage_always=False, counting=b"{}", edits=())
+COUNTED = Asked(chat=True, limits={}, usage=True, usage_always=False, counting=b"{}", edits=())
 
 
 def event(content: str | None = None, tokens: int | None = None, **more: Any) -> bytes:
