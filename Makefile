@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet study prfaas-study \
-  audit sbom release chaos fuzz fuzz-mutants load clean
+  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet test-peers study prfaas-study \
+  audit sbom release console-picture chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ engines: setup ## Install vLLM for CPUs beside the project, for test-engines (3 
 test-engines: engines ## The suite on real engines: SHORT=1 for one model (4 min), all three otherwise (10 min)
 	@$(if $(SHORT),CACHEWAY_ENGINES_SHORT=1) $(BIN)/python -m pytest tests/engines
 
+test-peers: setup ## The suite of sglang-router, from its sdist, with its own command lines and workers (5 min)
+	@$(BIN)/python -m loadtest.conformance $(if $(SUITE),--suite $(SUITE))
+
 lint: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -70,6 +73,9 @@ sbom: setup ## Write sbom.json (CycloneDX) from the lock
 
 release: setup ## Build wheel, sdist, image context, bill of materials and checksums of the newest commit into dist/
 	@$(if $(CACHEWAY_REPOSITORY_URL),CACHEWAY_REPOSITORY_URL=$(CACHEWAY_REPOSITORY_URL)) $(BIN)/python -m deploy.release
+
+console-picture: setup ## The console's picture in docs/, from a run under load (7 min; needs Chromium)
+	@$(BIN)/python -m loadtest.console_picture --minutes 6
 
 load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|spike|soak|overload
 	@$(BIN)/locust -f loadtest/locustfile.py --headless --only-summary \
@@ -94,12 +100,13 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 
 lock: ## Resolve the dependencies again: everything, and what the image needs (needs uv)
 	@$(COMPILE) --all-extras --output-file requirements.lock pyproject.toml requirements-build.in
-	@$(COMPILE) --extra embedded --extra kubernetes --extra kv-events --extra tokenizers --extra tracing --constraints requirements.lock --output-file requirements-runtime.lock \
+	@$(COMPILE) --extra embedded --extra kubernetes --extra kv-events --extra picker --extra tokenizers --extra tracing --constraints requirements.lock --output-file requirements-runtime.lock \
 	  pyproject.toml requirements-build.in
 
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
+	@$(BIN)/cacheway config --peers-reference > docs/flags-of-other-routers.md
 	@$(BIN)/python -m deploy.write
 
 bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, of the queue and of snapshots

@@ -2,8 +2,8 @@
 
     import cacheway
 
-    def fewest_tokens(request: cacheway.RequestView, candidates: cacheway.Candidates) -> cacheway.Floats:
-        return candidates.inflight_tokens
+    def fewest_tokens(request: cacheway.RequestView, workers: cacheway.WorkersView) -> cacheway.Floats:
+        return workers.inflight_tokens
 
 ``import cacheway`` alone imports nothing else; each name loads its module when it is first used. Programs
 import these names from here only: the other packages have other names in a checkout than in an installed
@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
 
-    from policies import Candidates as Candidates
-    from policies import Chosen as Chosen
-    from policies import Policy as Policy
-    from policies import RequestView as RequestView
-    from policies import Shed as Shed
+    from router.own_policies import OwnPolicy as OwnPolicy
+    from router.own_policies import RequestView as RequestView
+    from router.own_policies import WorkersView as WorkersView
 
     Floats = NDArray[float64]
     """A number for each candidate."""
     __version__: str
 
-__all__ = ["Candidates", "Chosen", "Floats", "Policy", "RequestView", "Shed", "__version__"]
+__all__ = ["Floats", "OwnPolicy", "RequestView", "WorkersView", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -40,7 +38,7 @@ def __getattr__(name: str) -> Any:
     elif name == "Floats":
         value = import_module("numpy.typing").NDArray[import_module("numpy").float64]
     else:
-        import policies as home
+        import router.own_policies as home
 
         value = getattr(home, name)
     globals()[name] = value

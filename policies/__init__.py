@@ -23,7 +23,7 @@ from policies.dispatch.request_queue import (
 )
 from policies.dispatch.request_queue import Refusal as QueueRefusal
 from policies.dispatch.turns import QueueEntry, QueueOrder
-from policies.estimates.costs import PROFILES, ServiceModel
+from policies.estimates.costs import PROFILES, Floats, ServiceModel
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.host_memory import HOST_LABEL
 from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
@@ -51,7 +51,18 @@ from policies.fleet.ranks import rank_id, rank_of
 from policies.fleet.roles import DECODE, PREFILL, Switched
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
-from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
+from policies.scoring import (
+    DECODE_COST,
+    DECODE_POLICIES,
+    NO_RULES,
+    OWN_POLICY,
+    POLICIES,
+    Policy,
+    Rule,
+    is_own,
+    make_policy,
+)
+from policies.scoring.options import option
 from policies.scoring.placement import Reason, cheapest_row, place, priced
 from policies.state.breaker import Breaker, BreakerRules, probe_from_us
 from policies.state.bucket_members import BucketMembers
@@ -133,7 +144,9 @@ __all__ = [
     "HOST_LABEL",
     "KIND_NAMES",
     "NEVER_TOKENS",
+    "NO_RULES",
     "OP_KINDS",
+    "OWN_POLICY",
     "POLICIES",
     "PREFILL",
     "PROFILES",
@@ -181,6 +194,7 @@ __all__ = [
     "Fitted",
     "FleetRules",
     "FleetState",
+    "Floats",
     "Forget",
     "GiveUp",
     "HandOver",
@@ -229,6 +243,7 @@ __all__ = [
     "RequestView",
     "RetryBudget",
     "RoomRules",
+    "Rule",
     "ScoredRequest",
     "ServiceLevel",
     "ServiceModel",
@@ -265,10 +280,12 @@ __all__ = [
     "encode_op",
     "encode_ops",
     "encode_sound_ops",
+    "is_own",
     "lane_of",
     "link_name",
     "make_policy",
     "model_and_length",
+    "option",
     "owner_of",
     "place",
     "priced",

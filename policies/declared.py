@@ -16,6 +16,7 @@ def setting(
     *,
     flag: str = "",
     choices: tuple[str, ...] = (),
+    or_pattern: str = "",
     allowed: str = "",
     live: bool = False,
     common: bool = False,
@@ -29,6 +30,7 @@ def setting(
         flag: Command-line name without dashes in front, where it is not the field's own name with dashes and
             ``-secs`` for ``_s``.
         choices: Valid values, where its type does not name them.
+        or_pattern: Regular expression of texts that are valid beside the choices.
         allowed: Valid values in words, where type and limits do not tell.
         live: True if it may change while the gateway serves (`router.live_settings`).
         common: True if ``--help`` shows it.
@@ -36,7 +38,8 @@ def setting(
     """
     extra = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live, "common": common}
     if choices:
-        limits["pattern"] = rf"^(?:{'|'.join(map(re.escape, choices))})$"
+        texts = [*map(re.escape, choices), *([or_pattern] if or_pattern else ())]
+        limits["pattern"] = rf"^(?:{'|'.join(texts)})$"
     metadata = {"description": description, "json_schema_extra": extra, **limits}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)

@@ -57,6 +57,12 @@ def _plan(argv: list[str]) -> int:
     return plan(argv)
 
 
+def _calibrate(argv: list[str]) -> int:
+    from loadtest.profile.cli import main as calibrate
+
+    return calibrate(argv)
+
+
 def _keys(argv: list[str]) -> int:
     from router.tenants.cli import main as keys
 
@@ -69,6 +75,7 @@ TOOLS = {
     "demo": (_demo, "compare policies on emulated engines (extra: loadtest)"),
     "simulate": (_simulate, "compare policies on recorded traffic in virtual time (extra: loadtest)"),
     "plan": (_plan, "find the cheapest fleet for a service level (extra: loadtest)"),
+    "calibrate": (_calibrate, "fit an engine profile for simulate and plan (extra: loadtest)"),
 }
 
 

@@ -31,6 +31,7 @@ from router.console import EventStream, RateWindow
 from router.continuing import StreamKeeper
 from router.discovery import make_discovery
 from router.encoding import Encoding
+from router.fleet import Health
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -39,13 +40,16 @@ from router.loop_lag import LoopLag
 from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
+from router.own_policies import OwnPolicies
 from router.pairs import PairPlugin, RolePlanner, watch_links
 from router.process import report
 from router.process.client_side import ClientSide
 from router.process.fleet_rules import fleet_rules
+from router.process.greeting import greeting
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.loops import Loop, Loops
+from router.process.picker_side import make_picker, picker_loops
 from router.process.starting import (
     first_probes,
     opened_spans,
@@ -59,7 +63,7 @@ from router.process.worker_side import WorkerSide
 from router.proxy import Ending
 from router.relaying import Relaying, Routes
 from router.samples import Samples
-from router.settings import Settings
+from router.settings import PlacementSettings, Settings
 from router.shared import Hooks, LogClock, LogPort, SharedState
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, quota_samples
@@ -122,23 +126,11 @@ class GatewayProcess:
         )
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
+        self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
         self.stream_keeper = StreamKeeper(settings)
-        self.roles = RolePlanner(
-            core,
-            self.workers.client,
-            decode_fit=self.gateway.placing.feedback.learn_decodes,
-            rules=settings.roles,
-            level=settings.admission,
-            turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
-        )
-        destinations, root_of = self.workers.destinations, self.gateway.reader.hasher.engine_root
-        pair_labels = settings.fleet.pair_labels
-        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels)
-        self.kv_events = make_kv_events(
-            settings, core, self.workers.client, root_of=root_of, destinations=destinations
-        )
+        self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(
             version("cacheway"),
@@ -149,6 +141,7 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
+        self.picker = make_picker(settings, self.gateway, self.metrics, self.clients, self.discovery)
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = secret_watches(settings, self.tenants.door.use_admin_key, self.workers.use_key)
@@ -160,6 +153,24 @@ class GatewayProcess:
         self.protocol = self.clients.protocol(start, self.routes, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
+
+    def _make_fleet_watches(self, settings: Settings) -> None:
+        """Build the parts that change the fleet: roles, discovery and KV events."""
+        core, destinations = self.workers.core, self.workers.destinations
+        self.roles = RolePlanner(
+            core,
+            self.workers.client,
+            decode_fit=self.gateway.placing.feedback.learn_decodes,
+            rules=settings.roles,
+            level=settings.admission,
+            turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
+        )
+        pair_labels, pool = settings.fleet.pair_labels, settings.picker.pool
+        self.discovery = make_discovery(settings.discovery, core, destinations, pair_labels, pool)
+        root_of = self.gateway.reader.hasher.engine_root
+        self.kv_events = make_kv_events(
+            settings, core, self.workers.client, root_of=root_of, destinations=destinations
+        )
 
     @property
     def ending(self) -> Ending:
@@ -173,7 +184,8 @@ class GatewayProcess:
 
     def degraded(self) -> tuple[str, ...]:
         """Return a sentence for each part that does not work."""
-        return report.troubles(self.workers.core, self.tenants, self.discovery)
+        found = report.troubles(self.workers.core, self.tenants, self.discovery)
+        return (*found, *self.own_policies.troubles())
 
     # Parts.
 
@@ -189,6 +201,7 @@ class GatewayProcess:
                 on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
                 on_seed=self._use_seed,
                 vitals=lambda: self._vital_signs.read(),
+                embedded=not settings.shared.redis_url,
             ),
         )
 
@@ -203,6 +216,7 @@ class GatewayProcess:
         reader = RequestReader(
             settings,
             cached_as=core.registry.cached_as,
+            listed_as=core.registry.listed_as,
             door=self.tenants.door,
             traced=self._spans is not None,
         )
@@ -223,13 +237,30 @@ class GatewayProcess:
                 self.pairs,
                 self.tenants.limiter,
                 self._tokenizing,
-                lambda policy, ratio: Shadow(
-                    policy, self.fleet, ratio, partial(self.metrics.shadowed, policy.name)
-                ),
+                self._make_shadow,
+                self.own_policies.make,
             ),
             loop=loop,
             requests_max=files.requests_max,
         )
+
+    def _make_shadow(self, placement: PlacementSettings) -> Shadow | None:
+        """Make the observer that asks a second policy; None if that was switched off."""
+        name = placement.shadow_policy
+        if self.own_policies.is_off(name):
+            return None
+        policy = self.own_policies.make(name, placement.shadow_policy_options)
+        return Shadow(policy, self.fleet, placement.shadow_ratio, partial(self.metrics.shadowed, name))
+
+    def _own_policy_off(self, name: str) -> None:
+        """Decide by the fallback from the next turn of the loop on, and ask no shadow policy that failed."""
+
+        def follow() -> None:
+            if self.settings.placement.shadow_policy == name:
+                self.gateway.placing.decider.shadow = None
+            self.gateway.placing.use(self.settings)
+
+        self.gateway.loop.call_soon(follow)
 
     def _live_settings(self, loaded: Loaded, log: LogPort, keyring: Keyring) -> LiveSettings:
         """Make the settings, with the parts that follow their changes."""
@@ -244,11 +275,13 @@ class GatewayProcess:
                 ),
                 "clients": self.clients.use,
                 "workers": self.workers.use,
+                "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "routes": self.routes.use,
                 "streams": self.stream_keeper.use,
                 "logs": lambda new: log_from(new.observability.log_level),
             },
+            problems=self.own_policies.problems,
         )
 
     def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:
@@ -268,6 +301,7 @@ class GatewayProcess:
             ending=self.ending,
             vitals=self.shared.replicas_vitals,
             degraded=self.degraded,
+            own_policies=self.own_policies,
         )
         fleet_view = ProcessFleetView(parts)
         self.rates = RateWindow(fleet_view)
@@ -286,6 +320,7 @@ class GatewayProcess:
             report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
             report.report_settings(self.live),
+            report.report_own_policies(self.own_policies),
             report.report_tenants(self.tenants),
             report.report_discovery(self.discovery),
             report.report_kv_events(self.kv_events),
@@ -332,7 +367,7 @@ class GatewayProcess:
             loops.append(("links", partial(watch_links, self.pairs.link_watch)))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
-        return loops + self.clients.loops()
+        return loops + self.clients.loops() + picker_loops(self.settings, self.picker)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -344,9 +379,8 @@ class GatewayProcess:
             self._use_seed(await self.shared.seed(SEED_WAIT_S))
             tasks.start(self._loops())
             await first_probes(self.workers, self.discovery)
-            workers = len(self.registry.all())
-            started = {"event": "gateway.started", "replica": self.replica, "workers": workers}
-            logger.info("serving", extra=started)
+            healthy = [local.health is Health.HEALTHY for local in self.registry.all()]
+            logger.info("serving", extra=greeting(self.settings, self.replica, len(healthy), sum(healthy)))
             try:
                 yield
             finally:

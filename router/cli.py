@@ -1,24 +1,32 @@
 """The command ``cacheway``.
 
     cacheway serve [FLAGS]      run the gateway
+    cacheway picker [FLAGS]     run it as the endpoint picker of a proxy, too
     cacheway config [FLAGS]     show the effective settings, or write the reference pages
     cacheway version
     cacheway keys ...           make and check the keys of tenants
-    cacheway engine|demo ...    development tools, in the optional extra
+    cacheway engine|demo ...    development tools, in the optional extra (also simulate, plan, calibrate)
 
 This module parses, loads the settings, and turns errors into sentences and exit status 2. `router.__main__`
 hands in the functions that do the work.
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 
+from router.catalogue import CATALOGUE
 from router.errors import SettingsError
-from router.flags import HELP_ALL, Parser, add_flags, chosen
+from router.flags import HELP_ALL, Parser, add_flags, add_peer_flags, chosen, chosen_of_peers
 from router.metric_families import metrics_reference
+from router.peers import peers_reference, translated
 from router.reference import configuration_reference, effective
 from router.sources import Loaded, load
+
+PICKER_ENABLED = "picker.enabled"
+"""The setting that the command ``picker`` turns on."""
 
 _BESIDE = __package__.removesuffix("router")
 """What our packages' names begin with: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
@@ -51,7 +59,7 @@ def main(
     """
     if argv and argv[0] in tools:
         return _run_tool(argv[0], tools[argv[0]][0], list(argv[1:]))
-    parser = _parser(tools, show_all=HELP_ALL in argv)
+    parser = _parser(tools, argv)
     if not argv:
         parser.print_help()
         return 0
@@ -65,9 +73,14 @@ def main(
     if arguments.command == "config" and arguments.metrics_reference:
         sys.stdout.write(metrics_reference())
         return 0
+    if arguments.command == "config" and arguments.peers_reference:
+        sys.stdout.write(peers_reference())
+        return 0
     try:
-        loaded = load(chosen(arguments), environ, arguments.config)
+        loaded = _loaded(arguments, environ)
         if arguments.command == "config":
+            if loaded.note:
+                sys.stderr.write(f"cacheway: {loaded.note}\n")
             sys.stdout.write(effective(loaded))
             return 0
         return serve(loaded)
@@ -76,7 +89,24 @@ def main(
         return 2
 
 
-def _parser(tools: Mapping[str, tuple[Tool, str]], *, show_all: bool) -> Parser:
+def _loaded(arguments: Namespace, environ: Mapping[str, str]) -> Loaded:
+    """Load the settings of a command line that may be another router's; raise SettingsError."""
+    keys = {row.flag: row.key for row in CATALOGUE.values()}
+    ours = chosen(arguments)
+    if arguments.command == "picker":
+        ours.setdefault(PICKER_ENABLED, True)
+    given = translated(ours, chosen_of_peers(arguments), environ, keys)
+    try:
+        loaded = load(given.values, environ, arguments.config)
+    except SettingsError as error:
+        raise SettingsError([*given.problems, *error.problems]) from error
+    if given.problems:
+        raise SettingsError(given.problems)
+    return replace(loaded, note=given.note)
+
+
+def _parser(tools: Mapping[str, tuple[Tool, str]], argv: Sequence[str]) -> Parser:
+    show_all = HELP_ALL in argv
     parser = Parser(prog="cacheway", description="A cache-affinity gateway for LLM fleets.")
     parser.add_argument("--version", action="version", version=version("cacheway"))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -87,16 +117,31 @@ def _parser(tools: Mapping[str, tuple[Tool, str]], *, show_all: bool) -> Parser:
         usage="cacheway serve [--config FILE] [--worker-urls URL ...] [FLAG ...]",
     )
     add_flags(serve, show_all=show_all)
+    add_peer_flags(serve, argv)
+    picker = commands.add_parser(
+        "picker",
+        help="tell Envoy, Istio or GKE where requests go (extra: picker)",
+        description="Serve the endpoint-picker protocol, beside what serve serves. Takes the flags of serve; "
+        f"{HELP_ALL} shows all of them.",
+        usage="cacheway picker [--config FILE] [--pool-name NAME] [--pool-namespace NAMESPACE] [FLAG ...]",
+    )
+    add_flags(picker, show_all=show_all)
+    add_peer_flags(picker, argv)
     config = commands.add_parser(
         "config",
         help="show the effective settings and where each came from",
         description="Show the effective settings and where each came from. Takes the flags of serve; "
         f"{HELP_ALL} shows all of them.",
-        usage="cacheway config [--reference | --metrics-reference] [--config FILE] [FLAG ...]",
+        usage="cacheway config [--reference | --metrics-reference | --peers-reference] [--config FILE] "
+        "[FLAG ...]",
     )
     config.add_argument("--reference", action="store_true", help="write the configuration reference instead")
     config.add_argument("--metrics-reference", action="store_true", help="write the page of metrics instead")
+    config.add_argument(
+        "--peers-reference", action="store_true", help="write the page of other routers' flags instead"
+    )
     add_flags(config, show_all=show_all)
+    add_peer_flags(config, argv)
     commands.add_parser("version", help="print the version")
     for name, (_, about) in tools.items():
         commands.add_parser(name, help=about, add_help=False)

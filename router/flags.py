@@ -5,38 +5,26 @@ flag gets the same error sentence as a wrong line of the file.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from router.catalogue import CATALOGUE, Setting, section_title
+from router.peers import ANSWERS, FLAGS
 from router.settings import Settings
 from router.sources import CONFIG_ENV, did_you_mean
 
 HELP_ALL = "--help-all"
 
-_NOT_YET = {
-    "--vllm-discovery-address": "name the workers with --prefill and --decode, or POST /workers",
-    "--router-selector": "replicas find each other through Redis; give all of them the same --redis-url",
-    "--model-id-from": "models are those that the workers list",
-}
-_INSTEAD = {
-    **{
-        f"--{name.replace('_', '-')}": f"write --policy-options {name}=VALUE"
-        for name in ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
-    },
-    "--max-tree-size": "write --tree-blocks-max",
-    "--k8s-label-selector": "write --selector",
-    "--k8s-namespace": "write --service-discovery-namespace",
-    "--k8s-port": "write --service-discovery-port",
-    "--intra-node-data-parallel-size": "engines tell it; if one does not, write dp_size=N after its URL",
-    "--tls-cert-path": "write --ssl-certfile",
-    "--tls-key-path": "write --ssl-keyfile",
-    "--ca-cert-paths": "write --upstream-ca-file",
-    "--client-cert-path": "write --upstream-client-cert",
-    "--client-key-path": "write --upstream-client-key",
-}
-"""Flags of the peers that mean something here under another name."""
+_PEER = "peer:"
+"""Prefix of what argparse calls a flag of another router."""
+
+_OF_SECRETS = re.compile(r"api|key|token|secret|passw|auth|jwt|cert|tls|ssl|credential")
+"""Words in flags that name secrets: a guess might send one where it does not belong."""
+
+GUESS_RATIO_MIN = 0.8
+"""Least similarity of a flag that is suggested for one that does not exist."""
 
 
 def first_sentence(text: str) -> str:
@@ -93,9 +81,45 @@ def _add_flag(group: "argparse._ArgumentGroup", row: Setting, *, shown: bool) ->
             group.add_argument(row.flag, metavar=metavar, **common)
 
 
+def add_peer_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Add the flags of other routers that a command line has and that are not refused."""
+    arities = {"one": None, "many": "*"}
+    for flag in sorted({word.partition("=")[0] for word in argv} & FLAGS.keys()):
+        row = FLAGS[flag]
+        common: dict[str, Any] = {
+            "dest": _PEER + flag,
+            "default": argparse.SUPPRESS,
+            "help": argparse.SUPPRESS,
+        }
+        if row.verdict == "refused":
+            continue
+        if row.values == "none":
+            parser.add_argument(flag, action="append_const", const="", **common)
+        else:
+            action = "append" if row.values == "one" else "extend"
+            parser.add_argument(flag, action=action, nargs=arities[row.values], **common)
+
+
 def chosen(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the values given on the command line, by dotted key."""
     return {key: value for key, value in vars(namespace).items() if key in CATALOGUE}
+
+
+def chosen_of_peers(namespace: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the values of flags of other routers, by flag; a switch has empty ones."""
+    return {key.removeprefix(_PEER): value for key, value in vars(namespace).items() if key.startswith(_PEER)}
+
+
+def guess(word: str) -> str:
+    """Suggest the flag that one that does not exist means; empty if none is near, or it may hold a secret."""
+    if _OF_SECRETS.search(word):
+        return ""
+    rows = [
+        row.flag
+        for row in CATALOGUE.values()
+        if not _OF_SECRETS.search(row.flag) and ("disable" in row.flag) == ("disable" in word)
+    ]
+    return did_you_mean(word, rows, GUESS_RATIO_MIN)
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,11 +139,10 @@ class Parser(argparse.ArgumentParser):
 
     def _explained(self, word: str) -> str:
         flag = word.partition("=")[0]
-        if flag in _NOT_YET:
-            return f"{flag} is not available in this version: {_NOT_YET[flag]}"
-        if flag in _INSTEAD:
-            return f"there is no flag {flag}; {_INSTEAD[flag]}"
-        return f"there is no flag {flag}{did_you_mean(flag, [row.flag for row in CATALOGUE.values()])}"
+        row = FLAGS.get(flag) or ANSWERS.get(flag)
+        if row is not None:
+            return f"there is no flag {flag}; {row.says}"
+        return f"there is no flag {flag}{guess(flag)}"
 
     def error(self, message: str) -> NoReturn:
         """Print a sentence or two, not a page of usage, and exit with status 2."""

@@ -57,6 +57,8 @@ def value_of(settings: Settings, key: str) -> Any:
 class LiveSettings:
     """Current settings of one replica: those of the start, with the ``overrides`` of all replicas.
 
+    ``problems`` says why this process cannot use settings that are valid by themselves.
+
     Attributes:
         refused: Reason for each override that this replica cannot use.
         changed_count: Number of changes of `current`, each given to all ``parts``.
@@ -69,6 +71,7 @@ class LiveSettings:
         log: LogPort,
         *,
         parts: Mapping[str, Callable[[Settings], None]],
+        problems: Callable[[Settings], list[str]] = lambda _: [],
     ) -> None:
         self.started = loaded.settings
         self.overrides = overrides
@@ -79,7 +82,7 @@ class LiveSettings:
         self._publish = log.publish
         self._now_us = log.now_us
         self._replica = log.replica
-        self._parts = parts
+        self._parts, self._problems = parts, problems
         self._revision = overrides.revision
 
     # What the log tells.
@@ -233,6 +236,9 @@ class LiveSettings:
         judged, names = changed(settings, values), list(self.started.queue.classes)
         news = (key for key in values if value_of(judged, key) != value_of(self.started, key))
         problems = [why for key in news if (why := _absurd(key, value_of(judged, key)))]
+        if problems:
+            raise SettingsError(problems)
+        problems = self._problems(judged)
         if problems:
             raise SettingsError(problems)
         if list(judged.queue.classes) != names:

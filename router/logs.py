@@ -43,8 +43,8 @@ GATHER_S = 0.02
 CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
-_QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access")
-"""Loggers of a line per request, which repeat the request line."""
+_QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access", "uvicorn.error")
+"""Loggers that repeat what other lines say: of each request, and of the server's start and end."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Logs:
         self._writer = LineWriter(fd, lines_max)
         self._time_text = TimeText()
         self.use(level)
-        self.handler = JsonHandler(self._writer)
+        self.handler = JsonHandler(self._writer, on_terminal=os.isatty(fd))
 
     def use(self, level: str) -> None:
         """Take request lines if this level does."""
@@ -233,10 +233,14 @@ class Logs:
 
 
 class JsonHandler(logging.Handler):
-    """Turns records of `logging` into lines."""
+    """Turns records of `logging` into lines.
 
-    def __init__(self, writer: LineWriter) -> None:
+    A record's ``plain`` sentence takes the place of its JSON if ``on_terminal``; otherwise it is left out.
+    """
+
+    def __init__(self, writer: LineWriter, *, on_terminal: bool = False) -> None:
         super().__init__()
+        self._on_terminal = on_terminal
         self._writer = writer
         self._time_text = TimeText()
         self._exceptions = logging.Formatter()
@@ -244,7 +248,10 @@ class JsonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; one that cannot be formatted is reported the way `logging` does."""
         try:
-            self._writer.write(bounded(self._fields(record)) + b"\n")
+            fields = self._fields(record)
+            plain = fields.pop("plain", None)
+            line = str(plain).encode() if plain and self._on_terminal else bounded(fields)
+            self._writer.write(line + b"\n")
         except Exception:  # noqa: BLE001 - the top of a logging call: it must not fail its caller
             self.handleError(record)
 
@@ -281,7 +288,7 @@ def configure_logs(level: str, fd: int = 2) -> Logs:
     root = logging.getLogger()
     root.handlers[:] = [_logs.handler]
     log_from(level)
-    for name in ("uvicorn", "uvicorn.error", *_QUIET):
+    for name in ("uvicorn", *_QUIET):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True

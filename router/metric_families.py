@@ -140,6 +140,31 @@ SHADOW_CACHED_DIFFERENCE = Family(
     "Predicted cached tokens of the second policy's choice less those of the active one's.",
     buckets=ERROR_TOKENS,
 )
+OWN_POLICY_DECISIONS = Family(
+    "own_policy_decisions",
+    "counter",
+    "Times that a policy of your own priced the candidates of a request (docs/own-policy.md).",
+    ("policy",),
+)
+OWN_POLICY_LATE = Family(
+    "own_policy_late",
+    "counter",
+    "Of these, the times that it took longer than placement.own_policy_budget_us.",
+    ("policy",),
+)
+OWN_POLICY_SECONDS = Family(
+    "own_policy_seconds",
+    "counter",
+    "Seconds that it took for all of them together.",
+    ("policy",),
+)
+OWN_POLICY_OFF = Family(
+    "own_policy_off",
+    "gauge",
+    "1 if this replica switched it off, by the reason: raised (it failed), or late (it was too slow too "
+    "often). placement.own_policy_fallback decides in its place.",
+    ("policy", "reason"),
+)
 PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens, as workers reported them.")
 OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers reported them.")
 IMPOSSIBLE_USAGE = Family(
@@ -202,6 +227,19 @@ CLIENT_DISCONNECTS = Family(
 )
 CLIENT_CONNECTIONS = Family(
     "client_connections", "gauge", "Connections of clients that are open.", combine="livesum"
+)
+PICKER_STREAMS = Family(
+    "picker_streams", "gauge", "Requests that proxies have asked about and carry now.", combine="livesum"
+)
+PICKER_PASSED = Family(
+    "picker_passed",
+    "counter",
+    "Requests of proxies that went to any worker: without a body, or for a path that is not placed.",
+)
+PICKER_SERVED_ELSEWHERE = Family(
+    "picker_served_elsewhere",
+    "counter",
+    "Answers that a proxy got from another endpoint than the one it was told.",
 )
 CLIENTS_REFUSED = Family(
     "clients_refused",

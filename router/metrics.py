@@ -69,6 +69,8 @@ class Totals:
     ttft_bounds_s: tuple[float, ...]
     ttft_counts: tuple[int, ...]
     ttft_sum_s: float
+    tpot_bounds_s: tuple[float, ...]
+    tpot_counts: tuple[int, ...]
 
 
 class ShadowResult(Protocol):
@@ -367,7 +369,7 @@ class Metrics:
         self.follow(families.KEYS_READ, loaded, "loaded")
         self.follow(families.KEYS_READ, refused, "refused")
 
-    def follow(self, family: Family, total: int, *labels: str) -> None:
+    def follow(self, family: Family, total: float, *labels: str) -> None:
         """Raise a counter to a total since the start that its owner counts."""
         counted = self._totals.get((family, labels))
         if counted is None:
@@ -397,6 +399,7 @@ class Metrics:
         """Return the counts of this process since it started."""
         self._add_up()
         ttft_counts, ttft_sum_s = self.distributions[families.TTFT_SECONDS].totals()
+        tpot_counts, _ = self.distributions[families.ITL_SECONDS].totals()
         return Totals(
             self.counts[families.REQUESTS].totals("outcome"),
             int(self.sums[families.PROMPT_TOKENS].total()),
@@ -407,6 +410,8 @@ class Metrics:
             families.TTFT_SECONDS.buckets,
             ttft_counts,
             ttft_sum_s,
+            families.ITL_SECONDS.buckets,
+            tpot_counts,
         )
 
     def exposition(self) -> tuple[bytes, str]:

@@ -157,6 +157,9 @@ class GatewayServer(uvicorn.Server):
             await asyncio.sleep(POLL_S)
 
     def _cut_connections(self) -> None:
+        picker = self.config.process.picker
+        if picker is not None:
+            picker.cut()
         connections = tuple(self.server_state.connections)
         if not connections:
             return

@@ -33,6 +33,9 @@ from router.discovery import check_discovery
 from router.errors import RouterError, StateError
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
+from router.own_policies import check_own_policies
+from router.picker_rules import check_picker
+from router.process.greeting import processes_greeting
 from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
@@ -133,9 +136,13 @@ def serve(loaded: Loaded) -> int:
     check_request_trace(settings.observability)
     check_tracing(settings.observability)
     check_tokenizers(settings.placement)
-    check_discovery(settings.discovery)
+    check_discovery(settings.discovery, settings.picker.pool)
+    check_picker(settings.picker)
     check_kv_events(settings)
+    check_own_policies(settings)
     configure_logs(settings.observability.log_level)
+    if loaded.note:
+        logger.warning(loaded.note, extra={"event": "flags.translated"})
     listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)
     files = raise_open_files(settings.upstream.connections_max, listeners)
     _end_on_sigterm()
@@ -208,6 +215,7 @@ async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-metrics-"))
         os.environ[MULTIPROCESS_DIR] = folder
         arguments = (loaded, url, files)
+        logger.info("starting processes", extra=processes_greeting(settings))
         supervisor = Supervisor(sockets.data, _serve_in_child, arguments, count=settings.server.workers)
         return await supervisor.run()
 

@@ -14,7 +14,8 @@
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     ├── observability   logs and metrics
-    └── admin           where the admin API listens, and who may use it
+    ├── admin           where the admin API listens, and who may use it
+    └── picker          how proxies are told where their requests go
 
 A setting is declared once: in a frozen dataclass beside the code that reads it, of which a section is made,
 or here if several parts read it. `router.catalogue` derives its flag, environment variable, line of the
@@ -32,6 +33,7 @@ from pydantic.dataclasses import dataclass
 
 from policies import (
     HANDOVER_LABEL,
+    POLICIES,
     AdmissionRules,
     BreakerRules,
     CachePool,
@@ -52,6 +54,7 @@ from router.fleet import HealthRules
 from router.logs import LogRules
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.pass_through import passed_path
+from router.picker_rules import PickerRules
 from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
 from router.request_trace import RequestTraceRules
 from router.shared import SharingRules
@@ -250,9 +253,10 @@ class NamedSettings:
     )
     pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether prefill and decode workers must be named for the start, as the peers' flag means it. "
-        "Without it fleet.prefill and fleet.decode mean the same, and may be empty: such workers can also be "
-        "added at run time.",
+        "Whether prefill and decode workers must be named for the start, as the peers' flag means it. They "
+        "hand over by SGLang's bootstrap unless their label handover or their engine says otherwise; engines "
+        "that ask for a key say nothing. Without it fleet.prefill and fleet.decode mean the same, and may be "
+        "empty: such workers can also be added at run time.",
     )
     vllm_pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
@@ -339,6 +343,11 @@ class FleetSettings(HealthRules, NamedSettings):
         "replica. Needs the extra cacheway[kv-events]. Must be equal in all replicas of a namespace.",
         common=True,
     )
+
+    @property
+    def assumed_handover(self) -> str:
+        """SGLang's bootstrap with ``pd_disaggregation``, as the peers' flag means it."""
+        return "sglang" if self.pd_disaggregation else ""
 
     @property
     def pair_labels(self) -> dict[str, str]:
@@ -500,6 +509,25 @@ class PlacementSettings(PolicyRules):
         "two thousand million tokens at 256 per block.",
         ge=1000,
     )
+    own_policies: tuple[str, ...] = setting(
+        (),
+        "Policies of your own to load beside those that placement.policy, prefill_policy and shadow_policy "
+        "name: PACKAGE.MODULE:NAME, or entry points of the group cacheway.policies. Only policies that were "
+        "loaded at the start can be chosen while the gateway serves (docs/own-policy.md).",
+    )
+    own_policy_budget_us: int = setting(
+        1000,
+        "Longest time that a policy of your own may take for a decision, in microseconds. One that takes "
+        "longer in more than 1 % of its decisions is switched off. The default is several times what a "
+        "built-in policy takes for a thousand workers.",
+        ge=10,
+        le=1_000_000,
+    )
+    own_policy_fallback: str = setting(
+        "expected_cost",
+        "Policy that decides in place of one of your own that was switched off, with its default options.",
+        choices=tuple(POLICIES),
+    )
     models: dict[str, ModelSettings] = setting(
         {},
         "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
@@ -539,7 +567,10 @@ class PlacementSettings(PolicyRules):
     cache_pools: dict[str, CachePoolSettings] = setting(
         {},
         "Caches that workers share behind their own (HiCache L3, Mooncake Store), by name: "
-        "{capacity_tokens: N, fetch_base_s: S, fetch_tokens_per_s: R, fetch_tokens_min: 256}. A worker "
+        "{capacity_tokens: N, fetch_base_s: S, fetch_tokens_per_s: R, fetch_tokens_min: 256, "
+        "prefetch_policy: timeout}. prefetch_policy is that of the engines (timeout, best_effort or "
+        "wait_complete): with timeout an engine waits for a fetch 2 s, and 0.1 s for each 1,024 tokens, but "
+        "not above 30 s, so only what comes in that time counts. A worker "
         "shares the pool that its label cache_pool names, '*' without one; what a fetch saves and costs is "
         "then part of its price. "
         "Must be equal in all replicas of a namespace.",
@@ -825,6 +856,11 @@ class AdminSettings:
         return self
 
 
+@dataclass(frozen=True, config=JUDGED)
+class PickerSettings(PickerRules):
+    """How proxies are told where their requests go, by the endpoint-picker protocol."""
+
+
 class Settings(BaseModel):
     """All settings of one gateway."""
 
@@ -844,6 +880,7 @@ class Settings(BaseModel):
     tenancy: TenancySettings = TenancySettings()
     observability: ObservabilitySettings = ObservabilitySettings()
     admin: AdminSettings = AdminSettings()
+    picker: PickerSettings = PickerSettings()
 
     @model_validator(mode="after")
     def _prefill_and_decode_need_each_other(self) -> Self:

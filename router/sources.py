@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 
 from router.catalogue import CATALOGUE, ENV_PREFIX, Setting
 from router.errors import SettingsError
+from router.own_policies import full_name
 from router.settings import Settings
 
 CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
@@ -32,6 +33,11 @@ HIDDEN = "********"
 
 KEY_SHOWN = 100
 """Characters of a key that is none of ours."""
+
+_POLICIES = {f"placement.{name}" for name in ("policy", "prefill_policy", "shadow_policy", "own_policies")}
+"""Settings that take the name of an entry point for what it stands for."""
+
+_SECRET = re.compile(r"API|KEY|TOKENS_FILE|SECRET|PASSW|AUTH|CREDENTIAL")
 
 _BY_ENV = {row.env: row for row in CATALOGUE.values()}
 _SERVICE_LINK = re.compile(
@@ -56,10 +62,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Effective settings, with the origin of each by dotted key."""
+    """Effective settings, with the origin of each by dotted key.
+
+    ``note`` says what became of another router's command line (`router.peers`).
+    """
 
     settings: Settings
     origins: Mapping[str, Origin]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +146,9 @@ def _none_if_empty(row: Setting, value: Any) -> Any:
     return None if value == "" and row.default is None else value
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known word; empty if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+def did_you_mean(word: str, known: Iterable[str], ratio_min: float = 0.6) -> str:
+    """Suggest the nearest known word; empty if none is as similar as ``ratio_min``."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=ratio_min)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -152,7 +162,13 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> list[_
         if name in _BY_ENV:
             offers.append(_Offer(_BY_ENV[name], text, Origin("environment", name)))
         else:
-            problems.append(f"environment {name}: there is no such setting{did_you_mean(name, _BY_ENV)}")
+            # A guess must not lead a secret to where it does not belong.
+            known = () if _SECRET.search(name) else [env for env in _BY_ENV if not _SECRET.search(env)]
+            hint = did_you_mean(
+                name.removeprefix(ENV_PREFIX), [env.removeprefix(ENV_PREFIX) for env in known]
+            )
+            hint = hint.replace("did you mean ", f"did you mean {ENV_PREFIX}")
+            problems.append(f"environment {name}: there is no such setting{hint}")
     return offers
 
 
@@ -226,12 +242,23 @@ def _parsed(offer: _Offer) -> Any:
     typed = offer.origin.kind in ("file", "runtime")
     if kind == "list" and not typed:
         pieces = [value] if isinstance(value, str) else value
-        return [word for piece in pieces for word in re.split(r"[,\s]+", piece) if word]
+        value = [word for piece in pieces for word in re.split(r"[,\s]+", piece) if word]
+    if offer.row.key in _POLICIES:
+        return _named(value)
+    if kind == "list":
+        return value
     if kind == "map" and not typed:
         return _mapping([value] if isinstance(value, str) else list(value))
     if isinstance(value, bool) and kind != "boolean":
         raise ValueError("true and false need quotes to be text, and are no number")
     return value
+
+
+def _named(value: Any) -> Any:
+    """Name policies in full, where an entry point is named."""
+    if isinstance(value, list):
+        return [_named(each) for each in value]
+    return full_name(value) if isinstance(value, str) else value
 
 
 def _mapping(pieces: list[str]) -> Any:

@@ -150,9 +150,9 @@ class Total:
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
-        self._seen = 0
+        self._seen = 0.0
 
-    def follow(self, total: int) -> None:
+    def follow(self, total: float) -> None:
         """Raise the counter to a total since the start of this process."""
         self._counter.inc(total - self._seen)
         self._seen = total

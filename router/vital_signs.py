@@ -103,6 +103,8 @@ class VitalSigns:
             ttft_bounds_s=totals.ttft_bounds_s,
             ttft_counts=totals.ttft_counts,
             ttft_sum_s=round(totals.ttft_sum_s, 6),
+            tpot_bounds_s=totals.tpot_bounds_s,
+            tpot_counts=totals.tpot_counts,
         )
 
 

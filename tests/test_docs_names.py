@@ -9,9 +9,9 @@ import pytest
 
 from router import cli, metric_families
 from router.catalogue import CATALOGUE
-from router.flags import _INSTEAD
 from router.gateway.endpoints import Endpoint
 from router.metric_families import Family
+from router.peers import ANSWERS, FLAGS
 from router.relaying.routes import methods_of
 
 ROOT = Path(__file__).parent.parent
@@ -49,17 +49,19 @@ def code(page: Path) -> Iterator[str]:
 # ---- flags ----------------------------------------------------------------------------------------------
 
 SERVE = {row.flag for row in CATALOGUE.values()} | {"--config", "--help", "--help-all", "--version"}
-CONFIG = SERVE | {"--reference", "--metrics-reference"}
+CONFIG = SERVE | {"--reference", "--metrics-reference", "--peers-reference"}
 DECLARING = {
     "cacheway keys": ["router/tenants/cli.py"],
     "cacheway engine": ["loadtest/engine/cli.py"],
     "cacheway demo": ["loadtest/demo.py"],
     "cacheway simulate": ["loadtest/simulator/cli.py", "loadtest/simulator/arguments.py"],
+    "cacheway calibrate": ["loadtest/profile/cli.py"],
     "cacheway plan": ["loadtest/plan/*.py", "loadtest/simulator/arguments.py"],
     "loadtest.plan.prfaas": ["loadtest/plan/prfaas/*.py", "loadtest/simulator/arguments.py"],
     "loadtest.engine.link": ["loadtest/engine/link/__main__.py"],
     "loadtest.chaos": [f"loadtest/chaos/{name}.py" for name in ("__main__", "overload", "sites")],
     "loadtest.bench": ["loadtest/bench/**/*.py"],
+    "loadtest.conformance": ["loadtest/conformance/__main__.py"],
     "loadtest.study": ["loadtest/study/*.py"],
     "loadtest.vllm": ["loadtest/vllm/__main__.py"],
     "locust": ["loadtest/locustfile.py"],
@@ -126,11 +128,9 @@ def flags(text: str) -> set[str]:
 @by_page(PAGES)
 def test_flags_that_a_page_names_exist(page: Path) -> None:
     named = set().union(*(flags(line) for line in code(page)))
-    if page.name == "migrating.md":
-        named = flags(THEIRS.sub("|", page.read_text())) - {"--served-model-name"}
-        assert named <= ANY
-        return
-    assert named - ANY == set()
+    if page.name in ("migrating.md", "flags-of-other-routers.md"):
+        named = flags(THEIRS.sub("|", page.read_text()))
+    assert named - ANY - FLAGS.keys() == set()
 
 
 @by_page(PAGES)
@@ -139,7 +139,8 @@ def test_flags_in_a_command_are_flags_of_that_command(page: Path) -> None:
         for part in re.split(r"\s(?:&&|\||;)\s", line):
             for command, known in (("cacheway serve", SERVE), ("cacheway config", CONFIG), *DECLARED.items()):
                 if re.match(rf"(?:python -m )?{re.escape(command)}\b", part):
-                    assert flags(part) - known - OF_OTHERS.get(command, set()) == set(), part
+                    taken = {flag for flag, row in FLAGS.items() if row.verdict != "refused"}
+                    assert flags(part) - known - OF_OTHERS.get(command, set()) - taken == set(), part
 
 
 @by_page(PAGES)
@@ -150,13 +151,9 @@ def test_command_lines_of_the_gateway_are_accepted(page: Path, capsys: pytest.Ca
             assert cli.main(words[1:], {}, serve=lambda loaded: 0, tools={}) == 0, capsys.readouterr().err
 
 
-def test_what_the_command_line_says_of_flags_of_others_is_in_the_page_about_them() -> None:
-    text = (ROOT / "docs" / "migrating.md").read_text()
-    rows = dict(re.findall(r"^\| ([^|]*) \| ([^\n]*) \|$", text, re.M))
-    for theirs, advice in _INSTEAD.items():
-        (row,) = [here for there, here in rows.items() if re.search(rf"`{theirs}[` ]", there)]
-        for ours in flags(advice) & SERVE:
-            assert ours in row, f"{theirs}: {advice}"
+def test_the_page_about_others_has_every_flag_of_theirs() -> None:
+    text = (ROOT / "docs" / "flags-of-other-routers.md").read_text()
+    assert {flag for flag in (*FLAGS, *ANSWERS) if f"`{flag}`" not in text} == set()
 
 
 # ---- settings and metrics -------------------------------------------------------------------------------

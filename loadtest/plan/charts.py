@@ -15,6 +15,8 @@ from loadtest.simulator.axes import legend_below, lines_height_in, time_axis
 from loadtest.simulator.theme import FAINT, INK, SERIES, Chart, canvas, plain, series, style
 from loadtest.simulator.words import percent, seconds
 
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+
 LIFETIME_ENOUGH = 0.95
 """Share of the infinite cache's reuse that a lifetime is said to be enough for."""
 
@@ -182,9 +184,28 @@ def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan:
                 for candidate, cost, trial in tried
                 if candidate.family.label == label and trial.figures["ttft_p90_s"] is not None
             )
-            look = series(number)
+            if not points:
+                continue
+            # Points only: splits of one family at neighbouring costs are different fleets.
             axes.plot(
-                *zip(*points, strict=True), label=label, marker="o", markersize=3.4, linewidth=1.1, **look
+                *zip(*points, strict=True),
+                label=label,
+                marker=_MARKERS[number % len(_MARKERS)],
+                markersize=4.6,
+                linestyle="none",
+                color=series(number)["color"],
+            )
+        best = frontier(tried)
+        if best:
+            # No more money buys less time, as far as was tried.
+            best.append((max(cost for _, cost, _ in tried), best[-1][1]))
+            axes.plot(
+                *zip(*best, strict=True),
+                drawstyle="steps-post",
+                color=FAINT,
+                linewidth=1.3,
+                zorder=1,
+                label="best for the money",
             )
         axes.axhline(slo.ttft_p90_s, color=INK, linewidth=1.1, linestyle=(0, (2, 2)), label="limit")
         axes.set_yscale("log")
@@ -201,10 +222,28 @@ def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan:
     return Chart(
         "trials",
         title,
-        f"Each point is a simulation; the line at {seconds(slo.ttft_p90_s)} is the limit. A point below it "
-        "may fail for its time per output token, or with another seed.",
+        "Each point is a simulation, the grey steps are the lowest time that was found for so much money, "
+        f"and the dashed line at {seconds(slo.ttft_p90_s)} is the limit. A point below it may fail for its "
+        "time per output token, or with another seed.",
         figure,
     )
+
+
+def frontier(tried: Sequence[tuple[Candidate, float, Trial]]) -> list[tuple[float, float]]:
+    """Return cost and TTFT P90 of the fleets that none is both cheaper and sooner than, by cost.
+
+    A fleet counts with the worst of its seeds.
+    """
+    worst: dict[Candidate, tuple[float, float]] = {}
+    for candidate, cost, trial in tried:
+        ttft_s = trial.figures["ttft_p90_s"]
+        if ttft_s is not None:
+            worst[candidate] = cost, max(float(ttft_s), worst.get(candidate, (0.0, 0.0))[1])
+    best: list[tuple[float, float]] = []
+    for cost, ttft_s in sorted(worst.values()):
+        if not best or ttft_s < best[-1][1]:
+            best.append((cost, ttft_s))
+    return best
 
 
 def _tokens(size: float) -> str:

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.engine.model_config import read_shape
-from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import draw_curve
 from loadtest.plan.division import divisions
@@ -37,7 +36,9 @@ from loadtest.plan.outcome import HEADINGS, Outcome
 from loadtest.plan.page import plan_page
 from loadtest.plan.planner import NoPlan, Question, make_plan
 from loadtest.plan.trial import Trial
+from loadtest.profile.engine_file import EnginePrices
 from loadtest.simulator.arguments import (
+    ChosenEngine,
     add_engine,
     add_jobs,
     add_pool,
@@ -54,6 +55,7 @@ from loadtest.simulator.arguments import (
 )
 from loadtest.simulator.memory import can_hold_more
 from loadtest.simulator.parallel import SimulationFailed
+from loadtest.simulator.setting_words import gpus_in_words
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.theme import style
 from loadtest.simulator.tier_rules import PLAIN
@@ -83,6 +85,8 @@ def main(argv: list[str]) -> int:
         engine = engine_of(options)
     except ValueError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
     console = Console()
     try:
         outcome = _planned(console, options, engine)
@@ -96,7 +100,8 @@ def main(argv: list[str]) -> int:
     return 0 if outcome.found else 1
 
 
-def _planned(console: Console, options: argparse.Namespace, engine: EngineProfile) -> Outcome:
+def _planned(console: Console, options: argparse.Namespace, chosen: ChosenEngine) -> Outcome:
+    engine, worker_price = chosen.profile, _worker_price(options, chosen)
     below = can_hold_more(engine)
     workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
     base = SimulationConfig(
@@ -110,9 +115,8 @@ def _planned(console: Console, options: argparse.Namespace, engine: EngineProfil
         engine=engine,
         slo=Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share),
         prices=Prices(
-            options.worker_price * engine.gpus / PROFILES[options.engine].gpus,
-            options.host_gib_price,
-            options.pool_gib_price,
+            worker_price * engine.gpus / chosen.profile_gpus,
+            *_memory_prices(options, chosen),
         ),
         contenders=options.policy,
         splits={"no": [False], "yes": [True], "try": [False, True]}[options.split],
@@ -127,7 +131,25 @@ def _planned(console: Console, options: argparse.Namespace, engine: EngineProfil
         layers=options.model,
     )
     lab = Laboratory(console, workloads, base, question.slo, options.jobs)
-    return make_plan(question, workloads, lab, _assumed(options, engine))
+    return make_plan(question, workloads, lab, _assumed(options, chosen))
+
+
+def _worker_price(options: argparse.Namespace, chosen: ChosenEngine) -> float:
+    own = EnginePrices() if chosen.given is None else chosen.given.prices
+    return _first(options.worker_price, own.worker, PRICES.worker)
+
+
+def _memory_prices(options: argparse.Namespace, chosen: ChosenEngine) -> tuple[float, float]:
+    """Prices of a GiB of host memory and of the pool: of the command line, else of the engine's file."""
+    own = EnginePrices() if chosen.given is None else chosen.given.prices
+    return (
+        _first(options.host_gib_price, own.host_gib, PRICES.host_gib),
+        _first(options.pool_gib_price, own.pool_gib, PRICES.pool_gib),
+    )
+
+
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)
 
 
 def _workload(options: argparse.Namespace, seed: int) -> Workload:
@@ -144,13 +166,13 @@ def _workload(options: argparse.Namespace, seed: int) -> Workload:
     return draw_workload(options.lengths.name, read_lengths(options.lengths), drawing)
 
 
-def _assumed(options: argparse.Namespace, engine: EngineProfile) -> list[str]:
-    assumed = [f"A worker has {engine.gpus} GPUs: {engine.parallelism}."]
-    profile_gpus = PROFILES[options.engine].gpus
-    if engine.gpus != profile_gpus:
+def _assumed(options: argparse.Namespace, chosen: ChosenEngine) -> list[str]:
+    engine = chosen.profile
+    assumed = [f"{gpus_in_words(engine)}."]
+    if engine.gpus != chosen.profile_gpus:
         assumed.append(
-            f"A worker of {profile_gpus} GPUs costs {options.worker_price:g} per hour, and others cost as "
-            "much per GPU."
+            f"A worker of {chosen.profile_gpus} GPUs costs {_worker_price(options, chosen):g} per hour, and "
+            "others cost as much per GPU."
         )
     if options.lengths is not None:
         assumed.append(
@@ -220,7 +242,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "workload": f"{workload.request_count:,} requests, {workload.prompt_tokens:,} prompt and "
         f"{workload.output_tokens:,} output tokens",
         "engine": f"{engine.name}: {outcome.curve.worker_tokens:,} tokens of KV cache",
-        "GPUs": f"{engine.gpus} of a worker: {engine.parallelism}",
+        "GPUs": gpus_in_words(engine),
         "service level": str(outcome.slo),
         "prices": str(outcome.prices),
     }
@@ -306,13 +328,21 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         group,
         "worker-price",
         not_negative,
-        PRICES.worker,
-        "price per hour of a worker with the profile's GPUs, in any currency",
+        None,
+        "price per hour of a worker with the profile's GPUs, in any currency "
+        f"[default: the engine file's, else {PRICES.worker:g}]",
     )
-    _flag(group, "host-gib-price", not_negative, PRICES.host_gib, "price of a GiB of host memory per hour")
-    _flag(
-        group, "pool-gib-price", not_negative, PRICES.pool_gib, "price of a GiB of the shared pool per hour"
-    )
+    for tier, name, price in (
+        ("host", "host memory", PRICES.host_gib),
+        ("pool", "the shared pool", PRICES.pool_gib),
+    ):
+        _flag(
+            group,
+            f"{tier}-gib-price",
+            not_negative,
+            None,
+            f"price of a GiB of {name} per hour [default: the engine file's, else {price:g}]",
+        )
     group.add_argument(
         "--host-gib",
         type=sizes,

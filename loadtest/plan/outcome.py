@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.engine.profiles import EngineProfile
+from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import Curve
 from loadtest.plan.division import Division
@@ -203,7 +203,9 @@ class Outcome:
     def assumptions(self) -> list[str]:
         """Assumptions of the plan, in sentences."""
         sentences = [
-            f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
+            f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines."
+            if self.engine.name in PROFILES
+            else f"Engine times follow your profile {self.engine.name}, and are as right as that is.",
             f"Requests come as in {self.workload.name}: {self.workload.notes}.",
             f"Prices: {self.prices}.",
             "No worker fails and none is restarted; add what you need for that.",

@@ -2,8 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import get_args
@@ -11,12 +12,14 @@ from typing import get_args
 from loadtest.engine.parallelism import AS_PROFILE, Parallelism
 from loadtest.engine.profiles import PROFILES, EngineProfile, make_profile
 from loadtest.engine.settings import Dialect
+from loadtest.profile.engine_file import EngineFile, OwnEngine, read_engine
+from loadtest.profile.live import FROM_METRICS, MEASURE_S, measured_engine
 from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.tier_rules import PLAIN, PUBLISHED, TierRules, read_tier_rules
-from loadtest.simulator.workload import Workload
+from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Workload
 from policies import LengthBuckets, ServiceLevel
 
 DEFAULT_ENGINE = "mimo-v2.5-pro"
@@ -177,15 +180,17 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
     """Add the arguments that say what workers are."""
     parser.add_argument(
         "--engine",
-        choices=sorted(PROFILES),
-        default=DEFAULT_ENGINE,
-        help=f"what the workers are [default {DEFAULT_ENGINE}]",
+        nargs="+",
+        default=[DEFAULT_ENGINE],
+        metavar="NAME|FILE|from-metrics URL",
+        help=f"what the workers are: {', '.join(sorted(PROFILES))}, a YAML file (docs/own-engine.md), or "
+        f"from-metrics and the URL of a running engine to measure first [default {DEFAULT_ENGINE}]",
     )
+    add_measuring(parser)
     parser.add_argument(
         "--dialect",
         choices=get_args(Dialect),
-        default="sglang",
-        help="whose rules their caches follow [default sglang]",
+        help="whose rules their caches follow [default: the file's, else sglang]",
     )
     parser.add_argument(
         "--expert-parallel",
@@ -222,19 +227,90 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def engine_of(options: argparse.Namespace) -> EngineProfile:
-    """The engine from the arguments of `add_engine`; `ValueError` if no such engine can be."""
-    engine = make_profile(
-        options.engine,
-        Parallelism(
-            expert_parallel=options.expert_parallel,
-            pipeline_parallel=options.pipeline_parallel,
-            expert_balance=options.expert_balance,
-            numa_balancing=options.numa_balancing,
-            prefill_mtp=options.prefill_mtp,
-        ),
+def add_measuring(parser: argparse._ActionsContainer) -> None:
+    """Add the arguments that say how a running engine is measured."""
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="from-metrics: send a few prompts of random tokens, too, which the engine works for",
     )
-    return replace(engine, rules=replace(engine.rules, match_rule=options.dialect))
+    parser.add_argument(
+        "--measure-s",
+        type=positive,
+        default=MEASURE_S,
+        metavar="S",
+        help=f"from-metrics: seconds to watch its counters [default {MEASURE_S:g}]",
+    )
+    parser.add_argument(
+        "--measured",
+        type=new_file,
+        default=Path("measured-engine.yaml"),
+        metavar="FILE",
+        help="from-metrics: where the measured profile is written [default measured-engine.yaml]",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenEngine:
+    """The engine of a command line.
+
+    Attributes:
+        profile_gpus: GPUs of the published or described engine, before ``profile`` was divided otherwise.
+        given: What a user's file says; None for a published engine.
+    """
+
+    profile: EngineProfile
+    profile_gpus: int
+    given: EngineFile | None = None
+
+
+def engine_of(options: argparse.Namespace) -> ChosenEngine:
+    """The engine from the arguments of `add_engine`; `ValueError` if no such engine can be."""
+    name, *rest = options.engine
+    parallelism = Parallelism(
+        expert_parallel=options.expert_parallel,
+        pipeline_parallel=options.pipeline_parallel,
+        expert_balance=options.expert_balance,
+        numa_balancing=options.numa_balancing,
+        prefill_mtp=options.prefill_mtp,
+    )
+    given = None
+    if name in PROFILES and not rest:
+        engine, gpus = make_profile(name, parallelism), PROFILES[name].gpus
+    elif parallelism != AS_PROFILE:
+        raise ValueError(
+            "an engine of your own is what was measured: leave out --expert-parallel, --pipeline-parallel, "
+            "--expert-balance, --numa-balancing and --no-prefill-mtp"
+        )
+    else:
+        own = _own_engine(name, rest, options)
+        engine, gpus, given = own.profile, own.profile.gpus, own.given
+    dialect = options.dialect or (given.dialect if given is not None else "sglang")
+    # Workloads come in blocks of one size, whatever the engine's.
+    rules = replace(engine.rules, match_rule=dialect, block_tokens=ENGINE_BLOCK_TOKENS)
+    return ChosenEngine(replace(engine, rules=rules), gpus, given)
+
+
+def _own_engine(name: str, rest: list[str], options: argparse.Namespace) -> OwnEngine:
+    if name == FROM_METRICS and len(rest) == 1:
+        return measured_engine(rest[0], seconds=options.measure_s, probe=options.probe, path=options.measured)
+    if name == FROM_METRICS:
+        raise ValueError("--engine from-metrics takes the URL of one engine, as in http://10.0.0.7:30001")
+    if rest:
+        raise ValueError(f"--engine takes one name or file, not {len(rest) + 1}")
+    if not name.endswith((".yaml", ".yml", ".json")) and not Path(name).is_file():
+        near = did_you_mean(name, PROFILES)
+        raise ValueError(
+            f"there is no engine {name!r}{near}; give one of {', '.join(sorted(PROFILES))}, a YAML file "
+            "(docs/own-engine.md has an example), or from-metrics URL"
+        )
+    return read_engine(Path(name))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known word; empty if none is near."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def add_queue(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -39,13 +39,15 @@ from loadtest.simulator.arguments import (
 )
 from loadtest.simulator.bars import Bars
 from loadtest.simulator.memory import Memory, can_hold_more, device_tokens
+from loadtest.simulator.offered import Offered, offered_load
 from loadtest.simulator.page import report_page
 from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.runs import Run
+from loadtest.simulator.setting_words import settings_in_words
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.table import comparison_table
 from loadtest.simulator.tier_rules import KEYS, PLAIN, PUBLISHED
-from loadtest.simulator.words import bucket_shares, percent
+from loadtest.simulator.words import percent
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 from policies import DECODE_POLICIES, POLICIES
@@ -85,13 +87,19 @@ def main(argv: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        engine = engine_of(options)
+        chosen = engine_of(options)
     except ValueError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+    engine = chosen.profile
+    if chosen.given is not None:
+        options.host_tokens = options.host_tokens or chosen.given.host.tokens
+        options.pool_tokens = options.pool_tokens or chosen.given.pool.tokens
     below = options.host_tokens or options.pool_tokens
     if below and not can_hold_more(engine):
         parser.error(
-            f"host memory and pools are not modelled for {options.engine} by {options.dialect}'s rules"
+            f"host memory and pools are not modelled for {engine.name} by {engine.rules.match_rule}'s rules"
         )
     if options.pool != PLAIN and not below:
         parser.error("--pool says how they work: give --host-tokens or --pool-tokens, too")
@@ -104,8 +112,9 @@ def main(argv: list[str]) -> int:
     try:
         workload = read_workload(options)
         runs = _simulated(console, workload, _configs(options, engine), options)
-        _show(console, runs, workload)
-        _write(runs, workload, options, shlex.join(["cacheway", "simulate", *argv]))
+        offered = offered_load(runs, workload)
+        _show(console, runs, workload, offered)
+        _write(runs, workload, offered, options, shlex.join(["cacheway", "simulate", *argv]))
     except (TraceError, SimulationFailed, OSError) as error:
         print(f"cacheway simulate: {error}", file=sys.stderr)
         return 1
@@ -142,7 +151,7 @@ def _simulated(
     return [runs[number] for number in range(len(labels))]
 
 
-def _show(console: Console, runs: Sequence[Run], workload: Workload) -> None:
+def _show(console: Console, runs: Sequence[Run], workload: Workload, offered: Offered) -> None:
     bounds = runs[0].result.bounds
     caption = f"bounds of the hit rate: infinite cache {percent(bounds.infinite_hit_ratio)}"
     if bounds.pooled_tokens:
@@ -151,6 +160,8 @@ def _show(console: Console, runs: Sequence[Run], workload: Workload) -> None:
     if floor is not None:
         caption += f"; TTFT with infinite caches and no queue: mean {floor:.3g} s"
     console.print(comparison_table(runs, title=_title(runs, workload), caption=caption))
+    for sentence in offered.sentences():
+        console.print(sentence, style="bold red", highlight=False, markup=False)
 
 
 def _title(runs: Sequence[Run], workload: Workload) -> str:
@@ -160,7 +171,9 @@ def _title(runs: Sequence[Run], workload: Workload) -> str:
     return f"{workload.name}: {workload.request_count:,} requests, {fleet}"
 
 
-def _write(runs: Sequence[Run], workload: Workload, options: argparse.Namespace, command: str) -> None:
+def _write(
+    runs: Sequence[Run], workload: Workload, offered: Offered, options: argparse.Namespace, command: str
+) -> None:
     config = runs[0].result.config
     if options.json is not None:
         document = {
@@ -168,6 +181,12 @@ def _write(runs: Sequence[Run], workload: Workload, options: argparse.Namespace,
             "workload": {"name": workload.name, "requests": workload.request_count, "notes": workload.notes},
             "config": {
                 name: value for name, value in _plain(config).items() if not name.startswith("policy")
+            },
+            "offered_load": {
+                "prefill": offered.prefill,
+                "decode": offered.decode,
+                "prefill_done": dict(offered.by_policy),
+                "told": offered.sentences(),
             },
             "runs": [
                 {"label": run.label, "policy_options": dict(run.result.config.policy_options), **run.figures}
@@ -178,7 +197,12 @@ def _write(runs: Sequence[Run], workload: Workload, options: argparse.Namespace,
         options.json.write_bytes(text + b"\n")
     if options.report is not None:
         page = report_page(
-            runs, title=_title(runs, workload), facts=_facts(config, workload), notes=NOTES, command=command
+            runs,
+            title=_title(runs, workload),
+            facts=settings_in_words(config, workload),
+            notes=NOTES,
+            command=command,
+            warnings=offered.sentences(),
         )
         options.report.write_text(page, encoding="utf-8")
 
@@ -186,36 +210,6 @@ def _write(runs: Sequence[Run], workload: Workload, options: argparse.Namespace,
 def _plain(config: SimulationConfig) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=dict)
     return plain
-
-
-def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
-    """Every setting that is not a default."""
-    requests, engine = workload.request_count, config.engine
-    facts = {
-        "workload": f"{requests:,} requests, {workload.prompt_tokens:,} prompt and "
-        f"{workload.output_tokens:,} output tokens. {workload.notes}",
-        "users": f"{workload.users} (closed loop)" if workload.users else "open loop, at the recorded times",
-        "engine": f"{engine.name}: {device_tokens(engine):,} tokens of KV cache, chunks "
-        f"of {engine.chunk_tokens:,}, {engine.max_running} running at most",
-        "GPUs": f"{engine.gpus} of a worker: {engine.parallelism}",
-    }
-    for field in fields(config):
-        if field.name not in {"engine", "policy", "policy_options"}:
-            facts[field.name.replace("_", " ")] = _told(getattr(config, field.name))
-    shares = config.bucket_workers
-    facts["bucket workers"] = bucket_shares(shares) if shares else "all take any length"
-    return facts
-
-
-def _told(value: object) -> str:
-    """A setting as text; of settings of its own, each with its name."""
-    if not is_dataclass(value):
-        return str(value)
-    return ", ".join(f"{field.name}={_plainly(getattr(value, field.name))}" for field in fields(value))
-
-
-def _plainly(value: object) -> str:
-    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,12 +1,14 @@
 """Policies to compare, as on the command line: ``expected_cost,affinity:match_weight=2,random``.
 
 Options follow their policy, each behind a colon. ``all`` is every policy of the registry with its defaults.
+A policy of a user is named as in ``cacheway serve``, with options alike: ``my_package.rules:calm:weight=2``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies import POLICIES, make_policy
+from policies import POLICIES, Policy, make_policy
+from router.own_policies import full_name, rules_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +46,35 @@ def read_contenders(text: str) -> list[Contender]:
     return contenders
 
 
+def policy_of(name: str, options: Mapping[str, float]) -> Policy:
+    """Make a policy of the registry, or of a user.
+
+    Raises:
+        ValueError: As `policies.make_policy`, or a user's policy cannot be loaded.
+    """
+    return make_policy(name, options, rules_of(name))
+
+
 def _all() -> list[Contender]:
     return [Contender(name) for name in POLICIES]
 
 
 def _contender(entry: str) -> Contender:
-    name, *texts = (part.strip() for part in entry.split(":"))
-    options = {}
-    for text in texts:
+    name, options = _name(entry), {}
+    for text in entry.strip().removeprefix(name).split(":")[1:]:
         option, _, value = text.partition("=")
         try:
-            options[option] = float(value)
+            options[option.strip()] = float(value)
         except ValueError:
             raise ValueError(
                 f"{text!r} is not an option and its value, as in affinity:match_weight=2"
             ) from None
-    make_policy(name, options)
+    name = full_name(name)
+    policy_of(name, options)
     return Contender(name, tuple(options.items()))
+
+
+def _name(entry: str) -> str:
+    """Name of a policy: up to the first option, and one colon is part of a user's policy's name."""
+    name, *rest = entry.strip().split(":")
+    return f"{name}:{rest[0]}" if rest and "=" not in rest[0] and name not in POLICIES else name

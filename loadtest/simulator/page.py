@@ -23,6 +23,7 @@ h1{{font-size:1.6rem;line-height:1.25;margin:0 0 .25rem}}
 h2{{font-size:1.25rem;margin:2.5rem 0 .75rem}}
 p{{margin:.3rem 0}}
 .faint,figcaption{{color:var(--faint)}}
+.warning{{border-left:.3rem solid #c62828;padding:.35rem .75rem;font-weight:600;margin:.75rem 0}}
 .charts{{display:grid;gap:2.25rem 2.5rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));
 margin-top:1.75rem;align-items:start}}
 figure{{margin:0;max-width:36rem}}
@@ -48,19 +49,30 @@ overflow-wrap:anywhere;font-size:.85rem}}
 
 
 def report_page(
-    runs: Sequence[Run], *, title: str, facts: Mapping[str, str], notes: Sequence[str], command: str
+    runs: Sequence[Run],
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    notes: Sequence[str],
+    command: str,
+    warnings: Sequence[str] = (),
 ) -> str:
     """Make the HTML page of a comparison, runs in the order of the command line.
 
     ``facts`` say what was simulated, by name; ``notes`` help to judge the figures; ``command`` reproduces
-    them.
+    them; ``warnings`` come first, before any figure.
     """
-    lead = f"<p class=faint>{escape(runs[0].result.workload_name)}</p>"
+    lead = f"<p class=faint>{escape(runs[0].result.workload_name)}</p>" + warned(warnings)
     charts = f'<div class="charts">\n{"".join(chart_figure(chart) for chart in draw_all(runs))}</div>'
     figures = f'<h2>All figures</h2>\n<div class="scroll">\n{_table(runs)}</div>'
     remarks = "".join(f"<p class=faint>{escape(note)}</p>\n" for note in notes)
     made = described("What was simulated", facts, command)
     return document(title, "\n".join((lead, charts, figures, remarks, made)))
+
+
+def warned(sentences: Sequence[str]) -> str:
+    """Sentences that a reader must not miss, as HTML."""
+    return "".join(f"<p class=warning>{escape(sentence)}</p>" for sentence in sentences)
 
 
 def document(title: str, body: str) -> str:

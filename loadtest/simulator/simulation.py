@@ -26,6 +26,7 @@ from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru_hit_tokens
 from loadtest.simulator.clock import VirtualClock
+from loadtest.simulator.contenders import policy_of
 from loadtest.simulator.fleet import Fleet, WorkerGroup, capacity_tokens
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.least_work import prefills_s
@@ -36,7 +37,7 @@ from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import DECODE_COST, CachePool, FleetRules, KvBytes, LengthBuckets, LinkRules, make_policy
+from policies import DECODE_COST, CachePool, FleetRules, KvBytes, LengthBuckets, LinkRules
 from policies.disaggregation import OffloadRules, RoleRules, decode_policy
 from radix import AttentionProfile, PrefixTree
 
@@ -224,6 +225,7 @@ class _Simulation:
                 fetch_base_s=l3.latency_s,
                 fetch_tokens_per_s=l3.node_bytes_per_s / self.fleet.profile.shape.token_bytes,
                 fetch_tokens_min=host.prefetch_threshold_tokens,
+                prefetch_policy=host.prefetch_policy,
             )
         }
 
@@ -265,7 +267,7 @@ class _Simulation:
         puts = self.fleet.puts(START_NS // 1000, self._bucket_names(), dp_aware=config.dp_aware)
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
-            policy=make_policy(config.policy, config.policy_options),
+            policy=policy_of(config.policy, config.policy_options),
             decode_policy=decode_policy(config.decode_policy),
             profile=profile,
             fleet=FleetRules(

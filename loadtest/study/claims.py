@@ -13,7 +13,7 @@ of both together. Cells of the routing and the order have host memory.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadtest.study.design import BARE, OURS
+from loadtest.study.design import OURS
 from loadtest.study.results import Row, Seeds
 from loadtest.study.tables import percent, seconds, span, table
 from loadtest.study.verdict import Interval, interval_of
@@ -135,7 +135,7 @@ _ORDERED = (("affinity", "fcfs"), ("affinity", "uncached"))
 _CLAIMS = (
     *_routing("affinity over least load", "least_load", "affinity"),
     *_routing("affinity over round robin", "round_robin", "affinity"),
-    *_routing("the default over least load", "least_load", BARE),
+    *_routing("the default over least load", "least_load", OURS),
     Claim("few uncached tokens first: P90 beyond 64K", "-30.5 %", *_ORDERED, _figure(LONG_P90), _in_seconds),
     Claim("few uncached tokens first: P90 to 64K", "unchanged", *_ORDERED, _figure(SHORT_P90), _in_seconds),
     *_buckets("two", ""),

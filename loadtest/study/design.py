@@ -188,7 +188,7 @@ def _valued(part: str, traffic: str, value: str, labels: Collection[str] = (OURS
 
 def _claims() -> Iterator[Cell]:
     """Routing and order with host memory at 95 %; buckets at 80 %, with few and with many ranks."""
-    for cell in _valued("claims", AGENTIC, "routing", ("round_robin", "least_load", "affinity", BARE)):
+    for cell in _valued("claims", AGENTIC, "routing", ("round_robin", "least_load", "affinity", OURS)):
         yield replace(cell, host=True, utilisation=0.95)
     for value, k in (("fcfs", 0.0), ("uncached", K)):
         for cell in _valued("claims", AGENTIC, value, ("affinity",)):

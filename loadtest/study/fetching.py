@@ -2,18 +2,20 @@
 
     python -m loadtest.study.fetching                              all cells, about 20 minutes on one core
     python -m loadtest.study.fetching --traffic conversation       some of them
+    python -m loadtest.study.fetching --loads 0.8 --gb-per-s 2 --prefetch wait_complete
     python -m loadtest.study.fetching --seeds 1 2 3                more of what is drawn
 
 An engine begins to fetch when a request comes to it (HiCache). A request that waits in the gateway begins
 later, and ``best_effort`` ends a fetch when the prefill could begin. Each cell is simulated without a queue
 and with the default one, in which nobody expires; a table of mean and P90 of the time to first token goes to
-the terminal. Eight dense-70b engines with host memory share a pool of eight nodes.
+the terminal. Eight dense-70b engines with host memory share a pool of eight nodes, and the gateway starts
+from their prices, as in the policy study (`loadtest.study.runs`).
 """
 
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -22,12 +24,13 @@ import numpy as np
 
 from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.tiers import HiCacheSettings, PrefetchPolicy
-from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.records import Outcome
-from loadtest.simulator.simulation import SimulationConfig, simulate
+from loadtest.simulator.simulation import simulate
+from loadtest.study.design import OURS, Cell
+from loadtest.study.runs import prepared
 from loadtest.study.shipped import K
-from loadtest.study.traffic import TRACES, TRAFFIC
+from loadtest.study.traffic import TRACES
 from loadtest.traces import TraceError
 
 NODES = 8
@@ -53,26 +56,38 @@ class FetchCell:
     policy: PrefetchPolicy
 
 
-def cells(traffics: Sequence[str] = TRAFFICS) -> Iterator[FetchCell]:
-    """Cells of some kinds of traffic."""
-    for each in product(traffics, LOADS, NODE_GB_PER_S, POLICIES):
+def cells(
+    traffics: Sequence[str] = TRAFFICS,
+    loads: Sequence[float] = LOADS,
+    gb_per_s: Sequence[float] = NODE_GB_PER_S,
+    policies: Sequence[PrefetchPolicy] = POLICIES,
+) -> Iterator[FetchCell]:
+    """Cells of some kinds of traffic, loads, pools and prefetch policies."""
+    for each in product(traffics, loads, gb_per_s, policies):
         yield FetchCell(*each)
 
 
 def ttft_s(cell: FetchCell, seed: int, traces: Path, *, queue: bool) -> tuple[float, float]:
     """Mean and P90 of the time to first token, in seconds."""
-    traffic = TRAFFIC[cell.traffic]
-    config = SimulationConfig(
-        engine=PROFILES["dense-70b"],
-        workers=traffic.workers,
-        speed=traffic.speed,
-        seed=seed,
+    same = Cell(
+        part="fetching",
+        traffic=cell.traffic,
+        label=OURS,
+        policy=OURS,
+        engine="dense-70b",
+        host=True,
+        l3=True,
         utilisation=cell.load,
+        seed=seed,
+    )
+    workload, config, _ = prepared(same, traces)
+    config = replace(
+        config,
         host=HiCacheSettings(prefetch_policy=cell.policy),
         l3=L3Settings(nodes=NODES, memory_tokens=NODE_TOKENS, node_bytes_per_s=cell.gb_per_s * 1e9),
         queue=QueueRules(k=K, room=PATIENT) if queue else None,
     )
-    records = simulate(traffic.load(traces, seed), config).records
+    records = simulate(workload, config).records
     seconds = records.ttft_s[records.outcome == Outcome.COMPLETED]
     return float(seconds.mean()), float(np.percentile(seconds, 90))
 
@@ -97,13 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m loadtest.study.fetching", description="The queue beside a shared pool."
     )
     parser.add_argument("--traffic", nargs="+", choices=TRAFFICS, default=TRAFFICS)
+    parser.add_argument("--loads", nargs="+", type=float, default=LOADS)
+    parser.add_argument("--gb-per-s", nargs="+", type=float, default=NODE_GB_PER_S, help="of each node")
+    parser.add_argument("--prefetch", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="of all that is drawn")
     parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces (%(default)s)")
     options = parser.parse_args(arguments)
     print("| traffic | load | GB/s a node | prefetch | mean, s | queued | P90, s | queued | worse of both |")
     print("|---|---|---|---|---|---|---|---|---|")
     try:
-        for cell in cells(options.traffic):
+        for cell in cells(options.traffic, options.loads, options.gb_per_s, options.prefetch):
             print(row(cell, options.seeds, options.traces), flush=True)
     except (OSError, TraceError) as exc:
         print(f"error: {exc}", file=sys.stderr)

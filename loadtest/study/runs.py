@@ -62,9 +62,15 @@ def run(
 
 def simulated(cell: Cell, traces: Path, code: Revision) -> Row:
     """Simulate one cell."""
-    workload, scale = _workload(cell.traffic, traces, cell.seed), _time_scale(_load_of(cell), traces)
-    result = simulate(workload, configured(cell, scale))
+    workload, config, scale = prepared(cell, traces)
+    result = simulate(workload, config)
     return Row(code, cell, {**result.summary(), **totals_of(result.records), "time_scale": scale})
+
+
+def prepared(cell: Cell, traces: Path) -> tuple[Workload, SimulationConfig, float]:
+    """Traffic and configuration of a cell, and the factor of prefill times that makes its load."""
+    scale = _time_scale(_load_of(cell), traces)
+    return _workload(cell.traffic, traces, cell.seed), configured(cell, scale), scale
 
 
 def totals_of(records: Records) -> dict[str, Figure]:

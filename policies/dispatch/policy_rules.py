@@ -3,7 +3,9 @@
 from dataclasses import dataclass, fields
 
 from policies.declared import setting
-from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, make_policy
+from policies.scoring import DECODE_COST, DECODE_POLICIES, OWN_POLICY, POLICIES, is_own, make_policy
+
+_ALLOWED = f"one of {', '.join(POLICIES)}, or PACKAGE.MODULE:NAME of your own"
 
 
 @dataclass(frozen=True)
@@ -13,8 +15,12 @@ class PolicyRules:
     policy: str = setting(
         "expected_cost",
         "Policy that chooses a worker. The default prices cache, load and the harm to later requests in "
-        "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
+        "seconds of time to first token; the others are the peers' rules, for comparison and migration. "
+        "PACKAGE.MODULE:NAME, or an entry point of the group cacheway.policies, is one of your own "
+        "(docs/own-policy.md).",
         choices=tuple(POLICIES),
+        or_pattern=OWN_POLICY,
+        allowed=_ALLOWED,
         live=True,
         common=True,
     )
@@ -23,6 +29,8 @@ class PolicyRules:
         "Policy that chooses among prefill workers, and between them and plain workers. Empty: "
         "placement.policy, as with the peers.",
         choices=tuple(POLICIES),
+        or_pattern=OWN_POLICY,
+        allowed=_ALLOWED,
         live=True,
     )
     decode_policy: str = setting(
@@ -45,6 +53,8 @@ class PolicyRules:
         "and what its choices would change by the service-time model, is in GET /shadow and in the metrics "
         "cacheway_shadow_*. Empty: none is asked, which costs nothing.",
         choices=("", *POLICIES),
+        or_pattern=OWN_POLICY,
+        allowed=_ALLOWED,
         live=True,
     )
     shadow_policy_options: dict[str, float] = setting(  # noqa: RUF009 - makes a field with a factory
@@ -62,26 +72,43 @@ class PolicyRules:
     )
 
     def __post_init__(self) -> None:
-        """Refuse options that no chosen policy has.
+        """Refuse options that no chosen policy has; those of a user's policy are judged where it is loaded.
 
         Raises:
             ValueError: An option is unknown or out of range, or the shadow policy's options lack a policy.
         """
-        chosen = dict.fromkeys((self.policy, self.prefill_policy or self.policy, self.decode_policy))
-        owned = {name: self.options_of(name) for name in chosen}
+        owned = {name: self.options_of(name) for name in self._chosen}
         unknown = self.policy_options.keys() - set().union(*owned.values())
         # The error for an option that no chosen policy has lists the options of the main policy.
-        make_policy(self.policy, {name: self.policy_options[name] for name in unknown} | owned[self.policy])
+        if not is_own(self.policy):
+            extra = {name: self.policy_options[name] for name in unknown}
+            make_policy(self.policy, extra | owned[self.policy])
         for name, options in owned.items():
-            if name != DECODE_COST:
+            if name != DECODE_COST and not is_own(name):
                 make_policy(name, options)
         if self.shadow_policy:
-            make_policy(self.shadow_policy, self.shadow_policy_options)
+            if not is_own(self.shadow_policy):
+                make_policy(self.shadow_policy, self.shadow_policy_options)
         elif self.shadow_policy_options:
             raise ValueError("shadow_policy_options need a shadow_policy")
 
+    @property
+    def _chosen(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.policy, self.prefill_policy or self.policy, self.decode_policy)))
+
     def options_of(self, policy: str) -> dict[str, float]:
-        """Return the entries of ``policy_options`` that a policy has."""
-        kind = POLICIES[policy].options if policy in POLICIES else None
-        names = {option.name for option in fields(kind)} if kind is not None else set()
+        """Return the entries of ``policy_options`` that a policy has.
+
+        A policy of a user has all that no chosen policy of the registry has.
+        """
+        if is_own(policy):
+            others = [_option_names(name) for name in self._chosen if not is_own(name)]
+            taken = set[str]().union(*others)
+            return {name: value for name, value in self.policy_options.items() if name not in taken}
+        names = _option_names(policy)
         return {name: value for name, value in self.policy_options.items() if name in names}
+
+
+def _option_names(policy: str) -> set[str]:
+    kind = POLICIES[policy].options if policy in POLICIES else None
+    return {option.name for option in fields(kind)} if kind is not None else set()

@@ -8,8 +8,14 @@ prefill could begin. A pool that many share is slower than its settings say, whi
     all came                                             it falls by `FALL`, to 1 at least
     nothing was to be fetched                            it falls by `FORGET`: what is too dear is tried again
 
-Engines that wait for a fetch (``timeout``, ``wait_complete``) cut none off: the factor stays 1.
+An engine that waits for all of a fetch (``wait_complete``) cuts none off: the factor stays 1. One with
+``timeout`` waits for a time that grows with the fetch, and computes the rest. From a slow pool that is most
+of a long prefix, so the part that comes in time is what is priced.
 """
+
+WAIT_BASE_S, WAIT_TOKEN_S, WAIT_S_MAX = 2.0, 0.1 / 1024, 30.0
+"""Longest wait of ``timeout``: seconds, seconds a token, and their bound (SGLang 0.5.23
+``hicache_storage.py``, ``PrefetchTimeoutConfig``)."""
 
 WHOLE_RATIO = 0.9
 """Share of a fetch that counts as all of it: text is rounded to blocks."""

@@ -14,6 +14,7 @@ A worker's pool is its label ``cache_pool``; without the label it belongs to the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,9 @@ class CachePool:
     fetch_base_s: float = setting(0.005, "Time before a fetch brings anything, in seconds.", ge=0)
     fetch_tokens_per_s: float = setting(50_000.0, "Tokens a second that come to one worker.", gt=0)
     fetch_tokens_min: int = setting(256, "Engines do not fetch fewer tokens.", ge=1)
+    prefetch_policy: Literal["timeout", "best_effort", "wait_complete"] = setting(
+        "timeout", "When engines stop a fetch, as SGLang's --hicache-storage-prefetch-policy names it."
+    )
 
 
 class PoolMembers:
@@ -76,6 +80,7 @@ class PoolMembers:
                 ]
             ),
             np.array([float(pool.fetch_tokens_min) if pool else np.inf for pool in pools]),
+            np.array([1.0 if pool and pool.prefetch_policy == "timeout" else np.inf for pool in pools]),
         )
 
 

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from policies.estimates.costs import Floats, Number, service_s
+from policies.estimates.fetch_times import WAIT_BASE_S, WAIT_S_MAX, WAIT_TOKEN_S
 from policies.state.buckets import spill_s
 from policies.state.queue_view import QueueView
 
@@ -54,7 +55,7 @@ class Prices(NamedTuple, Generic[Number]):
         slot: Row in the fleet state; of many, an array or a slice.
         a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
         transfer_s: X without a hand-over.
-        fetching: Slot of its pool, base_s, token_s, tokens_min; None without a pool.
+        fetching: Slot of its pool, base_s, token_s, tokens_min, patience; None without a pool.
         visiting: For a request of another length bucket: token_s, middle_tokens; None at home.
         evicting: For a cache that may be full: seconds lost with each token that is pushed out, and tokens
             that still fit (`policies.fleet.columns`); None while there is room.
@@ -67,7 +68,7 @@ class Prices(NamedTuple, Generic[Number]):
     c0_tokens: Number
     congestion_per_s: Number
     transfer_s: Number
-    fetching: tuple[Any, Number, Number, Number] | None = None
+    fetching: tuple[Any, Number, Number, Number, Number] | None = None
     visiting: tuple[Number, Number] | None = None
     evicting: tuple[Number, Number] | None = None
     beside: Any = None
@@ -109,33 +110,44 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     saved_s: Number | float = 0.0
 
 
+TOKEN_S_MIN = 1e-12
+"""Seconds a fetched token takes at least, in a division: a column has 0 for a worker without a pool."""
+
 Waiting = Callable[[Any, Number], tuple[Number, Number]]
 """``ahead_s`` and ``behind`` of a request with so much work on a worker (`QueueView.at`, or `.columns`)."""
 
 
 def _fetched(
     math: Arithmetic[Number],
-    fetching: tuple[Any, Number, Number, Number],
-    more: Number,
-    times_s: tuple[Number, Number, Number],
+    prices: Prices[Number],
+    prompt_tokens: float,
+    match: tuple[Number, Number],
+    times_s: tuple[Number, Number],
     queue: QueueView | None,
 ) -> tuple[Number, Number, Number, Number]:
-    """Return V', s, the tokens fetched and F, if a request fetches so many tokens where that is sooner.
+    """Return V', s, the tokens fetched and F, if a request fetches from its pool where that is sooner.
 
-    ``times_s`` are V' and s without the fetch, and s with it.
+    ``match`` is without and with the pool, ``times_s`` are V' and s without the fetch. Of a fetch that the
+    engine stops only what came counts (`policies.estimates.fetch_times`).
     """
-    ready_s, prefill_s, rest_s = times_s
-    _, base_s, token_s, tokens_min = fetching
-    fetch_s = base_s + more * token_s
+    assert prices.fetching is not None
+    (cached, pooled), (ready_s, prefill_s) = match, times_s
+    _, base_s, token_s, tokens_min, patience = prices.fetching
+    more = pooled - cached
+    wait_s = patience * math.least(WAIT_S_MAX, WAIT_BASE_S + WAIT_TOKEN_S * more)
+    fetch_s = math.least(base_s + more * token_s, wait_s)
+    came = math.least(more, math.greatest(wait_s - base_s, 0.0) / math.greatest(token_s, TOKEN_S_MIN))
+    reused = math.pick(came < more, cached + came, pooled)
+    rest_s = service_s(prices.a_s, prices.b_s, prices.c0_tokens, prompt_tokens - reused, reused)
     fetched_s = math.greatest(ready_s, fetch_s)
     if queue is not None:  # The fetch begins when the request leaves the gateway.
         hidden_s = math.least(ready_s, queue.committed_s)
         fetched_s = math.greatest(ready_s, ready_s - hidden_s + fetch_s)
-    fetches = (more >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
+    fetches = (came >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
     return (
         math.pick(fetches, fetched_s, ready_s),
         math.pick(fetches, rest_s, prefill_s),
-        math.pick(fetches, more, 0.0),
+        math.pick(fetches, came, 0.0),
         math.pick(fetches, fetch_s, 0.0),
     )
 
@@ -186,9 +198,8 @@ def assemble(
     fetched: Number | float = 0.0
     fetch_s = fetched
     if fetching is not None and pooled is not None:
-        rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
         ready_s, prefill_s, fetched, fetch_s = _fetched(
-            math, fetching, pooled - cached, (ready_s, prefill_s, rest_s), queue
+            math, prices, prompt_tokens, (cached, pooled), (ready_s, prefill_s), queue
         )
         cached = cached + fetched
     if loaded_s is not None:

@@ -56,13 +56,15 @@ class Pools(_Rows, frozen=True, gc=False):
     """Caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
 
     ``slots`` are rows of the fleet state, the worker's own without a pool; ``base_s`` passes before a fetch
-    brings anything, and fewer than ``tokens_min`` are not fetched: +inf without a pool.
+    brings anything, and fewer than ``tokens_min`` are not fetched: +inf without a pool. ``patience`` is 1
+    where engines stop a fetch after the time of `policies.estimates.fetch_times`, +inf where they do not.
     """
 
     slots: Slots
     base_s: Floats
     token_s: Floats
     tokens_min: Floats
+    patience: Floats
 
 
 class Spills(_Rows, frozen=True, gc=False):
@@ -192,7 +194,9 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             self.c0_tokens,
             self.congestion_per_s,
             self.transfer_s,
-            None if pools is None else (pools.slots, pools.base_s, pools.token_s, pools.tokens_min),
+            None
+            if pools is None
+            else (pools.slots, pools.base_s, pools.token_s, pools.tokens_min, pools.patience),
             None if spills is None else (spills.token_s, spills.middle_tokens),
             None if evictions is None else (evictions.token_s, evictions.free_tokens),
             self.beside,
@@ -215,6 +219,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
                 pools.base_s.item(row),
                 pools.token_s.item(row),
                 pools.tokens_min.item(row),
+                pools.patience.item(row),
             ),
             None
             if spills is None or not spills.steps.item(row)

@@ -8,6 +8,7 @@ Policies that only add up seconds (`expected_cost`, `min_ttft`) are written as t
 formula for numbers and columns alike, so that a few candidates need no columns.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -119,13 +120,27 @@ DECODE_POLICIES = (DECODE_COST, *POLICIES)
 """Policies for decode workers: the policies of prefill workers may choose them, too."""
 
 
-def make_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy:
-    """Make a policy by name; options that are missing keep their defaults.
+OWN_POLICY = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
+"""Pattern of a policy that a user writes, ``PACKAGE.MODULE:NAME`` (`router.own_policies` loads it)."""
+
+
+def is_own(name: str) -> bool:
+    """True if a policy's name is that of a user's."""
+    return re.fullmatch(OWN_POLICY, name) is not None
+
+
+NO_RULES: Mapping[str, Rule] = MappingProxyType({})
+
+
+def make_policy(
+    name: str, options: Mapping[str, float] = MappingProxyType({}), own: Mapping[str, Rule] = NO_RULES
+) -> Policy:
+    """Make a policy by name, of the registry or of a user's ``own``; missing options keep their defaults.
 
     Raises:
         ValueError: Unknown name or option, or a value out of range; the message lists what is valid.
     """
-    rule = POLICIES.get(name)
+    rule = POLICIES.get(name) or own.get(name)
     if rule is None:
         raise ValueError(f"unknown policy {name!r}; known are: {', '.join(POLICIES)}")
     bound = checked_options(name, rule.options, options)

@@ -23,6 +23,7 @@ from router.admin.access import Access, needed_role
 from router.admin.audit import AuditTrail, add_audit_view
 from router.admin.console import add_console
 from router.admin.decisions_view import add_decisions_view
+from router.admin.engine_calls import add_engine_calls
 from router.admin.errors import StrictRoute, add_errors
 from router.admin.explain import add_explain
 from router.admin.gate import Gate, is_open
@@ -173,6 +174,7 @@ def _add_admin(api: FastAPI, parts: AdminParts, console: EventStream) -> None:
     """Add the routes for operators."""
     add_workers(api, parts)
     add_peers(api, parts)
+    add_engine_calls(api, parts)
     add_tenants(api, parts)
     add_queue_view(api, parts)
     add_tickets(api, parts)

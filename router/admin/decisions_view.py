@@ -156,6 +156,14 @@ def _ids(decision: RecentDecision) -> tuple[str, str]:
     return decision.request_id.decode("latin-1"), decision.worker_request_id.decode("latin-1")
 
 
+def prompt_tokens_of(decision: RecentDecision) -> float | None:
+    """Return the length of a prompt: as reported, or as estimated; None if it was never placed."""
+    if decision.usage is not None:
+        return decision.usage.prompt_tokens
+    chosen = None if decision.attempt is None else decision.attempt.chosen
+    return None if chosen is None else chosen.safe_tokens + chosen.uncached_tokens
+
+
 def described(decision: RecentDecision) -> dict[str, Any]:
     """Return one decision as JSON, for the route and for the console."""
     attempt, usage, offload = decision.attempt, decision.usage, decision.offload
@@ -182,11 +190,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "side": explained(offload) if isinstance(offload, OffloadVerdict) else None,
         "attempts": decision.attempts,
         "continued": decision.continued,
-        "prompt_tokens": usage.prompt_tokens
-        if usage is not None
-        else chosen.safe_tokens + chosen.uncached_tokens
-        if chosen is not None
-        else None,
+        "prompt_tokens": prompt_tokens_of(decision),
         "matched_tokens": chosen.matched_tokens if chosen is not None else None,
         "predicted_cached_tokens": chosen.safe_tokens if chosen is not None else None,
         "reported_cached_tokens": usage.cached_tokens if usage is not None else None,

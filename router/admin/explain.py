@@ -1,6 +1,10 @@
 """``POST /explain``: a dry run of the decision on a request, with reasons.
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
+    {"request_id": "req-..."}                                    a past request of this replica
+
+The prompt of a past request is compared as a whole while its block hashes are kept
+(`router.gateway.recent_prompts`); later only its first block is, and ``compared`` says so.
 
 It decides by the code that decides real requests (`router.explaining`) and changes nothing. A large body is
 parsed in steps, so a prompt of a million tokens blocks no stream.
@@ -16,11 +20,13 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from msgspec import Meta
 
-from policies import Policy, make_policy
+from policies import Policy
 from router.admin.parts import AdminParts
+from router.admin.past_requests import PastRequest, past_request
 from router.errors import ClientError
 from router.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain, rehearse
-from router.gateway import Gateway
+from router.gateway import Gateway, MakePolicy
+from router.gateway.bodies import ABSENT
 from router.gateway.body_outline import BodyOutline, Unusual
 from router.gateway.endpoints import ENDPOINTS, Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
@@ -32,11 +38,13 @@ from router.tenants import Door
 
 LIMIT_MAX = 1000
 
+_COMPARED_ALL = {"all": True, "prompt_tokens": None, "note": None}
+
 T = TypeVar("T")
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):
-    """A request, and how it is to be decided."""
+    """A request, or the id of a past one, and how it is to be decided."""
 
     request: Annotated[
         msgspec.Raw,
@@ -44,7 +52,15 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
             description="The body that the client would send. It goes nowhere.",
             extra_json_schema={"type": "object"},
         ),
-    ]
+    ] = msgspec.field(default_factory=lambda: ABSENT)
+    request_id: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="In place of a body: the id of one of the newest requests of this replica, the "
+            "client's or the gateway's.",
+        ),
+    ] = ""
     endpoint: Annotated[str, Meta(description="Where the client would send the request.")] = (
         Endpoint.CHAT.value
     )
@@ -103,19 +119,25 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """
         body = await _body(request.stream(), parts.live.current.server.body_bytes_max)
-        parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, parts.door, body))
-        if gateway.tokenizing is not None:
-            parsed = await gateway.tokenizing.now(parsed, raw)
-        policy = _policy(question)
+        question, raw = await _in_lane(gateway.lane, _question(body))
+        past: PastRequest | None = None
+        if question.request_id:
+            past = past_request(gateway, question.request_id)
+            parsed, tenant = past.parsed, parts.door.tenant_named(past.parsed.tenant)
+        else:
+            parsed, tenant = await _in_lane(gateway.lane, _understood(gateway, parts.door, question, raw))
+            if gateway.tokenizing is not None:
+                parsed = await gateway.tokenizing.now(parsed, raw)
+        policy = _policy(question, gateway.placing.make_policy)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)
-        answer = described(gateway, found)
-        return Response(
-            orjson.dumps(
-                answer | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}
-            ),
-            media_type="application/json",
-        )
+        answer = described(gateway, found) | {
+            "past": None if past is None else past.decision,
+            "compared": _COMPARED_ALL if past is None else past.compared,
+            "replica": gateway.log.replica,
+            "at_unix_s": round(parts.now_unix_s(), 3),
+        }
+        return Response(orjson.dumps(answer), media_type="application/json")
 
 
 async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
@@ -150,10 +172,9 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 
 
 def _understood(
-    gateway: Gateway, door: Door, body: bytes
-) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
-    """Return the question, the parsed request and its body; raise ClientError if they are not valid."""
-    question, raw = yield from _question(body)
+    gateway: Gateway, door: Door, question: Question, raw: bytes
+) -> Generator[None, None, tuple[ParsedRequest, Tenant]]:
+    """Return the parsed request and its tenant; raise ClientError if they are not valid."""
     tenant = door.tenant_named(question.tenant)
     try:
         endpoint = ENDPOINTS[question.endpoint.encode()]
@@ -161,9 +182,9 @@ def _understood(
         names = ", ".join(ENDPOINTS.values())
         raise ClientError(f"endpoint: none of {names}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
-        return gateway.reader.parse(endpoint, raw, tenant), raw, tenant, question
+        return gateway.reader.parse(endpoint, raw, tenant), tenant
     parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant)
-    return parsed, raw, tenant, question
+    return parsed, tenant
 
 
 def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
@@ -171,21 +192,45 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
     try:
         if len(body) < LARGE_BODY_BYTES:
             question = _questions.decode(body)
+            _one_of(question)
             return question, bytes(question.request)
         outline = BodyOutline(body)
         yield from outline.cut()
         question = _questions.decode(outline.skeleton)
-        outline.refuse(question.endpoint, question.tenant, question.policy, *question.policy_options)
+        _one_of(question)
+        outline.refuse(
+            question.endpoint,
+            question.request_id,
+            question.tenant,
+            question.policy,
+            *question.policy_options,
+        )
     except (msgspec.ValidationError, Unusual) as error:
         raise ClientError(f"The question makes no sense: {error}", code="invalid_value") from error
     except (ValueError, RecursionError) as error:
         raise ClientError(f"The body is not valid JSON: {error}", code="invalid_json") from error
+    if question.request is ABSENT:
+        return question, b""
     raw = memoryview(question.request)
     start = offset(raw, outline.skeleton)
     return question, body[outline.place(start) : outline.place(start + len(raw))]
 
 
-def _policy(question: Question) -> Policy | None:
+def _one_of(question: Question) -> None:
+    """Raise ClientError unless the question has either a body or the id of a past request."""
+    if (question.request is ABSENT) is (not question.request_id):
+        raise ClientError(
+            "Give either request, the body that a client would send, or request_id, of a past request.",
+            code="invalid_value",
+            param="request",
+        )
+    if question.request_id and question.tenant:
+        raise ClientError(
+            "A past request has its tenant; leave tenant out.", code="invalid_value", param="tenant"
+        )
+
+
+def _policy(question: Question, make_policy: MakePolicy) -> Policy | None:
     """Return the policy in the question, None for the one in use; raise ClientError if it is unknown."""
     if not question.policy:
         if question.policy_options:

@@ -4,7 +4,7 @@ Only the vitals of the look before are kept, for how busy each replica was since
 columns in one go; the rest costs a microsecond or two for each worker (`python -m loadtest.bench.console`).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,22 @@ from router.shared import Vitals
 
 WORKERS_FAULT = frozenset(("worker_error", "handover_failed", "kv_transfer_failed"))
 """Outcomes of requests that workers failed, beside those that begin with ``upstream_``."""
+
+LIMITED = frozenset(
+    (
+        "rejected",
+        "queue_full",
+        "request_displaced",
+        "rate_limit_exceeded",
+        "client_rate_limit_exceeded",
+        "held_bytes_exceeded",
+        "too_many_requests",
+    )
+)
+"""Outcomes that clients saw as 429."""
+
+UNAVAILABLE = frozenset(("no_worker_available", "shutting_down", "overloaded"))
+"""Outcomes that clients saw as 503."""
 
 CLASSES_LISTED = 8
 """Classes of waiting requests that the page lists, those with the most."""
@@ -219,7 +235,10 @@ class ReplicaViews:
 
 def counters(report: Vitals) -> Counters:
     """Return the counters that rates are made of. ``ttft_counts`` are cumulative there, per bucket here."""
-    upto = report.ttft_counts
+
+    def those(outcomes: Collection[str]) -> int:
+        return sum(count for outcome, count in report.requests.items() if outcome in outcomes)
+
     return Counters(
         requests=sum(report.requests.values()),
         failed=sum(
@@ -230,9 +249,19 @@ def counters(report: Vitals) -> Counters:
         rejected=report.rejected,
         prompt_tokens=report.reported_prompt_tokens,
         cached_tokens=report.cached_tokens,
-        ttft_counts=tuple(now - before for now, before in zip(upto, (0, *upto), strict=False)),
+        ttft_counts=_by_bucket(report.ttft_counts),
         ttft_bounds_s=report.ttft_bounds_s,
+        limited=those(LIMITED),
+        unavailable=those(UNAVAILABLE),
+        tpot_counts=_by_bucket(report.tpot_counts),
+        tpot_bounds_s=report.tpot_bounds_s,
+        all_prompt_tokens=report.prompt_tokens,
+        output_tokens=report.output_tokens,
     )
+
+
+def _by_bucket(upto: Sequence[int]) -> tuple[int, ...]:
+    return tuple(now - before for now, before in zip(upto, (0, *upto), strict=False))
 
 
 def _busy(before: Vitals | None, now: Vitals) -> float | None:

@@ -52,12 +52,19 @@ def add_health(api: FastAPI, parts: AdminParts) -> None:
     async def readiness(request: Request) -> JSONResponse:
         """Whether requests should be sent here: 200, or 503 without a healthy worker that takes them.
 
+        Where prefill and decode are apart, that is a pair of one hand-over protocol.
+
         It is 503, too, once the process was told to end, although it still serves for a while.
         A lost Redis does not make a replica unready; ``shared`` says what is missing. Where there are keys or
         tokens, names and sentences are only told to the gateway's own key and to administrators.
         """
         answer = _readiness(parts, details=_is_operator(parts, request.scope["headers"]))
         return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)
+
+    for path in ("/liveness", "/health"):
+        api.head(path, include_in_schema=False)(liveness)
+    for path in ("/readiness", "/health_generate"):
+        api.head(path, include_in_schema=False)(readiness)
 
 
 def _readiness(parts: AdminParts, *, details: bool) -> dict[str, Any]:
@@ -66,6 +73,8 @@ def _readiness(parts: AdminParts, *, details: bool) -> dict[str, Any]:
     workers = parts.gateway.registry.all()
     healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
     summary = "ready" if healthy else "no_healthy_worker"
+    if healthy and not parts.gateway.registry.can_serve:
+        summary = "no_pair"
     shared: dict[str, Any] = {
         "warm": status.ready,
         "warming": None if status.warming is None else asdict(status.warming),

@@ -10,6 +10,7 @@ from router.discovery import Discovery
 from router.fleet.kv_events import KvEvents
 from router.gateway import Gateway
 from router.live_settings import LiveSettings
+from router.own_policies import OwnPolicies
 from router.pairs import PairPlugin, RolePlanner
 from router.proxy import Ending
 from router.shared import Vitals
@@ -38,4 +39,5 @@ class AdminParts:
     ending: Ending
     vitals: Callable[[], Awaitable[Mapping[str, Vitals | None]]]
     degraded: Callable[[], tuple[str, ...]]
+    own_policies: OwnPolicies
     now_unix_s: Callable[[], float] = time.time

@@ -18,27 +18,26 @@ from typing import Annotated, Any
 
 import httpx
 from fastapi import FastAPI, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from policies import BOOTSTRAP_PORT_LABEL, Forget
+from policies import BOOTSTRAP_PORT_LABEL
 from router.admin.audit import note_change
 from router.admin.parts import AdminParts
 from router.admin.worker_spec import PeersType, plain_role
 from router.admin.workers import refuse_known
-from router.engines.sources import decoded
 from router.errors import ClientError, NoWorker, UpstreamError
 from router.fleet import REGISTERED_LABEL, Health, Registry, normal_url, worker_id_of
 
-FLUSH_TIMEOUT_S = 10.0
-FLUSHES_AT_ONCE = 64
+START_POLL_S = 0.02
+"""Time between two looks at a worker that starts; its probes are those of `router.fleet.health`."""
 
 
 def add_peers(api: FastAPI, parts: AdminParts) -> None:
     """Add the routes of the older routers."""
     registry, loads = parts.gateway.registry, parts.gateway.fleet.loads
 
-    @api.post("/add_worker", tags=["peers"])
+    @api.post("/add_worker", tags=["peers"], response_class=PlainTextResponse)
     async def add_worker(
         request: Request,
         url: Annotated[str, Query(description="Base URL.")],
@@ -46,24 +45,28 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
         bootstrap_port: Annotated[
             int | None, Query(ge=1, le=65535, description="Of a prefill worker; left out, 8998.")
         ] = None,
-    ) -> dict[str, str]:
-        """Add a worker, as the older routers spell it."""
-        note_change(request, target=url)
-        refuse_known(registry, url)
-        labels = {} if bootstrap_port is None else {BOOTSTRAP_PORT_LABEL: str(bootstrap_port)}
-        worker_id = registry.add(url, role=plain_role(worker_type), labels=labels)
-        return {"status": "accepted", "worker_id": worker_id}
+    ) -> PlainTextResponse:
+        """Add a worker, as the older routers spell it, and answer when it can take requests.
 
-    @api.post("/remove_worker", tags=["peers"])
-    async def remove_worker(
-        request: Request, url: Annotated[str, Query(description="Base URL.")]
-    ) -> dict[str, str]:
-        """Remove a worker, as the older routers spell it."""
+        400 if it is there already, or does not answer its health check within
+        ``fleet.worker_startup_timeout_s``: then it is not added.
+        """
         note_change(request, target=url)
         worker_id = worker_id_of(normal_url(url))
-        if not registry.remove(worker_id):
-            raise ClientError(f"There is no worker at {url}.", code="worker_not_found", status=404)
-        return {"status": "accepted", "worker_id": worker_id}
+        if registry.get(worker_id) is not None:
+            raise ClientError(f"Worker {url} already exists.", code="worker_exists", param="url")
+        labels = {} if bootstrap_port is None else {BOOTSTRAP_PORT_LABEL: str(bootstrap_port)}
+        registry.add(url, role=plain_role(worker_type), labels=labels)
+        await _started(registry, worker_id)
+        return PlainTextResponse(f"Successfully added worker: {url}")
+
+    @api.post("/remove_worker", tags=["peers"], response_class=PlainTextResponse)
+    async def remove_worker(
+        request: Request, url: Annotated[str, Query(description="Base URL.")]
+    ) -> PlainTextResponse:
+        """Remove a worker, as the older routers spell it; one that is not there is removed as well."""
+        note_change(request, target=url, made=registry.remove(worker_id_of(normal_url(url))))
+        return PlainTextResponse(f"Successfully removed worker: {url}")
 
     @api.get("/list_workers", tags=["peers"])
     async def list_workers() -> dict[str, list[str]]:
@@ -84,53 +87,26 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
             ]
         }
 
-    @api.post("/flush_cache", tags=["peers"])
-    async def flush_cache(request: Request) -> JSONResponse:
-        """Flush the prefix cache of every worker, and forget what the tree knew of those that did."""
-        outcomes = await _flush_all(parts)
-        flushed = [worker_id for worker_id, problem in outcomes.items() if problem is None]
-        failed = {worker_id: problem for worker_id, problem in outcomes.items() if problem is not None}
-        note_change(request, detail={"flushed": len(flushed), "failed": len(failed)})
-        return JSONResponse({"flushed": flushed, "failed": failed}, 502 if failed and not flushed else 200)
 
-
-async def _flush_all(parts: AdminParts) -> dict[str, str | None]:
-    """Flush all workers; return the error of each, or None."""
-    limit, log = asyncio.Semaphore(FLUSHES_AT_ONCE), parts.gateway.log
-
-    async def flush(worker_id: str, url: str) -> str | None:
-        async with limit:
-            asked_us = log.now_us()
-            problem = await _flush(parts.client, url)
-        if problem is None:
-            # What its KV events told since is newer than the flush.
-            log.publish(Forget(worker_id, asked_us))
-        return problem
-
-    workers = [local.worker for local in parts.gateway.registry.all()]
-    problems = await asyncio.gather(*(flush(worker.worker_id, worker.url) for worker in workers))
-    return {worker.worker_id: problem for worker, problem in zip(workers, problems, strict=True)}
-
-
-async def _flush(client: httpx.AsyncClient, url: str) -> str | None:
-    """Flush one worker, SGLang's way, then vLLM's; return the error, or None.
-
-    SGLang empties its host memory, too, and vLLM if it is told so. vLLM answers 200 and ``success: false``
-    while requests or copies use blocks (0.32 ``entrypoints/serve/dev/cache/api_router.py``); older versions
-    answer without a body.
-    """
+async def _started(registry: Registry, worker_id: str) -> None:
+    """Wait until a new worker is healthy; take it away and raise ClientError if it is not in time."""
+    timeout_s = registry.rules.worker_startup_timeout_s
     try:
-        answer = await client.post(f"{url}/flush_cache", timeout=FLUSH_TIMEOUT_S)
-        if answer.status_code == 404:
-            answer = await client.post(
-                f"{url}/reset_prefix_cache", params={"reset_external": "true"}, timeout=FLUSH_TIMEOUT_S
-            )
-    except httpx.HTTPError as error:
-        return type(error).__name__
-    if not answer.is_success:
-        return f"HTTP {answer.status_code}"
-    is_flushed = (decoded(answer.content, dict[str, Any]) or {}).get("success", True)
-    return None if is_flushed else "its blocks are in use"
+        async with asyncio.timeout(timeout_s):
+            while (  # noqa: ASYNC110 - workers come and go
+                local := registry.get(worker_id)
+            ) is not None and local.health is not Health.HEALTHY:
+                await asyncio.sleep(START_POLL_S)
+    except TimeoutError:
+        registry.remove(worker_id)
+        assert local is not None
+        raise ClientError(
+            f"Worker {worker_id} was not healthy within {timeout_s:g} s, and is not added: {local.detail}.",
+            code="worker_not_healthy",
+            param="url",
+        ) from None
+    if local is None:
+        raise ClientError(f"Worker {worker_id} was removed meanwhile.", code="worker_not_found", param="url")
 
 
 class EncoderUrl(BaseModel):

@@ -242,9 +242,11 @@ def add_policies(api: FastAPI, parts: AdminParts) -> None:
         """The policies with their options, what each decides now, and which one only watches (shadow).
 
         Any of them may choose a worker, or a prefill worker, or a decode worker; change which with
-        ``PATCH /settings`` (placement.policy, prefill_policy, decode_policy, policy_options).
+        ``PATCH /settings`` (placement.policy, prefill_policy, decode_policy, policy_options). Under ``own``
+        are policies that this replica loaded when it started: time of a decision in microseconds, and whether
+        one was switched off. They stay off until the replica restarts.
         """
-        return described(parts.live.current.placement)
+        return described(parts.live.current.placement) | {"own": parts.own_policies.described()}
 
 
 def described(placement: PlacementSettings) -> dict[str, Any]:

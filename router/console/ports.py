@@ -60,10 +60,14 @@ class Counters:
         requests: Ended requests, with any outcome.
         failed: Those that a worker failed.
         rejected: Those rejected: no room, no time left, a limit.
+        limited: Those answered with 429: a limit, or a full queue.
+        unavailable: Those answered with 503: no worker takes them, or this replica ends.
         prompt_tokens: Of answers whose engine reports its cached tokens.
         cached_tokens: Those of them that were cached.
         ttft_counts: Streams by time to first token; the last entry is beyond all `ttft_bounds_s`.
         ttft_bounds_s: Upper bounds of the former, rising.
+        tpot_counts, tpot_bounds_s: The same of their times per output token.
+        all_prompt_tokens, output_tokens: Of all answers, as engines report.
     """
 
     requests: int = 0
@@ -73,6 +77,12 @@ class Counters:
     cached_tokens: int = 0
     ttft_counts: tuple[int, ...] = ()
     ttft_bounds_s: tuple[float, ...] = ()
+    limited: int = 0
+    unavailable: int = 0
+    tpot_counts: tuple[int, ...] = ()
+    tpot_bounds_s: tuple[float, ...] = ()
+    all_prompt_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

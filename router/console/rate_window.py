@@ -9,7 +9,7 @@ is new, or was not seen for a while, counts from the next look on.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -46,6 +46,12 @@ class Sample(NamedTuple):
     inflight: int
     rejected_per_s: float
     failed_per_s: float
+    limited_per_s: float = 0.0
+    unavailable_per_s: float = 0.0
+    tpot_p50_s: float | None = None
+    tpot_p90_s: float | None = None
+    prompt_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
 
 
 class RateWindow:
@@ -101,17 +107,28 @@ class RateWindow:
     ) -> Sample:
         prompt_tokens = sum(each.prompt_tokens for each in gained)
         cached_tokens = sum(each.cached_tokens for each in gained)
-        bounds_s, counts = merged_ttft(gained)
+        bounds_s, counts = merged([(each.ttft_bounds_s, each.ttft_counts) for each in gained])
+        tpot_bounds_s, tpot_counts = merged([(each.tpot_bounds_s, each.tpot_counts) for each in gained])
+
+        def per_s(totals: Iterable[int]) -> float:
+            return round(sum(totals) / elapsed_s, 3)
+
         return Sample(
             at_unix_s=round(now_unix_s, 1),
-            requests_per_s=round(sum(each.requests for each in gained) / elapsed_s, 3),
+            requests_per_s=per_s(each.requests for each in gained),
             hit_ratio=round(cached_tokens / prompt_tokens, 4) if prompt_tokens else None,
             ttft_p50_s=quantile_s(bounds_s, counts, 0.5),
             ttft_p90_s=quantile_s(bounds_s, counts, 0.9),
             waiting=self._fleet_view.waiting(),
             inflight=sum(load.inflight for load in self._fleet_view.loads(facts)),
-            rejected_per_s=round(sum(each.rejected for each in gained) / elapsed_s, 3),
-            failed_per_s=round(sum(each.failed for each in gained) / elapsed_s, 3),
+            rejected_per_s=per_s(each.rejected for each in gained),
+            failed_per_s=per_s(each.failed for each in gained),
+            limited_per_s=per_s(each.limited for each in gained),
+            unavailable_per_s=per_s(each.unavailable for each in gained),
+            tpot_p50_s=quantile_s(tpot_bounds_s, tpot_counts, 0.5),
+            tpot_p90_s=quantile_s(tpot_bounds_s, tpot_counts, 0.9),
+            prompt_tokens_per_s=per_s(each.all_prompt_tokens for each in gained),
+            output_tokens_per_s=per_s(each.output_tokens for each in gained),
         )
 
 
@@ -119,24 +136,41 @@ def gain(before: Counters, now: Counters) -> Counters:
     """Return the counts between two looks; all counts if the replica has restarted."""
     if now.requests < before.requests or now.prompt_tokens < before.prompt_tokens:
         return now
-    counts = now.ttft_counts
-    if before.ttft_bounds_s == now.ttft_bounds_s:
-        counts = tuple(new - old for new, old in zip(now.ttft_counts, before.ttft_counts, strict=True))
     return Counters(
-        now.requests - before.requests,
-        now.failed - before.failed,
-        now.rejected - before.rejected,
-        now.prompt_tokens - before.prompt_tokens,
-        now.cached_tokens - before.cached_tokens,
-        counts,
-        now.ttft_bounds_s,
+        requests=now.requests - before.requests,
+        failed=now.failed - before.failed,
+        rejected=now.rejected - before.rejected,
+        prompt_tokens=now.prompt_tokens - before.prompt_tokens,
+        cached_tokens=now.cached_tokens - before.cached_tokens,
+        ttft_counts=_gained(before.ttft_bounds_s, before.ttft_counts, now.ttft_bounds_s, now.ttft_counts),
+        ttft_bounds_s=now.ttft_bounds_s,
+        limited=now.limited - before.limited,
+        unavailable=now.unavailable - before.unavailable,
+        tpot_counts=_gained(before.tpot_bounds_s, before.tpot_counts, now.tpot_bounds_s, now.tpot_counts),
+        tpot_bounds_s=now.tpot_bounds_s,
+        all_prompt_tokens=now.all_prompt_tokens - before.all_prompt_tokens,
+        output_tokens=now.output_tokens - before.output_tokens,
     )
 
 
-def merged_ttft(gained: Sequence[Counters]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Sum the counts of all replicas with the first one's bounds; other versions are left out."""
-    bounds_s = gained[0].ttft_bounds_s
-    same = [each.ttft_counts for each in gained if each.ttft_bounds_s == bounds_s]
+def _gained(
+    bounds_before: Sequence[float], before: Sequence[int], bounds: Sequence[float], counts: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return what a histogram gained; all of it if its bounds are others now."""
+    if bounds_before != bounds:
+        return counts
+    return tuple(new - old for new, old in zip(counts, before, strict=True))
+
+
+def merged(
+    histograms: Sequence[tuple[tuple[float, ...], tuple[int, ...]]],
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Sum the counts of all replicas with the first one's bounds; other versions are left out.
+
+    A replica of an older version may have no bounds.
+    """
+    bounds_s = next((bounds for bounds, _ in histograms if bounds), ())
+    same = [counts for bounds, counts in histograms if bounds == bounds_s]
     return bounds_s, tuple(map(sum, zip(*same, strict=True)))
 
 

@@ -72,11 +72,12 @@ class KeptExchange(RequestExchange):
         if self._paused:
             self.pause()
 
-    def _seen_by_attempt(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
-        kept = self._kept
-        if kept is None:
-            return self._client, dispatcher
-        return kept.client, kept.retries(dispatcher)
+    def _client_of_attempts(self) -> ClientConnection:
+        return self._client if self._kept is None else self._kept.client
+
+    def retries_of(self, dispatcher: Dispatcher) -> Retries:
+        """Return the rules for further attempts."""
+        return dispatcher if self._kept is None else self._kept.retries(dispatcher)
 
     def _sink(self, attempt: WorkerAttempt) -> UpstreamSink:
         return attempt if self._kept is None else self._kept.sink(attempt)

@@ -15,8 +15,18 @@ Every replica discovers by itself. While the API server is lost, workers stay, h
 """
 
 from router.discovery.discovery import Discovery
+from router.discovery.inference_pool import VERSIONS, PodPool
 from router.discovery.rules import DiscoveryRules
 from router.discovery.start import check_discovery, make_discovery, scopes_of
 from router.discovery.watch import Selection
 
-__all__ = ["Discovery", "DiscoveryRules", "Selection", "check_discovery", "make_discovery", "scopes_of"]
+__all__ = [
+    "VERSIONS",
+    "Discovery",
+    "DiscoveryRules",
+    "PodPool",
+    "Selection",
+    "check_discovery",
+    "make_discovery",
+    "scopes_of",
+]

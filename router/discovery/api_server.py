@@ -172,6 +172,17 @@ class ApiServer:
         except _TROUBLES as error:
             raise _failure(error) from error
 
+    async def read(self, path: str) -> bytes | None:
+        """Return an object, or a list of objects, as JSON; None if there is none."""
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                response = await self._opened().get(path)
+                if response.status_code != 404:
+                    await _check(response)
+        except _TROUBLES as error:
+            raise _failure(error) from error
+        return None if response.status_code == 404 else response.content
+
     async def _page(self, namespace: str, parameters: dict[str, str]) -> _Page:
         try:
             async with asyncio.timeout(REQUEST_S):

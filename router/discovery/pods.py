@@ -14,6 +14,7 @@ Names of the peers that mean the same are read, too; ours win:
 
     sglang.ai/bootstrap-port    bootstrap-port    one, or one for each port (smg, service_discovery.rs)
     smg.ai/worker-ports         port              (smg, service_discovery.rs, ``resolve_worker_ports``)
+    inference.networking.k8s.io/active-ports  port  (gateway-api-inference-extension, datastore.go)
     smg.ai/kv-connector         handover          (the same, ``MOONCAKE_CONNECTOR``, ``NIXL_CONNECTOR``)
     llm-d.ai/role               role              prefill, decode, encode; both is plain (llm-d, pd_role.go)
 
@@ -50,6 +51,7 @@ _PEERS = MappingProxyType(
     {
         "sglang.ai/bootstrap-port": "bootstrap-port",
         "smg.ai/worker-ports": "port",
+        "inference.networking.k8s.io/active-ports": "port",
         "smg.ai/kv-connector": "handover",
         "llm-d.ai/role": "role",
     }
@@ -110,13 +112,15 @@ class PodRules:
     """Rules for all pods; hosts that may not be connected to raise `ClientError`.
 
     `ports` are for a pod that names none; without them it is the one called ``http``, or its only one.
-    `pair_labels` are defaults of prefill and decode workers.
+    `pool_ports` are those of an InferencePool now, in place of `ports` if there are some. `pair_labels` are
+    defaults of prefill and decode workers.
     """
 
     ports: tuple[str, ...] = ()
     pair_labels: Mapping[str, str] = field(default_factory=dict)
     check_host: Callable[[str], None] = Destinations().check_host
     check_engine_host: Callable[[str], None] = Destinations().check_engine_host
+    pool_ports: Callable[[], tuple[str, ...]] = tuple
 
 
 class ContainerPort(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -221,7 +225,7 @@ def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWork
         host = _host(pod.status.pod_ip, rules)
         declared = _declared(pod)
         role = _role(declared, roles)
-        ports = _ports(pod, declared.get("port", ""), rules.ports)
+        ports = _ports(pod, declared.get("port", ""), rules.pool_ports() or rules.ports)
         labels = _labels(declared)
         if BOOTSTRAP_HOST_LABEL in labels:
             _check_host(labels[BOOTSTRAP_HOST_LABEL], rules.check_engine_host)

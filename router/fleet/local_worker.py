@@ -6,6 +6,7 @@ from enum import StrEnum
 from policies import CONVERTIBLE_LABEL, HAND_OVERS, HANDOVER_LABEL, Breaker, Worker, setting
 from router.engines import DIALECTS
 from router.fleet.engine_info import ServedModel
+from router.fleet.model_names import UnlistedModels
 from router.proxy import WorkerPool
 
 
@@ -19,7 +20,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class HealthRules:
-    """How workers are probed, and how one that returns begins."""
+    """How workers are probed and found for a model, and how one that returns begins."""
 
     health_check_interval_s: float = setting(
         5.0,
@@ -55,6 +56,23 @@ class HealthRules:
         ge=1,
         live=True,
     )
+    worker_startup_timeout_s: float = setting(
+        60.0,
+        "Longest time that POST /add_worker waits until the new worker answers its health check, in seconds; "
+        "after it the worker is taken away again, and the answer says so. The peers wait 600 s and more, "
+        "longer than most clients do. POST /workers does not wait.",
+        gt=0,
+        le=3600,
+        live=True,
+    )
+    unlisted_models: UnlistedModels = setting(
+        "single",
+        "What becomes of a request without a model, or with one that no worker lists: single sends it on if "
+        "the fleet serves one model, as sglang-router and vllm-router do; any sends it to any worker, "
+        "whatever that serves; refuse, and single in a fleet of several models, answers 404 (400 without a "
+        "model). BASE:ADAPTER goes to workers that list BASE in any case.",
+        live=True,
+    )
     dp_aware: bool = setting(
         True,  # noqa: FBT003 - a default
         "Choose the data-parallel rank of each request, too, where an engine has several and can be told one "
@@ -70,6 +88,11 @@ class HealthRules:
         ge=0,
         live=True,
     )
+
+    @property
+    def assumed_handover(self) -> str:
+        """Hand-over protocol of workers of which neither a label nor the engine says one; empty for none."""
+        return ""
 
 
 @dataclass(slots=True)
@@ -93,6 +116,7 @@ class LocalWorker:
         heard_us: Log time at which another process was found that a sibling is to report, or 0.
         refused_us: Log time at which the connection was refused, until it is back, or 0.
         removed: No longer in the fleet; its last requests may still end.
+        assumed_handover: Hand-over protocol while neither label nor engine says one; empty for none.
     """
 
     worker: Worker
@@ -114,6 +138,7 @@ class LocalWorker:
     heard_us: int = 0
     refused_us: int = 0
     removed: bool = False
+    assumed_handover: str = ""
     places: tuple[Worker, ...] = ()
 
     def __post_init__(self) -> None:
@@ -131,11 +156,11 @@ class LocalWorker:
 
     @property
     def protocol(self) -> str:
-        """Hand-over protocol by its label, else its engine; empty if unknown."""
+        """Hand-over protocol by its label, else its engine, else as assumed; empty if unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
         if label in HAND_OVERS:
             return label
-        return DIALECTS[self.engine].handover if self.engine in DIALECTS else ""
+        return DIALECTS[self.engine].handover if self.engine in DIALECTS else self.assumed_handover
 
     @property
     def misnamed(self) -> str:

@@ -48,6 +48,7 @@ from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
 from router.fleet.local_worker import Health, HealthRules, LocalWorker
+from router.fleet.model_names import UnlistedModels, adapter_of, listed_as
 from router.fleet.pairs import Kind, Pairs
 from router.fleet.worker_key import WorkerKey
 from router.proxy import WorkerPool
@@ -120,6 +121,9 @@ class Registry:
         self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
         self._cached_as: dict[str, str] = {}
+        self._can_serve: bool | None = None
+        self._listed_as: dict[str, str | None] = {}
+        self._unlisted: UnlistedModels = rules.unlisted_models
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
@@ -184,6 +188,19 @@ class Registry:
         if self._roles_changed:
             self._follow_roles()
         return self._has_encoders
+
+    @property
+    def can_serve(self) -> bool:
+        """True if a healthy worker may begin requests: one that needs a partner has one of its protocol."""
+        self._sync()
+        if self._can_serve is None:
+            models = dict.fromkeys(
+                served.model_id if served else None
+                for local in self._well(self._local.values())
+                for served in local.models or (None,)
+            )
+            self._can_serve = any(len(self.pairs.beginners((model, ANY_LENGTH))) for model in models)
+        return self._can_serve
 
     def fits(self, model: str | None, length: LengthClass) -> bool:
         """Return True if a worker, healthy or not, may take requests for a model of this length class."""
@@ -270,15 +287,35 @@ class Registry:
                 self._known[model] = served
         return served
 
+    def listed_as(self, name: str) -> str | None:
+        """Return the listed name of a request's model (`router.fleet.model_names`); ``name`` may be empty."""
+        self._sync()
+        if self.rules.unlisted_models != self._unlisted:
+            self._unlisted = self.rules.unlisted_models
+            self._listed_as.clear()
+            self._cached_as.clear()
+        try:
+            return self._listed_as[name]
+        except KeyError:
+            pass
+        lists = [self._local[key].models or () for key in sorted(self._local)]
+        listed = listed_as(name, lists, self._unlisted)
+        if len(self._listed_as) > NAMES_MAX:
+            self._listed_as.clear()
+        if len(name) <= NAME_LENGTH_MAX:
+            self._listed_as[name] = listed
+        return listed
+
     def cached_as(self, model: str) -> str:
         """Name under which engines cache requests for a model; all workers should give names in one order."""
-        self._sync()
+        listed = self.listed_as(model)
         name = self._cached_as.get(model)
         if name is None:
             if len(self._cached_as) > NAMES_MAX:
                 self._cached_as.clear()
-            names = (cached_as(self._local[key].models or (), model) for key in sorted(self._local))
-            name = next((name for name in names if name is not None), model)
+            known = listed or model
+            names = (cached_as(self._local[key].models or (), known) for key in sorted(self._local))
+            name = adapter_of(model, listed) or next((name for name in names if name is not None), known)
             if len(model) <= NAME_LENGTH_MAX:
                 self._cached_as[model] = name
         return name
@@ -548,6 +585,8 @@ class Registry:
         self._of_engines.clear()
         self._known.clear()
         self._cached_as.clear()
+        self._listed_as.clear()
+        self._can_serve = None
         self._roles_changed = True
 
     def _follow_roles(self) -> None:
@@ -589,7 +628,8 @@ class Registry:
                 local = None
             if local is None:
                 pool = self._make_pool(worker.url)
-                local = LocalWorker(worker, pool, self.circuits.breaker(worker_id))
+                breaker, handover = self.circuits.breaker(worker_id), self.rules.assumed_handover
+                local = LocalWorker(worker, pool, breaker, assumed_handover=handover)
                 pool.on_idle_closed = partial(self.suspect, local)
                 self._local[worker_id] = local
                 self._show_key(local)

@@ -59,6 +59,10 @@ def choose(
         raise gateway.placing.nobody_for(parsed.model, length)
     if pairing is not None and gateway.pairs is not None:
         slots, pairing = gateway.pairs.splitting(slots, pairing, parsed)
+    if record.only is not None:
+        slots = slots[np.isin(slots, record.only)]
+        if not len(slots):
+            raise gateway.placing.nobody_for(parsed.model, length)
     if tried:
         slots, pairing, _ = untried(slots, pairing, tried)
     if record.tenant.salt:

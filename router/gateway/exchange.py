@@ -27,6 +27,7 @@ from router.errors import (
     StreamBroken,
     WorkerSilent,
 )
+from router.fleet import LocalWorker
 from router.gateway.answer import crashed, error_event, without_worker
 from router.gateway.attempt import Owner, Retries, WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
@@ -47,6 +48,7 @@ from router.proxy import (
     ClientRequest,
     Exchange,
     Header,
+    SendRequest,
     StartExchange,
     UpstreamSink,
     error_answer,
@@ -303,7 +305,7 @@ class RequestExchange:
         record.tail = None
         if decision.decode is not None:
             assert self._share is not None
-            client, retries = self._seen_by_attempt(dispatcher)
+            client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
             self._attempt = self._share(gateway, decision, request, record, parsed, client, self, retries)
             return
         rank, edits = gateway.fleet.at_slot(chosen.chosen.slot).rank, parsed.edits
@@ -316,14 +318,14 @@ class RequestExchange:
             if gateway.pairs is not None:
                 body = gateway.pairs.alone(local.protocol, body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        client, retries = self._seen_by_attempt(dispatcher)
+        client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
         self._attempt = attempt = WorkerAttempt(gateway, record, parsed, client, self, retries, reservation)
         reservation.make()
         context = b""
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}
             context = record.spans.sent(chosen, workers, gateway.now_s())
-        attempt.upstream = local.pool.send(
+        attempt.upstream = self.way_to(local)(
             method=request.method,
             path=request.path,
             query=request.query,
@@ -335,8 +337,16 @@ class RequestExchange:
             resend=record.attempts == 1,
         )
 
-    def _seen_by_attempt(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
-        return self._client, dispatcher
+    def way_to(self, local: LocalWorker) -> SendRequest:
+        """Return the function that sends to a worker; `router.picker` leaves that to a proxy."""
+        return local.pool.send
+
+    def retries_of(self, dispatcher: Dispatcher) -> Retries:
+        """Return the rules for further attempts."""
+        return dispatcher
+
+    def _client_of_attempts(self) -> ClientConnection:
+        return self._client
 
     def _sink(self, attempt: WorkerAttempt) -> UpstreamSink:
         return attempt

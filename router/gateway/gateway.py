@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from policies import make_policy
 from router.errors import RequestRejected
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
-from router.gateway.placing import MakeShadow, PairsPort, Placing
+from router.gateway.placing import MakePolicy, MakeShadow, PairsPort, Placing
 from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
@@ -78,6 +79,7 @@ class Plugins:
     limiter: LimiterPort | None = None
     tokenizing: TokenizingPort | None = None
     make_shadow: MakeShadow | None = None
+    make_policy: MakePolicy = make_policy
 
 
 class Gateway:
@@ -104,7 +106,15 @@ class Gateway:
         self.reader, self.loop, self.now_s = reader, loop, now_s
         self.pairs, self.limiter = plugins.pairs, plugins.limiter
         self.tokenizing = plugins.tokenizing
-        self.placing = Placing(settings, core, telemetry.metrics, loop, plugins.pairs, plugins.make_shadow)
+        self.placing = Placing(
+            settings,
+            core,
+            telemetry.metrics,
+            loop,
+            plugins.pairs,
+            plugins.make_shadow,
+            plugins.make_policy,
+        )
         self.sending = Sending(
             settings,
             core,

@@ -81,8 +81,9 @@ def parse_in_steps(
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place)
         if not identifier.finds_roots:
             ids_root = None
-        request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root)
-        outline.refuse(request.model, request.session, request.lora, request.service_tier)
+        listed = identifier.listed_as(fields.model or "")
+        request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
+        outline.refuse(fields.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:
             raise too_complex() from None

@@ -105,8 +105,9 @@ class Identifier:
     """Parses and identifies requests of one namespace; one per process.
 
     Replicas of one namespace compute equal identities. ``block_bytes`` is the block size of text;
-    ``cached_as`` maps a request's model to the name that engines cache it under. Text gets the root of its
-    token ids, too, if ``finds_roots``.
+    ``cached_as`` maps a request's model to the name that engines cache it under, ``listed_as`` to the name
+    that workers list (`router.fleet.Registry.listed_as`). Text gets the root of its token ids, too, if
+    ``finds_roots``.
     """
 
     def __init__(
@@ -116,10 +117,12 @@ class Identifier:
         block_tokens: int = BLOCK_TOKENS,
         block_bytes: int = BLOCK_BYTES,
         cached_as: Callable[[str], str] = str,
+        listed_as: Callable[[str], str | None] = str,
         handover_allowed: bool = False,
     ) -> None:
         self.hasher = PromptHasher(namespace, block_tokens=block_tokens, block_bytes=block_bytes)
         self._cached_as = cached_as
+        self.listed_as = listed_as
         self.handover_allowed = handover_allowed
         self.finds_roots = False
 
@@ -144,7 +147,8 @@ class Identifier:
             edits = edits_of(endpoint, fields, body, tenant)
             if not self.finds_roots:
                 ids_root = None
-            return parsed_request(endpoint, fields, tenant, identity, edits, ids_root)
+            listed = self.listed_as(fields.model or "")
+            return parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
 
@@ -156,13 +160,18 @@ class Identifier:
         Raises `ClientError` without a model where one is needed, `ValueError` if a field is not JSON after
         all.
         """
-        if not fields.model and endpoint.needs_model:
+        name = fields.model or ""
+        listed = self.listed_as(name)
+        if listed != name:
+            if listed is not None and not name.startswith(f"{listed}:"):  # an adapter's cache is apart
+                name = listed
+        elif not name and endpoint.needs_model:
             raise ClientError("The request names no model.", code="missing_model", param="model")
         # Strictly, unlike all text: the name goes into the log, which takes no lone surrogates.
         salt = fields.cache_salt
         scope = (
             tenant.namespace,
-            (fields.model or "").encode(),
+            name.encode(),
             hashed_salt(tenant, salt).encode() if isinstance(salt, str) else b"",
         )
         if not has_scope_fields(fields):
@@ -238,8 +247,9 @@ def parsed_request(
     identity: Identity,
     edits: tuple[Edit, ...],
     ids_root: int | None,
+    listed: str | None,
 ) -> ParsedRequest:
-    """Put the parts together."""
+    """Put the parts together; ``listed`` is the name that workers list for the request's model."""
     output_tokens_max, n = _limits(fields)
     model, session = fields.model or None, fields.prompt_cache_key or ""
     lora, tier = _first_text(getattr(fields, "lora_path", ABSENT)), fields.service_tier or ""
@@ -251,7 +261,7 @@ def parsed_request(
         raise _too_many("priority", WHOLE_MAX)
     return ParsedRequest(
         endpoint,
-        model,
+        listed or None,
         bool(fields.stream),
         output_tokens_max,
         n,

@@ -6,7 +6,7 @@ RequestQueue ── keeps the others; Admission ── room of each worker
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -67,14 +67,18 @@ class PairsPort(Protocol):
         """Return the body for a decode worker that does all of a request."""
 
 
-MakeShadow = Callable[[Policy, float], ShadowObserver]
-"""Makes the observer that asks a second policy about a share of the prompts."""
+MakeShadow = Callable[[PlacementSettings], ShadowObserver | None]
+"""Makes the observer that asks a second policy about a share of the prompts; None if it can ask none."""
+
+MakePolicy = Callable[[str, Mapping[str, float]], Policy]
+"""Makes a policy from its name and options; raises ValueError if there is none, or an option is wrong."""
 
 
 class Placing:
     """Decides where the requests of one replica go.
 
-    ``retry_after_s`` is told to a client that no worker can serve.
+    ``retry_after_s`` is told to a client that no worker can serve; ``make_policy`` makes a policy that may
+    decide here.
     """
 
     def __init__(
@@ -85,9 +89,10 @@ class Placing:
         loop: asyncio.AbstractEventLoop,
         pairs: PairsPort | None = None,
         make_shadow: MakeShadow | None = None,
+        make: MakePolicy = make_policy,
     ) -> None:
         fleet, registry, log = self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
-        self._metrics, self._make_shadow = metrics, make_shadow
+        self._metrics, self._make_shadow, self.make_policy = metrics, make_shadow, make
         self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(settings.admission, fleet)
         partners = None if pairs is None else pairs.partners(self.admission, self.feedback)
@@ -132,19 +137,18 @@ class Placing:
         if shadowed != self._shadowed:
             self._shadowed, self.decider.shadow = shadowed, None
             if placement.shadow_policy and self._make_shadow is not None:
-                policy = make_policy(placement.shadow_policy, placement.shadow_policy_options)
-                self.decider.shadow = self._make_shadow(policy, placement.shadow_ratio)
+                self.decider.shadow = self._make_shadow(placement)
 
     def _rules(self, settings: Settings) -> DecisionRules:
         placement = settings.placement
         prefill = placement.prefill_policy
         return DecisionRules(
-            make_policy(placement.policy, placement.options_of(placement.policy)),
+            self.make_policy(placement.policy, placement.options_of(placement.policy)),
             placement.block_tokens,
             4 * placement.block_tokens,
             placement.expected_output_tokens,
             None if settings.queue.disable_queue else self._order(settings),
-            make_policy(prefill, placement.options_of(prefill)) if prefill else None,
+            self.make_policy(prefill, placement.options_of(prefill)) if prefill else None,
         )
 
     def _order(self, settings: Settings) -> QueueOrder:

@@ -64,9 +64,9 @@ class DoorPort(Protocol):
 class RequestReader:
     """The rules for requests of clients.
 
-    ``cached_as`` maps a request's model to the name that engines cache it under; ``traced`` reads trace
-    context headers, too. If it ``hides``, answers to clients without the gateway's own key do not say which
-    worker served them, but for its opaque name (``shows_names``).
+    ``cached_as`` and ``listed_as`` are those of `Identifier`; ``traced`` reads trace context headers, too. If
+    it ``hides``, answers to clients without the gateway's own key do not say which worker served them, apart
+    from its opaque name (``shows_names``).
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class RequestReader:
         settings: Settings,
         *,
         cached_as: Callable[[str], str],
+        listed_as: Callable[[str], str | None] = str,
         door: DoorPort,
         traced: bool = False,
     ) -> None:
@@ -87,6 +88,7 @@ class RequestReader:
             block_tokens=block_tokens,
             block_bytes=4 * block_tokens,
             cached_as=cached_as,
+            listed_as=listed_as,
             handover_allowed=settings.fleet.allow_client_kv_transfer,
         )
         self.identifier.finds_roots = any(model.tokenizer for model in settings.placement.models.values())

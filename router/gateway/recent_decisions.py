@@ -2,9 +2,9 @@
 
     request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, GET /tree, the console
 
-A request costs one struct and one append, without body, prompt or block hashes: only the hash of the prompt's
-start. Names of clients are cut, so the ring is bounded in bytes, too: some two megabytes, half a kilobyte
-each.
+A request costs one struct and one append, without body or prompt; the hashes of its blocks are beside it, in
+a store with a bound of its own (`router.gateway.recent_prompts`). Names of clients are cut, so the ring is
+bounded in bytes, too: some two megabytes, half a kilobyte each.
 """
 
 import itertools
@@ -90,6 +90,14 @@ class RecentDecisions:
         newest = list(itertools.islice(reversed(self._ring), taken))
         newest.reverse()
         return newest, count - taken
+
+    def newest_of(self, request_id: str) -> RecentDecision | None:
+        """Return the newest decision with this id, the client's or the gateway's; None if none is kept."""
+        sought = request_id.encode("latin-1", "replace")
+        for decision in reversed(self._ring):
+            if sought in (decision.request_id, decision.worker_request_id):
+                return decision
+        return None
 
     def stay_s(self, places: Collection[str]) -> float | None:
         """Return the mean seconds from sending to the end of a worker's recent completed requests.

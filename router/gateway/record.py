@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from policies import Attempt, Usage
+from policies import Attempt, Slots, Usage
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
 from router.gateway.gateway import Gateway, LimiterPort
@@ -68,6 +68,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         continued: Times that another worker continued its stream (`router.continuing`).
         pieces: Of the answer's body.
         tail: End of the answer, with the engine's counts.
+        only: Slots of the workers that may serve it; None for any.
     """
 
     gateway: Gateway
@@ -98,6 +99,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     pieces: int = 0
     tail: TailBuffer | bytes | None = None
     spans: "RequestSpans | None" = None
+    only: Slots | None = None
 
     @property
     def answered_s(self) -> float:
@@ -254,9 +256,12 @@ class RequestRecord(msgspec.Struct, eq=False):
             reports.trace_request(self._traced(parsed, outcome, status, usage))
         if self.spans is not None:
             self._end_spans(self.spans, outcome, status, usage)
+        number = decisions.next_number()
+        if parsed is not None and parsed.paths:
+            reports.prompts.keep(number, parsed)
         decisions.add(
             RecentDecision(
-                decisions.next_number(),
+                number,
                 now_us,
                 now_s,
                 self.request_id,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.gateway.recent_decisions import RecentDecisions
+from router.gateway.recent_prompts import RecentPrompts
 from router.metrics import Metrics
 from router.request_trace import TraceLine
 from router.settings import ObservabilitySettings
@@ -91,6 +92,7 @@ class Reports:
         self.spans = telemetry.spans
         self.trace_request = telemetry.trace_request
         self.decisions = RecentDecisions()
+        self.prompts = RecentPrompts()
         self.refusals = Refusals(now_us)
         self.rules = rules
         self._log_due = 0.0

@@ -31,6 +31,10 @@ from router.metric_families import (
     LIMIT_SHARES,
     LOG_LINES_DROPPED,
     OFFLOAD_DECISIONS,
+    OWN_POLICY_DECISIONS,
+    OWN_POLICY_LATE,
+    OWN_POLICY_OFF,
+    OWN_POLICY_SECONDS,
     PROBES_REBUILT,
     REGISTERS_DIFFER,
     REGISTERS_PUBLISHED_AGAIN,
@@ -42,6 +46,7 @@ from router.metric_families import (
     Family,
 )
 from router.metrics import Component, Metrics
+from router.own_policies import FailureReason, OwnPolicies
 from router.pairs import PairPlugin
 from router.process.client_side import ClientSide
 from router.process.tenant_side import TenantSide
@@ -180,6 +185,22 @@ def report_settings(live: LiveSettings) -> Report:
         metrics.degraded(Component.SETTINGS, on=refused > 0)
         metrics.set(SETTINGS_OVERRIDDEN, len(live.overrides.values()) - refused, "used")
         metrics.set(SETTINGS_OVERRIDDEN, refused, "refused")
+
+    return report
+
+
+def report_own_policies(own: OwnPolicies) -> Report | None:
+    """Return the report of users' policies; None without any."""
+    if not own.records:
+        return None
+
+    def report(metrics: Metrics) -> None:
+        for name, record in own.records.items():
+            metrics.follow(OWN_POLICY_DECISIONS, record.decisions, name)
+            metrics.follow(OWN_POLICY_LATE, record.late, name)
+            metrics.follow(OWN_POLICY_SECONDS, record.seconds, name)
+            for reason in FailureReason:
+                metrics.set(OWN_POLICY_OFF, record.reason is reason, name, reason.value)
 
     return report
 

@@ -56,7 +56,7 @@ class WorkerSide:
             worker_key.get_secret_value() if worker_key else None,
             self.destinations,
             urls=(worker.url for worker in settings.fleet.workers),
-            scopes=scopes_of(settings.discovery),
+            scopes=scopes_of(settings.discovery, settings.picker.pool),
             discovers=discovers,
         )
         asker = Asker(self.destinations, self._tls, key_at=self._worker_key.shown_at)

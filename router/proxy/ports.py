@@ -204,3 +204,21 @@ class UpstreamUpload(UpstreamRequest, Protocol):
 
     def end(self) -> None:
         """The body is complete."""
+
+
+class SendRequest(Protocol):
+    """Sends a request to one worker (`router.proxy.upstream.WorkerPool.send`)."""
+
+    def __call__(
+        self,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        lines: bytes,
+        body: Sequence[bytes | memoryview],
+        sink: UpstreamSink,
+        *,
+        patient: bool = False,
+        resend: bool = True,
+    ) -> UpstreamRequest:
+        """Send it; return at once, before the sink is called."""

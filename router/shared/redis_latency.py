@@ -11,7 +11,11 @@ and blocking reads that found nothing and came back later than they should.
 
 A stall of this process makes everything late that was under way, once. So a round trip only counts
 if it began after the last one that counted had ended.
+
+A replica that is alone with its own Valkey is never slow: a late answer keeps nothing from anybody.
 """
+
+from collections.abc import Callable
 
 from router.shared.degraded_reasons import DegradedReasons
 
@@ -28,13 +32,17 @@ class RedisLatency:
 
     Args:
         degraded_reasons: Where it shows that Redis is slow.
+        unheard: Returns True while no other replica waits for what this one writes.
 
     Attributes:
         degraded_reasons: As given.
     """
 
-    def __init__(self, degraded_reasons: DegradedReasons) -> None:
+    def __init__(
+        self, degraded_reasons: DegradedReasons, unheard: Callable[[], bool] = lambda: False
+    ) -> None:
         self.degraded_reasons = degraded_reasons
+        self._unheard = unheard
         self._slow = self._silent = False
         self._against = 0
         self._counted_until_s = 0.0
@@ -55,7 +63,7 @@ class RedisLatency:
             self._against += 1
         else:
             self._against = 0
-        if self._slow and self._against == FAST_IN_A_ROW:
+        if self._slow and (self._against == FAST_IN_A_ROW or self._unheard()):
             self._slow = self._silent = False
             self._against = 0
             self.degraded_reasons.clear("pace")
@@ -70,5 +78,8 @@ class RedisLatency:
             self._slowed(f"Redis has not answered for {silence_s:g} s")
 
     def _slowed(self, reason: str) -> None:
+        if self._unheard():
+            self._silent, self._against = False, 0
+            return
         self._slow, self._against = True, 0
         self.degraded_reasons.set("pace", reason)

@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 # Twice over a server that answers 400 ms late works. A silent one is noticed sooner, by the watch: a
 # blocking read is under way at any time, so `BLOCK_S` + `SILENCE_S` + 2 `WATCH_S` stays under a second.
 COMMAND_TIMEOUT_S = 1.5
+# A Valkey of our own shares this machine, which may be busy. If it is gone, its socket says so at once.
+EMBEDDED_TIMEOUT_S = 10.0
 BLOCK_S = 0.2
 SILENCE_S = 0.25
 WATCH_S = 0.05
@@ -90,11 +92,13 @@ class Hooks:
             have dropped what it had in flight until then.
         on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
         vitals: Returns what this replica reports of itself with its heartbeat.
+        embedded: True if the gateway runs the Valkey itself, on this machine.
     """
 
     on_given_up: Callable[[int], None] | None = None
     on_seed: Callable[[int], None] = lambda _seed: None
     vitals: Callable[[], Vitals] = Vitals
+    embedded: bool = False
 
 
 class SharedState:
@@ -136,7 +140,6 @@ class SharedState:
         # A replica that starts again under its old id must read what it wrote in its former life.
         self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
-        self._redis_latency = RedisLatency(self._degraded_reasons)
         self._forms = PlacedForms(replica, onward=lambda: self._heartbeat.onward)
         self._heartbeat = Heartbeat(
             replica,
@@ -149,6 +152,9 @@ class SharedState:
         )
         self._agreement = Agreement(replica, fold.digests)
         presence = PeerPresence(lambda: self._heartbeat.siblings)
+        self._redis_latency = RedisLatency(
+            self._degraded_reasons, unheard=lambda: hooks.embedded and presence.alone
+        )
         self._loads = fold.load_reports
         self._vectors = LoadVectors(self._loads, clock.now_us, lambda: presence.alone, time.monotonic)
         self._publisher = self._make_publisher(presence)
@@ -199,9 +205,10 @@ class SharedState:
     def _links(self, url: str) -> tuple[RedisLink, RedisLink, RedisLink]:
         """Links for short commands, blocking reads, and large values."""
         link = partial(RedisLink, url, home=self._keys.log, name=f"cacheway-{self._replica}")
+        timeout_s = EMBEDDED_TIMEOUT_S if self._hooks.embedded else COMMAND_TIMEOUT_S
         return (
-            link(COMMAND_TIMEOUT_S, measured=self._redis_latency.measured),
-            link(BLOCK_S + COMMAND_TIMEOUT_S),
+            link(timeout_s, measured=self._redis_latency.measured),
+            link(BLOCK_S + timeout_s),
             link(BULK_TIMEOUT_S),
         )
 

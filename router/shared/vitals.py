@@ -42,6 +42,8 @@ class Vitals(msgspec.Struct, frozen=True):
         ttft_bounds_s: Upper bounds of the histogram of times to first token.
         ttft_counts: How many were at or below each bound, and how many there were, last.
         ttft_sum_s: Their sum.
+        tpot_bounds_s: Upper bounds of the histogram of times per output token, one value per streamed answer.
+        tpot_counts: As `ttft_counts`.
     """
 
     version: str = ""
@@ -74,6 +76,8 @@ class Vitals(msgspec.Struct, frozen=True):
     ttft_bounds_s: tuple[float, ...] = ()
     ttft_counts: tuple[int, ...] = ()
     ttft_sum_s: float = 0.0
+    tpot_bounds_s: tuple[float, ...] = ()
+    tpot_counts: tuple[int, ...] = ()
 
 
 def decoded(value: bytes) -> Vitals | None:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 import cacheway
-import policies
+import router.own_policies
 
 
 def test_its_version_is_that_of_the_distribution() -> None:
@@ -15,8 +15,8 @@ def test_its_version_is_that_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*cacheway.__all__} - {"Floats", "__version__"}))
-def test_its_names_are_those_of_the_policies(name: str) -> None:
-    assert getattr(cacheway, name) is getattr(policies, name)
+def test_its_names_are_those_of_policies_of_users(name: str) -> None:
+    assert getattr(cacheway, name) is getattr(router.own_policies, name)
     assert name in dir(cacheway)
 
 

@@ -99,6 +99,12 @@ def handovers(failed: int) -> dict[str, str]:
     return {series + '"completed"}': "0+100x60", series + '"prefill_failed"}': f"0+{failed}x60"}
 
 
+def tokenized(late: int) -> dict[str, str]:
+    """Of a hundred prompts a minute, those whose token ids came too late."""
+    series = 'cacheway_tokenizing_prompts_total{namespace="n", instance="a", how='
+    return {series + '"remembered"}': f"0+{100 - late}x60", series + '"late"}': f"0+{late}x60"}
+
+
 def shadow(sooner: int) -> dict[str, str]:
     """Of a hundred decisions every five minutes so many at least 0.1 s sooner, and half a second at most."""
     series = 'cacheway_shadow_ttft_difference_seconds_bucket{{namespace="n", le="{}"}}'
@@ -212,12 +218,30 @@ SCENARIOS = {
         },
         90,
     ),
+    "CachewayKvEventsIncomplete": brief(f'cacheway_kv_events_worker_state{{{WORKER}, state="partial"}}'),
+    "CachewayKvEventsLate": gauge(f"cacheway_kv_events_lag_seconds{{{WORKER}}}", "6", "4"),
+    "CachewayKvEventsLost": Scenario(
+        {'cacheway_kv_events_losses_total{namespace="n", instance="a", reason="gap"}': "0+1x60"},
+        {
+            'cacheway_kv_events_losses_total{namespace="n", instance="a", reason="restart"}': "0+1x60",
+            'cacheway_kv_events_losses_total{namespace="n", instance="a", reason="gap"}': "0x10 2x50",
+            'cacheway_kv_events_invalid_total{namespace="n", instance="a", what="batch"}': "0x20 1x40",
+        },
+    ),
+    "CachewayTokenizingFails": Scenario(tokenized(30), tokenized(10)),
+    "CachewayTokenizingMiscounts": Scenario(
+        {'cacheway_tokenizing_miscounts_total{namespace="n", instance="a", model="m"}': "0+1x60"},
+        {'cacheway_tokenizing_miscounts_total{namespace="n", instance="a", model="m"}': "0x10 5x50"},
+    ),
     "CachewayLinkDown": brief('cacheway_link_state{namespace="n", instance="a", link="b>a", state="down"}'),
     "CachewayLinkSaturated": gauge(
         'cacheway_link_utilisation_ratio{namespace="n", instance="a", link="b>a"}', "0.99", "0.9"
     ),
     "CachewayHandoversFail": Scenario(handovers(10), handovers(3)),
     "CachewayShadowIsSooner": Scenario(shadow(60), shadow(40), 440, "5m"),
+    "CachewayOwnPolicyOff": brief(
+        'cacheway_own_policy_off{namespace="n", instance="a", policy="m:p", reason="late"}'
+    ),
     "CachewayTenantKeysEnd": Scenario(
         {'cacheway_tenant_keys_end_timestamp_seconds{namespace="n", tenant="t"}': f"{6 * 86400}x200"},
         {'cacheway_tenant_keys_end_timestamp_seconds{namespace="n", tenant="t"}': f"{9 * 86400}x200"},

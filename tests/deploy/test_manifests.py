@@ -27,7 +27,7 @@ pytestmark = needs_kubectl
 VERSIONS = ("1.30", "1.37")
 """Of Kubernetes: the oldest that docs/kubernetes.md promises, and the newest that there is a schema of."""
 
-OUTSIDE = ("monitoring.coreos.com/", "gateway.networking.k8s.io/")
+OUTSIDE = ("monitoring.coreos.com/", "gateway.networking.k8s.io/", "inference.networking.k8s.io/")
 """Kinds that come with an operator, which no Kubernetes version has a schema of."""
 
 ALL = [*OVERLAYS, *COMPOSED]
@@ -39,7 +39,7 @@ def gateways(objects: tuple[Object, ...]) -> list[tuple[Pods, Object]]:
     return [
         (owner, each)
         for owner, each in containers(objects)
-        if each["image"].startswith("cacheway:") and each["args"][0] == "serve"
+        if each["image"].startswith("cacheway:") and each["args"][0] in ("serve", "picker")
     ]
 
 
@@ -99,7 +99,17 @@ def test_objects_of_operators_have_what_they_need(overlay: str) -> None:
         for rule in each["spec"]["rules"]:
             assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}, "streams would be cut"
             for backend in rule["backendRefs"]:
+                if backend.get("kind") == "InferencePool":
+                    assert backend["name"] in [
+                        pool["metadata"]["name"] for pool in of_kind(objects, "InferencePool")
+                    ]
+                    continue
                 assert backend["port"] in service_ports(objects, backend["name"]).values()
+    for each in of_kind(objects, "InferencePool"):
+        picker = each["spec"]["endpointPickerRef"]
+        assert picker["port"]["number"] in service_ports(objects, picker["name"]).values()
+        for _, container in gateways(objects):
+            assert f"--pool-name={each['metadata']['name']}" in container["args"]
     for each in of_kind(objects, "PrometheusRule"):
         assert each["spec"]["groups"]
 
@@ -158,6 +168,8 @@ def test_every_long_lived_container_has_probes_on_ports_that_it_has(overlay: str
             probe = container[name]
             if "httpGet" in probe:
                 assert probe["httpGet"]["port"] in [port["name"] for port in container["ports"]]
+            elif "grpc" in probe:
+                assert probe["grpc"]["port"] in [port["containerPort"] for port in container["ports"]]
             else:
                 assert probe["exec"]["command"]
 
@@ -165,6 +177,11 @@ def test_every_long_lived_container_has_probes_on_ports_that_it_has(overlay: str
 @everywhere
 def test_gateways_are_probed_where_they_answer(overlay: str) -> None:
     for _, container in gateways(rendered(overlay)):
+        if container["args"][0] == "picker":
+            assert container["startupProbe"]["grpc"]["service"] == "liveness"
+            assert container["livenessProbe"]["grpc"]["service"] == "liveness"
+            assert container["readinessProbe"]["grpc"]["service"] == "readiness"
+            continue
         assert container["startupProbe"]["httpGet"]["path"] == "/liveness"
         assert container["livenessProbe"]["httpGet"]["path"] == "/liveness"
         assert container["readinessProbe"]["httpGet"]["path"] == "/readiness"
@@ -198,6 +215,10 @@ def test_only_discovery_has_a_token_for_the_api_server_and_it_may_only_read_pods
             assert each.spec["serviceAccountName"] == "cacheway"
     for role in of_kind(objects, "Role", "ClusterRole"):
         assert role["kind"] == "Role"
+        if role["metadata"]["name"] == "cacheway-picker":
+            assert not {"", "*"} & {group for rule in role["rules"] for group in rule["apiGroups"]}
+            assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+            continue
         assert role["rules"] == [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
         ]
@@ -298,7 +319,8 @@ def test_every_network_policy_selects_somebody_and_admits_by_ports_that_exist(ov
 @everywhere
 def test_the_admin_port_is_open_to_labelled_pods_only_and_the_data_port_to_all(overlay: str) -> None:
     objects = rendered(overlay)
-    for owner, _ in gateways(objects):
+    for owner, container in gateways(objects):
+        data = {"grpc", "grpc-health"} if container["args"][0] == "picker" else {"http"}
         rules = [
             rule
             for policy in of_kind(objects, "NetworkPolicy")
@@ -307,9 +329,9 @@ def test_the_admin_port_is_open_to_labelled_pods_only_and_the_data_port_to_all(o
             for rule in policy["spec"].get("ingress", ())
         ]
         open_to = {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
-        assert open_to["http"] is None
+        assert all(open_to[port] is None for port in data)
         assert open_to["admin"] == [{"podSelector": {"matchLabels": {"cacheway.io/admin-client": "true"}}}]
-        assert open_to.keys() == {"http", "admin", "metrics"}
+        assert open_to.keys() == {*data, "admin", "metrics"}
 
 
 @everywhere
@@ -350,17 +372,22 @@ def test_the_command_line_and_environment_of_a_gateway_are_valid(
     for _, container in gateways(objects):
         variables = environment(objects, container)
         arguments = [expanded(argument, variables) for argument in container["args"]]
-        assert arguments[0] == "serve"
+        picks = arguments[0] == "picker"
         status = cli.main(["config", *arguments[1:]], variables, serve=lambda _: 1, tools={})
         assert status == 0, capsys.readouterr().err
         settings = effective(capsys.readouterr().out)
         ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-        assert (ports["http"], ports["admin"], ports["metrics"]) == (
-            settings["server.port"],
-            settings["admin.port"],
-            settings["observability.prometheus_port"],
+        names = {"admin": "admin.port", "metrics": "observability.prometheus_port"}
+        names |= (
+            {"grpc": "picker.grpc_port", "grpc-health": "picker.grpc_health_port"}
+            if picks
+            else {"http": "server.port"}
         )
+        assert ports == {name: settings[setting] for name, setting in names.items()}
         assert settings["admin.tokens_file"], "the admin API of a pod is for whoever has a token"
+        if picks:
+            assert settings["server.host"] == "127.0.0.1", "its data port has no key"
+            continue
         assert settings["server.api_key_file"] == "/etc/cacheway/data/api-key", "its data port is open to all"
 
 

@@ -15,6 +15,7 @@ from router.console import EventStream, RateWindow
 from router.destinations import Destinations
 from router.fleet import LocalWorker
 from router.live_settings import LiveSettings
+from router.own_policies import OwnPolicies
 from router.pairs import RolePlanner
 from router.process.kv_events import make_kv_events
 from router.proxy import Ending
@@ -35,6 +36,7 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
     parts = AdminParts(
         version="1.2.3",
         gateway=bench.gateway,
+        own_policies=OwnPolicies(bench.settings.placement),
         live=LiveSettings(Loaded(bench.settings, {}), bench.shared.fleet.overrides, bench.core.log, parts={}),
         client=client,
         pairs=bench.pairs,

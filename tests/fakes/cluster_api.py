@@ -26,6 +26,7 @@ class ClusterApi:
         short: Watches end at once, as told.
         page_pods: Most pods of a page, whatever is asked for.
         requests: Path and parameters of all that was asked.
+        objects: What is at other paths than those of pods; 404 elsewhere.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -36,6 +37,7 @@ class ClusterApi:
         self.hanging = self.mute = self.short = False
         self.page_pods = 1000
         self.requests: list[tuple[str, dict[str, str]]] = []
+        self.objects: dict[str, Any] = {}
         self.url = ""
         self._watches: set[asyncio.StreamWriter] = set()
         self._connections: set[asyncio.StreamWriter] = set()
@@ -117,6 +119,9 @@ class ClusterApi:
             await _error(writer, self.status, "as told")
         elif headers.get("authorization", "").removeprefix("bearer ") not in self.tokens:
             await _error(writer, 401, "Unauthorized")
+        elif words[0] == "apis":
+            found = self.objects.get("/".join(words))
+            await (_error(writer, 404, "not found") if found is None else _whole(writer, 200, found))
         elif namespace in self.forbidden:
             await _error(writer, 403, f'pods is forbidden: cannot list in the namespace "{namespace}"')
         elif "watch" in parameters:

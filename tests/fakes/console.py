@@ -35,7 +35,9 @@ class MadeUpFleet:
         self.asked = 0
         self.slow_asked = 0
         self._loads: dict[int, WorkerLoad] = {}
-        self._counters = Counters(ttft_counts=(0,) * 9, ttft_bounds_s=BOUNDS_S)
+        self._counters = Counters(
+            ttft_counts=(0,) * 9, ttft_bounds_s=BOUNDS_S, tpot_counts=(0,) * 9, tpot_bounds_s=BOUNDS_S
+        )
 
     def _made(self, number: int, of: int, sites: int) -> WorkerFacts:
         return WorkerFacts(
@@ -93,6 +95,9 @@ class MadeUpFleet:
                 count + requests * weight // 33 for count, weight in zip(was.ttft_counts, spread, strict=True)
             ),
             BOUNDS_S,
+            tpot_counts=(was.tpot_counts[0] + 30, *was.tpot_counts[1:]),
+            tpot_bounds_s=BOUNDS_S,
+            output_tokens=was.output_tokens + requests * 200,
         )
         shown = {
             "known": True,

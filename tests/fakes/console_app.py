@@ -8,6 +8,7 @@ from typing import Any
 
 import uvicorn
 from fakes.console import MadeUpFleet
+from fakes.console_pages import PageAnswers
 from fakes.running import until
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -47,6 +48,7 @@ class ConsoleApp:
     changes: list[tuple[str, str, Any]] = field(default_factory=list)
     refuse: tuple[int, str] | None = None
     ending: bool = False
+    pages: PageAnswers = field(default_factory=PageAnswers)
 
     def __post_init__(self) -> None:
         self.now_unix_s = 1_767_225_600.0
@@ -60,6 +62,7 @@ class ConsoleApp:
         add_console(self.api, self.stream)
         self._workers()
         self._settings()
+        self.pages.add(self.api)
 
     async def lived(self, samples: int) -> None:
         """Let time pass, five seconds for each sample."""
@@ -130,7 +133,7 @@ class ConsoleApp:
             said = await request.json()
             answer = self._change("settings", "placement.policy", said)
             if answer.status_code == 202:
-                self.fleet.policy = said["values"]["placement.policy"]
+                self.fleet.policy = said["values"].get("placement.policy", self.fleet.policy)
             return answer
 
 

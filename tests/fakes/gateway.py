@@ -25,6 +25,7 @@ from policies import (
     OpRefused,
     Placed,
     encode_op,
+    make_policy,
 )
 from policies.observing import Shadow
 from router.continuing import StreamKeeper
@@ -249,6 +250,7 @@ class FakePool:
         self.requests = [] if requests is None else requests
         self.open = self.idle = 0
         self.drained = self.closed = False
+        self.authorization = b""
 
     def send(self, **sent: Any) -> FakeUpstream:
         sent["headers"] = headers_of(sent["lines"])
@@ -383,7 +385,11 @@ class Bench:
             settings,
             self.core,
             RequestReader(
-                settings, cached_as=self.registry.cached_as, door=self.door, traced=spans is not None
+                settings,
+                cached_as=self.registry.cached_as,
+                listed_as=self.registry.listed_as,
+                door=self.door,
+                traced=spans is not None,
             ),
             Telemetry(
                 metrics=self.metrics,
@@ -394,8 +400,11 @@ class Bench:
             Plugins(
                 self.pairs,
                 limiter,
-                make_shadow=lambda policy, ratio: Shadow(
-                    policy, self.shared.fleet, ratio, functools.partial(self.metrics.shadowed, policy.name)
+                make_shadow=lambda placement: Shadow(
+                    make_policy(placement.shadow_policy, placement.shadow_policy_options),
+                    self.shared.fleet,
+                    placement.shadow_ratio,
+                    functools.partial(self.metrics.shadowed, placement.shadow_policy),
                 ),
             ),
             loop=cast(Any, self.time),

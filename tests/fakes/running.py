@@ -88,6 +88,7 @@ class Fleet:
                     **sections.get("fleet", {}),
                 },
                 "shared": {
+                    "redis_url": self.redis_url,
                     "namespace": self.namespace,
                     "snapshot_interval_s": 1.0,
                     **sections.get("shared", {}),

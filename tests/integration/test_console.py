@@ -76,7 +76,7 @@ async def test_an_operator_sees_requests_drains_a_worker_and_switches_the_policy
         dialog = page.get_by_role("dialog")
         await dialog.get_by_label("Policy").select_option("least_load")
         await dialog.get_by_role("button", name="Switch").click()
-        await expect(page.locator("#policy")).to_contain_text("least load")
+        await expect(page.locator("#policy")).to_contain_text("least_load")
         await until(lambda: other.process.settings.placement.policy == "least_load")
 
 

@@ -60,7 +60,9 @@ async def test_what_is_explained_is_what_the_next_request_gets(fleet: Fleet) -> 
 async def test_decisions_shadow_and_tree_tell_of_the_same_traffic(fleet: Fleet) -> None:
     engines = [await fleet.engine(ENGINE) for _ in range(3)]
     gateway = await fleet.gateway(
-        *[engine.url for engine in engines], placement={"shadow_policy": "least_load", "shadow_ratio": 1.0}
+        *[engine.url for engine in engines],
+        placement={"shadow_policy": "least_load", "shadow_ratio": 1.0},
+        fleet={"unlisted_models": "refuse"},
     )
     await warmed(gateway.client)
     for number in range(6):

@@ -91,7 +91,7 @@ async def test_every_route_reaches_a_worker(fleet: Fleet, path: str, body: dict[
 async def test_the_openai_sdk_works_unchanged(fleet: Fleet) -> None:
     """Tools, images by URL and by data, n > 1, streams; asynchronous here, synchronous below."""
     engine = await fleet.engine()
-    gateway = await fleet.gateway(engine.url)
+    gateway = await fleet.gateway(engine.url, fleet={"unlisted_models": "refuse"})
     client = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
     tools: Any = [
         {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -161,7 +161,7 @@ async def test_bad_input_gets_a_clear_error_and_changes_nothing(
     fleet: Fleet, body: bytes, status: int, code: str
 ) -> None:
     engine = await fleet.engine()
-    gateway = await fleet.gateway(engine.url)
+    gateway = await fleet.gateway(engine.url, fleet={"unlisted_models": "refuse"})
     answer = await gateway.client.post("/v1/chat/completions", content=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (status, code)

@@ -14,7 +14,7 @@ from radix import Match
 COLUMNS = (
     *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
     *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "transfer_s"),
-    *("pooled_tokens", "base_s", "token_s", "tokens_min", "visit_token_s", "middle_tokens"),
+    *("pooled_tokens", "base_s", "token_s", "tokens_min", "patience", "visit_token_s", "middle_tokens"),
     *("evict_token_s", "free_tokens"),
 )
 
@@ -31,7 +31,8 @@ def _request(
 def _candidates(**columns: Sequence[float]) -> Candidates:
     """Idle workers that prefill 1,000 tokens/s at any context, unless columns say otherwise.
 
-    With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``.
+    With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``;
+    with a ``patience`` of 1 the engine stops it as SGLang's ``timeout`` does.
     With ``steps`` they are so far from the request's length bucket, where a visitor costs ``visit_token_s``.
     With ``evict_token_s`` a token that is pushed out costs that much, once ``free_tokens`` are used.
     """
@@ -40,6 +41,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         "matched_tokens": columns.get("safe_tokens", [0.0] * n),
         "b_s": [0.001] * n,
         "c0_tokens": [float("inf")] * n,
+        "patience": [float("inf")] * n,
     }
     given = {
         name: np.array(columns.get(name, defaults.get(name, [0.0] * n)), dtype=np.float64) for name in COLUMNS
@@ -63,7 +65,9 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         slots,
         np.array(columns.get("worker_hash", range(1, n + 1)), dtype=np.uint64),
         **{name: given[name] for name in SlowColumns.__struct_fields__ if name in given},
-        pools=Pools(slots + rows, given["base_s"], given["token_s"], given["tokens_min"]) if pooled else None,
+        pools=Pools(slots + rows, given["base_s"], given["token_s"], given["tokens_min"], given["patience"])
+        if pooled
+        else None,
         spills=Spills(
             np.array(columns["steps"], dtype=np.intp), given["visit_token_s"], given["middle_tokens"]
         )

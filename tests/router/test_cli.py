@@ -11,6 +11,7 @@ import yaml
 
 from router import cli
 from router.metric_families import metrics_reference
+from router.peers import peers_reference
 from router.reference import configuration_reference
 from router.settings import Settings
 from router.sources import Loaded
@@ -169,7 +170,12 @@ def test_config_checks_the_settings_like_serve(program: Program, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("flag", "page"), [("--reference", configuration_reference), ("--metrics-reference", metrics_reference)]
+    ("flag", "page"),
+    [
+        ("--reference", configuration_reference),
+        ("--metrics-reference", metrics_reference),
+        ("--peers-reference", peers_reference),
+    ],
 )
 def test_config_writes_the_reference_pages(
     program: Program, capsys: pytest.CaptureFixture[str], flag: str, page: Callable[[], str]

@@ -59,17 +59,8 @@ def test_help_shows_the_25_common_settings_and_the_sections_that_have_some() -> 
     [
         (["--prot", "1"], "there is no flag --prot; did you mean --port?"),
         (["--por", "1"], "there is no flag --por; did you mean --port?"),
-        (["--router-selector", "a=b"], "--router-selector is not available in this version: replicas find"),
         (["--k8s-namespace", "a"], "there is no flag --k8s-namespace; write --service-discovery-namespace"),
-        (["--vllm-discovery-address=x"], "--vllm-discovery-address is not available in this version: name"),
-        (
-            ["--intra-node-data-parallel-size", "8"],
-            "engines tell it; if one does not, write dp_size=N after its URL",
-        ),
-        (
-            ["--cache-threshold=0.5"],
-            "there is no flag --cache-threshold; write --policy-options cache_threshold=VALUE",
-        ),
+        (["--vllm-discovery-address=x"], "--vllm-discovery-address; workers cannot register there; name"),
         (["stray"], "stray belongs to no flag"),
         (["--port"], "argument --port: expected one argument"),
     ],

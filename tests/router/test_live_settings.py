@@ -319,6 +319,7 @@ OTHER: dict[str, Any] = {
     "placement.policy_options": {},
     "placement.prefill_tokens_per_s": 12_345.0,
     "fleet.health_check_endpoint": "/other",
+    "fleet.unlisted_models": "refuse",
     "queue.classes": {"high": 5.0, "normal": 3.0, "low": 2.0},
     "queue.default_class": "low",
     "roles.mode": "off",

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -106,14 +107,31 @@ def test_the_level_may_change_while_lines_are_written(pipe: Pipe) -> None:
 
 
 @pytest.mark.usefixtures("untouched_logging")
-def test_the_servers_own_lines_come_the_same_way_without_its_access_log(pipe: Pipe) -> None:
+def test_of_the_servers_own_lines_only_warnings_come(pipe: Pipe) -> None:
     logs = configure_logs("info", pipe.write_fd)
-    logging.getLogger("uvicorn.error").info("started")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").warning("trouble")
     logging.getLogger("uvicorn.access").info("GET /")
     logging.getLogger("httpx").info("HTTP Request: GET")
     logging.getLogger("httpx2").info("HTTP Request: GET")
     logs.close()
-    assert [entry["message"] for entry in entries(pipe)] == ["started"]
+    assert [entry["message"] for entry in entries(pipe)] == ["trouble"]
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_a_plain_sentence_takes_the_place_of_json_on_a_terminal_only(pipe: Pipe) -> None:
+    ours, theirs = pty.openpty()
+    for fd in (theirs, pipe.write_fd):
+        logs = configure_logs("info", fd)
+        logging.getLogger("router").info("serving", extra={"event": "e", "plain": "It serves."})
+        logs.close()
+    seen = os.read(ours, 1000)
+    os.close(ours)
+    os.close(theirs)
+
+    assert seen == b"It serves.\r\n"
+    (entry,) = entries(pipe)
+    assert (entry["message"], entry["event"], "plain" in entry) == ("serving", "e", False)
 
 
 def test_a_request_line_holds_its_fields(pipe: Pipe) -> None:

@@ -102,7 +102,7 @@ def test_variables_that_kubernetes_makes_for_services_are_passed_over() -> None:
         ({"server.port": "70000"}, "flag --port: '70000' is not allowed for server.port; give a whole"),
         ({"server.port": "abc"}, "'abc' is not allowed for server.port; give a whole number, 1 to 65535"),
         ({"observability.log_level": "inof"}, "warning, error, critical; did you mean info?"),
-        ({"placement.policy": "lmetrics"}, "round_robin, random; did you mean lmetric?"),
+        ({"placement.policy": "lmetrics"}, "of your own; did you mean lmetric?"),
         ({"server.request_timeout_s": "nan"}, "give a number, above 0"),
         ({"shared.namespace": "a b"}, "give 1 to 64 letters, digits, '.', '_' or '-'"),
         (

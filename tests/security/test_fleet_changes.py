@@ -15,6 +15,7 @@ import pytest
 from fakes.running import PLAIN, WITHIN_S, Fleet, RunningGateway, until, until_async
 
 from loadtest.processes import free_port
+from router.fleet import worker_id_of
 from router.tenants.keys import digest_of
 
 FLEET_KEY = "fleet-worker-secret"
@@ -200,7 +201,8 @@ async def test_who_names_a_worker_is_not_told_the_fleets_key(fleet: Fleet, numbe
             fleet={"worker_api_key": FLEET_KEY}, admission={"engine_metrics_interval_s": 0.05}
         )
         method, path, more = named_by(url)[number]
-        worker_id = (await gateway.client.request(method, path, **more)).json()["worker_id"]
+        assert (await gateway.client.request(method, path, **more)).is_success
+        worker_id = worker_id_of(url)
         local = gateway.process.registry.get(worker_id)
         assert local is not None
         await until(lambda: local.health == "healthy" and any(b"GET /metrics" in head for head in heads))

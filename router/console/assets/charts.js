@@ -1,46 +1,51 @@
-// Four charts of the last ten minutes, drawn by hand: figures of the whole fleet, a sample every few seconds.
-// A gap in a line is time in which nothing was measured. The second line of a chart is dashed.
-import { byId, el, say, svg } from "./dom.js";
-import { clock, count, percent, rate, seconds } from "./units.js";
+// Charts of the last ten minutes: figures of the whole fleet, a sample every few seconds. uPlot draws them (uplot.js,
+// MIT, version 1.6.32, unchanged). Pointing at one shows the values of that moment below all of them.
+// A gap in a line is time in which nothing was measured. The second line of a chart is dashed, the third dotted.
+import { byId, el, say } from "./dom.js";
+import { clock, count, percent, rate, seconds, tokens } from "./units.js";
+
+const { uPlot } = globalThis;
 
 const WINDOW_S = 600;
-const MARGIN = { left: 52, right: 10, top: 8, bottom: 18 };
+const GAP_S = 30;
+const DASHES = [null, [5, 4], [2, 3]];
+const INKS = ["accent", "second", "bad"];
 
 const CHARTS = [
-  {
-    title: "Hit rate",
-    about: "cached share of prompt tokens",
-    lines: [["hit_ratio", ""]],
-    said: percent,
-    top: () => 1,
-    ticks: [0, 0.5, 1],
-  },
+  { title: "Hit rate", about: "cached share of prompt tokens", lines: [["hit_ratio", ""]], said: percent, top: 1 },
   {
     title: "TTFT",
     about: "time to first token, P50 and P90",
-    lines: [
-      ["ttft_p50_s", "P50"],
-      ["ttft_p90_s", "P90"],
-    ],
+    lines: [["ttft_p50_s", "P50"], ["ttft_p90_s", "P90"]],
     said: seconds,
   },
   {
-    title: "Queue",
-    about: "requests waiting in the gateway",
-    lines: [["waiting", ""]],
-    said: count,
-    least: 4,
+    title: "TPOT",
+    about: "time per output token, P50 and P90",
+    lines: [["tpot_p50_s", "P50"], ["tpot_p90_s", "P90"]],
+    said: seconds,
   },
   {
-    title: "Requests",
-    about: "requests that ended, per second",
-    lines: [["requests_per_s", ""]],
+    title: "Output",
+    about: "tokens of ended answers, per second",
+    lines: [["output_tokens_per_s", ""]],
+    said: (n) => (n === null || n === undefined ? "–" : `${tokens(n)} tokens/s`),
+    tick: tokens,
+    least: 10,
+  },
+  { title: "Requests", about: "requests that ended, per second", lines: [["requests_per_s", ""]], said: rate, least: 1 },
+  {
+    title: "Errors",
+    about: "failed on workers, 429 and 503, per second",
+    lines: [["failed_per_s", "failed"], ["limited_per_s", "429"], ["unavailable_per_s", "503"]],
     said: rate,
     least: 1,
   },
+  { title: "Queue", about: "requests waiting in the gateway", lines: [["waiting", ""]], said: count, least: 4 },
+  { title: "In flight", about: "requests at workers", lines: [["inflight", ""]], said: count, least: 4 },
 ];
 
-/** A round number that is no smaller: 1, 2 or 5 times a power of ten. Its half is as round for an axis. */
+/** A round number that is no smaller: 1, 2, 4 or 5 times a power of ten. Its half is as round for an axis. */
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -48,14 +53,31 @@ export function roundUp(value) {
   return 10 * power;
 }
 
+/** Columns for uPlot: times, then a column of each line, with nulls where nothing was measured for a while. */
+export function columns(samples, keys) {
+  const data = [[], ...keys.map(() => [])];
+  let beforeS = null;
+  for (const sample of samples) {
+    const atS = sample.at_unix_s;
+    if (beforeS !== null && atS - beforeS > GAP_S) {
+      data[0].push((beforeS + atS) / 2);
+      for (const column of data.slice(1)) column.push(null);
+    }
+    data[0].push(atS);
+    keys.forEach((key, n) => data[n + 1].push(sample[key] ?? null));
+    beforeS = atS;
+  }
+  return data;
+}
+
 class Chart {
   constructor(spec) {
     this.spec = spec;
     this.samples = [];
-    this.nowS = 0;
+    this.nowS = Date.now() / 1000;
     this.now = el("p", { class: "chart-now" }, "–");
     this.note = el("p", { class: "chart-note quiet" }, spec.about);
-    this.drawing = svg("svg", { role: "img", class: "chart" });
+    this.drawing = el("div", { role: "img", class: "chart" });
     this.element = el(
       "figure",
       { class: "panel chart-panel" },
@@ -63,111 +85,118 @@ class Chart {
       this.drawing,
       this.note,
     );
-    this.drawing.addEventListener("pointermove", (event) => this.#read(event));
-    this.drawing.addEventListener("pointerleave", () => this.#unread());
-    new ResizeObserver(() => this.draw()).observe(this.drawing);
+    new ResizeObserver(() => this.#fit()).observe(this.drawing);
   }
 
   show(samples, nowS) {
     this.samples = samples;
     this.nowS = nowS;
     const last = samples.at(-1);
-    say(this.now, last ? this.#values(last) : "–");
+    say(this.now, last ? this.#values((key) => last[key]) : "–");
     this.drawing.setAttribute("aria-label", this.#summary());
-    this.draw();
+    this.data = columns(samples, this.spec.lines.map(([key]) => key));
+    if (!this.plot) this.#fit();
+    else this.#fill();
   }
 
-  #values(sample) {
-    return this.spec.lines
-      .map(([key, name]) => `${name ? `${name} ` : ""}${this.spec.said(sample[key])}`)
-      .join(" · ");
+  /** Draw from the beginning, as after a change of the theme. */
+  redraw() {
+    this.plot?.destroy();
+    this.plot = null;
+    this.#fit();
+  }
+
+  #values(of) {
+    return this.spec.lines.map(([key, name]) => `${name ? `${name} ` : ""}${this.spec.said(of(key))}`).join(" · ");
   }
 
   #summary() {
     const { title, about, lines, said } = this.spec;
     if (!this.samples.length) return `${title}: nothing was measured yet.`;
     const told = lines.map(([key, name]) => {
-      const values = this.samples.map((sample) => sample[key]).filter((value) => value !== null);
+      const values = this.samples.map((sample) => sample[key]).filter((value) => value !== null && value !== undefined);
       if (!values.length) return `${name} nothing was measured`;
       return `${name} now ${said(values.at(-1))}, lowest ${said(Math.min(...values))}, highest ${said(Math.max(...values))}`;
     });
     return `${title}, ${about}, last ten minutes: ${told.join("; ")}.`;
   }
 
-  draw() {
-    const { width, height } = this.drawing.getBoundingClientRect();
-    if (!width || !height) return;
-    this.drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const { spec, samples } = this;
-    const values = samples.flatMap((sample) => spec.lines.map(([key]) => sample[key] ?? 0));
-    const top = spec.top?.() ?? roundUp(Math.max(spec.least ?? 0, ...values));
-    const right = width - MARGIN.right;
-    const bottom = height - MARGIN.bottom;
-    this.x = (atS) => right - ((this.nowS - atS) / WINDOW_S) * (right - MARGIN.left);
-    this.y = (value) => bottom - (value / top) * (bottom - MARGIN.top);
-    const parts = [];
-    for (const tick of spec.ticks ?? [0, top / 2, top]) {
-      const y = this.y(tick);
-      parts.push(
-        svg("line", { class: tick ? "grid" : "axis", x1: MARGIN.left, x2: right, y1: y, y2: y }),
-        svg("text", { class: "tick", x: MARGIN.left - 6, y: y + 3.5, "text-anchor": "end" }, spec.said(tick)),
-      );
+  #fit() {
+    const { clientWidth: width, clientHeight: height } = this.drawing;
+    if (!width || !height || !this.data) return;
+    if (this.plot) this.plot.setSize({ width, height });
+    else {
+      this.plot = new uPlot(this.#options(width, height), this.data, this.drawing);
+      this.#fill();
     }
-    for (const [minutes, anchor] of [[10, "start"], [5, "middle"], [0, "end"]]) {
-      const x = right - (minutes / 10) * (right - MARGIN.left);
-      parts.push(
-        svg("line", { class: "axis", x1: x, x2: x, y1: bottom, y2: bottom + 3 }),
-        svg("text", { class: "tick", x, y: height - 3, "text-anchor": anchor }, minutes ? `−${minutes} min` : "now"),
-      );
-    }
-    spec.lines.forEach(([key], n) => parts.push(...this.#line(key, n)));
-    if (!samples.length) {
-      parts.push(svg("text", { class: "tick", x: (MARGIN.left + right) / 2, y: (MARGIN.top + bottom) / 2, "text-anchor": "middle" }, "nothing measured yet"));
-    }
-    this.cursor = svg("line", { class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden" });
-    this.drawing.replaceChildren(...parts, this.cursor);
   }
 
-  /** One line, in as many pieces as there are gaps, and a dot at its end. */
-  #line(key, n) {
-    let d = "";
-    let last = null;
-    let beforeS = null;
-    for (const sample of this.samples) {
-      const value = sample[key];
-      if (value === null || this.nowS - sample.at_unix_s > WINDOW_S) {
-        beforeS = null;
-        continue;
-      }
-      const point = `${this.x(sample.at_unix_s).toFixed(1)} ${this.y(value).toFixed(1)}`;
-      const joined = beforeS !== null && sample.at_unix_s - beforeS < 30;
-      d += joined ? `L${point}` : `M${point}h0.1`;
-      beforeS = sample.at_unix_s;
-      last = sample;
-    }
-    if (!last) return [];
-    return [
-      svg("path", { class: `line line-${n}`, d }),
-      svg("circle", { class: `dot dot-${n}`, r: 2.5, cx: this.x(last.at_unix_s), cy: this.y(last[key]) }),
-    ];
+  #fill() {
+    this.plot.batch(() => {
+      this.plot.setData(this.data, false);
+      this.plot.setScale("x", { min: this.nowS - WINDOW_S, max: this.nowS });
+    });
   }
 
-  #read(event) {
-    if (!this.samples.length || !this.x) return;
-    const at = event.clientX - this.drawing.getBoundingClientRect().left;
-    let nearest = this.samples[0];
-    for (const sample of this.samples) {
-      if (Math.abs(this.x(sample.at_unix_s) - at) < Math.abs(this.x(nearest.at_unix_s) - at)) nearest = sample;
-    }
-    const x = this.x(nearest.at_unix_s);
-    if (x < MARGIN.left) return;
-    for (const [name, value] of [["x1", x], ["x2", x], ["visibility", "visible"]]) this.cursor.setAttribute(name, value);
-    say(this.note, `${clock(nearest.at_unix_s)}: ${this.#values(nearest)}`);
+  #options(width, height) {
+    const { lines, said, tick = said, least = 0, top } = this.spec;
+    const probe = el("span");
+    this.drawing.append(probe);
+    const ink = (name) => {
+      probe.style.color = `var(--${name})`;
+      return getComputedStyle(probe).color;
+    };
+    const highest = (plot) => Math.max(least, ...plot.data.slice(1).flat().map((value) => value ?? 0));
+    const inks = { quiet: ink("quiet"), line: ink("line"), lines: INKS.map(ink) };
+    probe.remove();
+    const axis = { stroke: inks.quiet, font: "11px system-ui, sans-serif", ticks: { show: false } };
+    return {
+      width,
+      height,
+      padding: [8, 18, 0, 0],
+      legend: { show: false },
+      cursor: { sync: { key: "console", setSeries: false }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
+      scales: { y: { range: (plot) => [0, top ?? roundUp(highest(plot))] } },
+      axes: [
+        {
+          ...axis,
+          size: 20,
+          gap: 3,
+          grid: { show: false },
+          splits: () => [this.nowS - WINDOW_S, this.nowS - WINDOW_S / 2, this.nowS],
+          values: () => ["", "−5 min", "now"],
+        },
+        {
+          ...axis,
+          size: 54,
+          gap: 4,
+          grid: { stroke: inks.line, width: 1 },
+          splits: (_plot, _axis, _low, high) => [0, high / 2, high],
+          values: (_plot, splits) => splits.map((value) => tick(value)),
+        },
+      ],
+      series: [
+        {},
+        ...lines.map(([, name], n) => ({
+          label: name,
+          stroke: inks.lines[n],
+          width: 1.6,
+          dash: DASHES[n] ?? undefined,
+          points: { show: this.samples.length < 3, size: 5, fill: inks.lines[n] },
+        })),
+      ],
+      hooks: { setCursor: [(plot) => this.#read(plot)] },
+    };
   }
 
-  #unread() {
-    this.cursor?.setAttribute("visibility", "hidden");
-    say(this.note, this.spec.about);
+  #read(plot) {
+    const at = plot.cursor.idx;
+    if (at === null || at === undefined) {
+      say(this.note, this.spec.about);
+      return;
+    }
+    const values = this.#values((key) => this.data[this.spec.lines.findIndex(([each]) => each === key) + 1][at]);
+    say(this.note, `${clock(this.data[0][at])}: ${values}`);
   }
 }
 
@@ -176,6 +205,9 @@ export class Charts {
     this.store = store;
     this.charts = CHARTS.map((spec) => new Chart(spec));
     byId("charts").replaceChildren(...this.charts.map((chart) => chart.element));
+    const redraw = () => this.charts.forEach((chart) => chart.redraw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   }
 
   update(changes) {

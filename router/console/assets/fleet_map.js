@@ -71,9 +71,9 @@ export class FleetMap {
   arrange() {
     this.sortedMs = performance.now();
     const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const group = byId("group").value;
     const sort = byId("sort").value;
     const all = [...this.store.workers.values()];
+    const group = groupable(all);
     this.#chips(all);
     const shown = all.filter(
       (worker) =>
@@ -91,6 +91,7 @@ export class FleetMap {
     this.map.dataset.size = shown <= CARDS_MAX ? "card" : "tile";
     this.map.toggleAttribute("data-many", shown > LARGE_TILES_MAX);
     say(byId("legend-fill"), shown <= CARDS_MAX ? "Bar below" : "Fill");
+    byId("legend-number").hidden = shown <= CARDS_MAX;
     const kept = this.cells;
     this.cells = new Map();
     this.order = [];
@@ -157,7 +158,7 @@ export class FleetMap {
       say(cell.is, is === "healthy" ? "" : `${SIGNS[is] ?? ""} ${is}`);
     } else {
       say(cell.button, SIGNS[is] ?? "");
-      cell.button.title = `${cell.worker.id} – ${is}`;
+      cell.button.title = described(cell.worker);
     }
   }
 
@@ -239,6 +240,7 @@ export class FleetMap {
     const steps = SHADES_S.map((limit) => el("li", {}, sample(limit, 0), `to ${limit} s`));
     steps.push(el("li", {}, sample(FULL_S, 0), `over ${SHADES_S.at(-1)} s`));
     byId("legend").append(
+      el("span", { class: "quiet", id: "legend-number" }, "Number: requests in flight"),
       el("span", { class: "quiet" }, el("span", { id: "legend-fill" }, "Fill"), ": backlog"),
       el("ul", {}, steps),
       el("span", { class: "quiet" }, "Bar at the right: cache"),
@@ -307,13 +309,30 @@ export class FleetMap {
   }
 }
 
+/** What workers are grouped by. Ways that make one group of all of them are not offered. */
+function groupable(workers) {
+  const choice = byId("group");
+  for (const option of choice.options) {
+    const name = option.value;
+    const kinds = new Set(workers.map((worker) => kindOf(worker, name)));
+    option.hidden = option.disabled = name !== "" && name !== "state" && kinds.size < 2;
+  }
+  if (choice.selectedOptions[0]?.disabled) choice.value = "";
+  return choice.value;
+}
+
+function kindOf(worker, group) {
+  if (group === "state") return condition(worker);
+  return group === "model" ? (worker.models[0] ?? "") : worker[group];
+}
+
 const NAMELESS = { bucket: "any length", role: "no role", site: "local site", state: "", model: "no model yet" };
 
 function grouped(workers, group) {
   if (!group) return [["", workers]];
   const groups = new Map();
   for (const worker of workers) {
-    const name = group === "state" ? condition(worker) : group === "model" ? (worker.models[0] ?? "") : worker[group];
+    const name = kindOf(worker, group);
     if (!groups.has(name)) groups.set(name, []);
     groups.get(name).push(worker);
   }

@@ -10,8 +10,9 @@ import { spaced } from "./words.js";
 const ASK_MS = 2000;
 
 export class Inspector {
-  constructor(store, focusWorker) {
+  constructor(store, focusWorker, explain) {
     this.store = store;
+    this.explain = explain;
     this.focusWorker = focusWorker;
     this.panel = byId("inspector");
     this.body = byId("inspector-body");
@@ -69,9 +70,16 @@ export class Inspector {
         { class: "buttons" },
         this.store.byId.has(decision.worker) &&
           el("button", { type: "button", onclick: () => this.openWorker(decision.worker) }, "Show the worker"),
+        el("button", { type: "button", onclick: () => this.#explainAgain(decision.request_id) }, "What would be decided now?"),
       ),
     ];
     this.body.replaceChildren(...parts.filter(Boolean));
+  }
+
+  #explainAgain(requestId) {
+    this.back = () => byId("explain-answer").closest(".panel").querySelector("textarea").focus();
+    this.close();
+    this.explain(requestId);
   }
 
   close() {

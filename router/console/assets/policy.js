@@ -2,7 +2,6 @@
 import { ask } from "./dialogs.js";
 import { byId, el, say } from "./dom.js";
 import { Refused } from "./api.js";
-import { spaced } from "./words.js";
 
 /** Ask which policy, and set it. */
 export async function switchPolicy(call) {
@@ -18,7 +17,7 @@ export async function switchPolicy(call) {
   const choice = el(
     "select",
     { id: "policy-choice", autofocus: true, "aria-describedby": "policy-about" },
-    known.policies.map((each) => el("option", { value: each.name, selected: each.name === active }, spaced(each.name))),
+    known.policies.map((each) => el("option", { value: each.name, selected: each.name === active }, each.name)),
   );
   const comment = el("input", { id: "policy-comment", type: "text", maxlength: 300, autocomplete: "off" });
   const show = () => say(about, picks(known.policies.find((each) => each.name === choice.value)));
@@ -33,14 +32,13 @@ export async function switchPolicy(call) {
       el("label", {}, "Why (kept in the history) ", comment),
     ],
     yes: "Switch",
-    danger: true,
     act: async () => {
-      if (choice.value === active) throw new Refused(0, `${spaced(active)} is what decides now.`);
+      if (choice.value === active) throw new Refused(0, `${active} is what decides now.`);
       await call("/settings", {
         method: "PATCH",
         body: { values: { "placement.policy": choice.value }, comment: comment.value },
       });
-      say(byId("said"), `${spaced(choice.value)} decides from now on.`);
+      say(byId("said"), `${choice.value} decides from now on.`);
     },
   });
 }

@@ -1,12 +1,13 @@
 // What stands below the map: the policy, length buckets, the queue, links between sites, replicas.
 import { byId, el, meter, pairs, say, table } from "./dom.js";
 import { bandwidth, bytes, count, counted, duration, percent, seconds, tokens } from "./units.js";
-import { linkState, spaced } from "./words.js";
+import { linkState } from "./words.js";
+
+/** Panels that are hidden while the fleet does not use what they show. */
+const UNUSED = new Set(["buckets", "links"]);
 
 const EMPTY = {
-  buckets: "Requests are not divided by length.",
   queue: "Nothing waits.",
-  links: "All workers stand in one site.",
   replicas: "No replica was heard of yet.",
 };
 
@@ -24,23 +25,25 @@ export class Sections {
       const box = byId(name);
       const held = box.contains(document.activeElement) ? document.activeElement.id : "";
       const drawn = draw(this.store.sections[name], this);
-      box.replaceChildren(drawn ?? el("p", { class: "empty" }, EMPTY[name]));
+      if (UNUSED.has(name)) box.closest(".panel").hidden = !drawn;
+      box.replaceChildren(drawn ?? el("p", { class: "empty" }, EMPTY[name] ?? ""));
       // Nobody loses what they have in hand because a figure changed.
       if (held) byId(held)?.focus();
     }
   }
 }
 
-function policy(said, { switchPolicy }) {
+function policy(said, { switchPolicy, store }) {
   if (!said) return el("p", { class: "empty" }, "Not known yet.");
+  const decodes = [...store.workers.values()].some((worker) => worker.role === "decode");
   return el(
     "div",
     {},
-    el("p", { class: "big" }, spaced(said.policy)),
+    el("p", { class: "big" }, el("code", {}, said.policy)),
     pairs([
-      ["Shadow", said.shadow && `${spaced(said.shadow)}, asked about ${percent(said.shadow_ratio)} of the prompts`],
-      ["Of prefill workers", said.prefill && spaced(said.prefill)],
-      ["Of decode workers", said.decode && spaced(said.decode)],
+      ["Shadow", said.shadow && `${said.shadow}, asked about ${percent(said.shadow_ratio)} of the prompts`],
+      ["Of prefill workers", said.prefill],
+      ["Of decode workers", decodes ? said.decode : null],
       ["Threshold of remote prefill", said.threshold_tokens && `${tokens(said.threshold_tokens)} uncached tokens`],
     ]),
     el("button", { type: "button", id: "switch", onclick: switchPolicy }, "Switch policy …"),

@@ -1,6 +1,8 @@
 // Painting tiles: a canvas behind each group of buttons. Changing the style of a thousand buttons every second
 // takes a browser ten times as long as painting a thousand small rectangles.
 
+import { condition } from "./store.js";
+
 /** Backlog in seconds up to which a tile has each shade; beyond the last it has the one that warns. */
 export const SHADES_S = [0.25, 1, 3, 8];
 
@@ -9,6 +11,7 @@ export const FULL_S = 16;
 
 const CACHE_PX = 4;
 const ROUND_PX = 3;
+const NUMBER_PX = 20; // smallest tile with a number
 
 /** Number of the shade of a backlog. */
 export function shade(backlogS) {
@@ -42,7 +45,7 @@ export class Inks {
         return getComputedStyle(probe).color;
       };
       const shades = [...SHADES_S, 0].map((_, n) => ink(`shade-${n}`));
-      this.known = { shades, track: ink("track"), cache: ink("cache") };
+      this.known = { shades, track: ink("track"), cache: ink("cache"), text: ink("text"), over: ink("panel") };
       probe.remove();
     }
     return this.known;
@@ -86,7 +89,7 @@ export class Tiles {
     const { pen, tile, pitch } = this;
     const n = this.numbers.get(worker.key);
     if (!pen || n === undefined) return;
-    const { shades, track, cache } = inks.all;
+    const { shades, track, cache, text, over } = inks.all;
     const x = (n % this.columns) * pitch;
     const y = Math.floor(n / this.columns) * pitch;
     const wide = tile - CACHE_PX - 1;
@@ -102,5 +105,19 @@ export class Tiles {
     pen.fillRect(x, y + tile - fill, wide, fill);
     pen.fillStyle = cache;
     pen.fillRect(x + wide + 1, y + tile - held, CACHE_PX, held);
+    if (tile < NUMBER_PX || worker.inflight === undefined || condition(worker) !== "healthy") return;
+    // With an outline in the panel's colour the number is legible on any fill.
+    pen.font = `600 ${tile > 30 ? 11 : 9}px system-ui, sans-serif`;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.lineWidth = 2.5;
+    pen.lineJoin = "round";
+    pen.strokeStyle = over;
+    pen.fillStyle = text;
+    const number = worker.inflight > 999 ? "1k" : String(worker.inflight);
+    pen.globalAlpha = worker.inflight ? 1 : 0.45;
+    pen.strokeText(number, x + wide / 2, y + tile / 2);
+    pen.fillText(number, x + wide / 2, y + tile / 2);
+    pen.globalAlpha = 1;
   }
 }

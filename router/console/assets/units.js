@@ -75,3 +75,16 @@ const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: 
 export function clock(unixS) {
   return clockFormat.format(new Date(unixS * 1000));
 }
+
+const momentFormat = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
+
+/** Day and time here, of Unix seconds: for what may be older than today. */
+export function moment(unixS) {
+  return momentFormat.format(new Date(unixS * 1000));
+}

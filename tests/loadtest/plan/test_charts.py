@@ -46,7 +46,9 @@ def test_every_simulation_is_a_point_of_its_family() -> None:
     told = outcome()
     chart = draw_trials(told.tried, told.slo, told.plan)
 
-    ours, theirs, limit = chart.figure.axes[0].lines
+    ours, theirs, best, limit = chart.figure.axes[0].lines
+    assert {line.get_linestyle() for line in (ours, theirs)} == {"None"}, "points, joined by nothing"
+    assert list(np.asarray(best.get_ydata())) == sorted(np.asarray(best.get_ydata()), reverse=True)
     assert list(np.asarray(ours.get_xdata())) == [7.5, 10.0, 10.0]
     assert list(np.asarray(theirs.get_ydata())) == [5.0]
     assert list(np.asarray(limit.get_ydata())) == [3.0, 3.0]

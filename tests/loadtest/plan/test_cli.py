@@ -57,7 +57,7 @@ def test_a_plan_prices_parallelism_by_the_gpu_and_names_it(trace: str, tmp_path:
     assert status == 0
     document = json.loads(figures.read_text())
     assert document["prices"]["worker"] == 15.0
-    told = "4 GPUs: expert parallel 4, pipeline stages 1, expert balance 0.85, NUMA balancing on, no MTP in"
+    told = "4 GPUs for each worker: expert parallel 4, pipeline stages 1, expert balance 0.85, NUMA"
     assert any(told in sentence for sentence in document["assumptions"])
     assert any("costs 30 per hour" in sentence for sentence in document["assumptions"])
     assert "expert parallel 4" in page.read_text()

@@ -10,10 +10,14 @@ import pytest
 from fakes.traffic import write_trace
 
 from loadtest.simulator.arguments import (
+    DEFAULT_ENGINE,
+    ChosenEngine,
+    add_engine,
     add_workload,
     bucket_workers,
     count,
     count_or_none,
+    engine_of,
     new_file,
     not_negative,
     positive,
@@ -133,3 +137,41 @@ def test_buckets_are_bounds_and_their_workers() -> None:
 def test_buckets_that_are_none_are_refused(text: str, says: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=says):
         bucket_workers(text)
+
+
+def chosen(*words: str) -> ChosenEngine:
+    parser = argparse.ArgumentParser()
+    add_engine(parser)
+    return engine_of(parser.parse_args(words))
+
+
+def test_an_engine_is_a_name_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "engine.yaml"
+    path.write_text(
+        "dialect: vllm\nprefill: {tokens_per_s: 9000}\ndecode: {step_s: 0.02}\n"
+        "cache: {tokens: 90000, block_tokens: 16}\ngpus: 2\nprices: {worker: 7}\n"
+    )
+    own = chosen("--engine", str(path))
+    assert own.given is not None
+    assert (own.profile.rules.match_rule, own.profile_gpus, own.given.prices.worker) == ("vllm", 2, 7)
+    assert own.profile.rules.block_tokens == 64, "workloads come in blocks of 64 tokens"
+    assert chosen("--engine", str(path), "--dialect", "sglang").profile.rules.match_rule == "sglang"
+    named = chosen("--engine", "mimo-v2-flash", "--expert-parallel", "4")
+    assert (named.profile.gpus, named.profile_gpus, named.given) == (4, 8, None)
+    assert chosen().profile.name == DEFAULT_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--engine mimo-v2-flas", "did you mean mimo-v2-flash"),
+        ("--engine none.yaml", "cannot be read"),
+        ("--engine from-metrics", "takes the URL of one engine"),
+        ("--engine from-metrics 10.0.0.7", "is no URL of an engine"),
+        ("--engine mimo-v2-flash dense-70b", "takes one name or file, not 2"),
+        ("--engine none.yaml --expert-parallel 4", "leave out --expert-parallel"),
+    ],
+)
+def test_what_is_no_engine_is_refused(words: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        chosen(*words.split())

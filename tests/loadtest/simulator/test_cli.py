@@ -117,7 +117,7 @@ def test_a_trace_that_is_none_is_a_sentence_and_status_one(
         (["--workers", "0"], "'0' is not a whole number"),
         (["--buckets", "64K=5,1M=2"], "--buckets has 7 workers and --workers 8"),
         (["--buckets", "64K"], "'64K' is not TOKENS=WORKERS"),
-        (["--engine", "abacus"], "invalid choice: 'abacus'"),
+        (["--engine", "abacus"], "there is no engine 'abacus'"),
         (["--expert-parallel", "8"], "8 GPUs have 790 GB"),
         (["--expert-balance", "1.5"], "the expert balance must be 0.01 to 1"),
         (["--report", "no/such/folder/r.html"], "its folder does not exist"),

@@ -4,6 +4,7 @@ Prompts of whole blocks of 256 tokens; ``a:1`` and ``b:1`` share the pool ``east
 """
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,9 +185,21 @@ def test_members_are_columns_in_the_order_that_is_asked_for() -> None:
     assert pools.slots.tolist() == [2, 7]
     assert (pools.base_s.tolist(), pools.token_s.tolist()) == ([0.0, 0.01], [0.0, 1e-6])
     assert pools.tokens_min.tolist() == [np.inf, 64.0]
+    assert pools.patience.tolist() == [np.inf, 1.0]
     assert members.columns([0, 2]) is None
     members.leave(1)
     assert members.columns([2, 1]) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "patience"), [("timeout", 1.0), ("best_effort", np.inf), ("wait_complete", np.inf)]
+)
+def test_only_an_engine_with_timeout_stops_a_fetch_in_time(policy: Any, patience: float) -> None:
+    members = PoolMembers()
+    members.join(0, 1, CachePool(prefetch_policy=policy))
+    pools = members.columns([0])
+    assert pools is not None
+    assert pools.patience.tolist() == [patience]
 
 
 @pytest.mark.parametrize(("factor", "token_s"), [(3.0, 3e-6), (0.0, 1e-6), (1e9, 16e-6)])

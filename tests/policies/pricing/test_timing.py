@@ -88,6 +88,39 @@ def test_a_fetch_that_no_queue_hides_is_left_when_computing_is_sooner(
 
 
 @pytest.mark.parametrize(
+    ("token_s", "fetched_tokens", "fetch_s"),
+    [(0.0001, 8_192, 0.8192), (0.0002, 8_192, 1.6384), (0.0005, 5_600, 2.8), (0.002, 1_400, 2.8)],
+)
+def test_of_a_fetch_that_the_engine_stops_only_the_part_that_came_counts(
+    token_s: float, fetched_tokens: float, fetch_s: float, make_candidates: MakeCandidates
+) -> None:
+    """SGLang's ``timeout`` waits 2 s, and 0.1 s for each of 8 Ki tokens: 2.8 s."""
+    workers = make_candidates(
+        pooled_tokens=[8_192.0, 8_192.0], token_s=[token_s] * 2, patience=[1.0, float("inf")], b_s=[0.01] * 2
+    )
+    timing, patient = workers.timings(10_192.0, workers.few)
+    assert (timing.fetched_tokens, timing.fetch_s) == (pytest.approx(fetched_tokens), pytest.approx(fetch_s))
+    assert timing.service_s == pytest.approx(0.01 * (10_192 - fetched_tokens))
+    assert (patient.fetched_tokens, patient.fetch_s) == (8_192, pytest.approx(8_192 * token_s))
+
+
+def test_no_fetch_is_waited_for_longer_than_half_a_minute(make_candidates: MakeCandidates) -> None:
+    workers = make_candidates(pooled_tokens=[1e6], token_s=[0.001], patience=[1.0], b_s=[0.01])
+    (timing,) = workers.timings(1e6, workers.few)
+    assert (timing.fetched_tokens, timing.fetch_s) == (pytest.approx(30_000), 30.0)
+
+
+def test_an_engine_that_waits_less_than_the_pool_takes_to_answer_fetches_nothing(
+    make_candidates: MakeCandidates,
+) -> None:
+    workers = make_candidates(
+        pooled_tokens=[3_000.0], base_s=[2.5], token_s=[1e-6], tokens_min=[256.0], patience=[1.0]
+    )
+    timing = one(workers)
+    assert (timing.fetched_tokens, timing.fetch_s, timing.service_s) == (0.0, 0.0, 4.0)
+
+
+@pytest.mark.parametrize(
     ("safe_tokens", "free_tokens", "evict_s"),
     [(0, 0, 2.0), (0, 1_500, 1.25), (3_000, 1_000, 0.0), (3_000, 400, 0.3)],
 )

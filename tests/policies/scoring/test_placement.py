@@ -72,6 +72,7 @@ def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[flo
                 "base_s": column(0.0, 0.3),
                 "token_s": column(0.0, 0.0001),
                 "tokens_min": column(0.0, 1e9),
+                "patience": column(1.0, float("inf")),
             }
             if draw(st.booleans())
             else {}

@@ -12,6 +12,7 @@ from fakes.rehearsals import digest
 from policies import Placed
 from radix import chain_bytes
 from router.engines import Description
+from router.fleet import HealthRules
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
 from router.tenant import ANONYMOUS
@@ -120,7 +121,9 @@ async def test_a_model_that_nobody_serves_is_a_decision_too() -> None:
     ],
 )
 async def test_what_makes_no_sense_is_refused_with_a_reason(question: Any, why: str) -> None:
-    found = await ask(Bench(workers=1), question, 400)
+    bench = Bench(workers=1)
+    bench.registry.rules = HealthRules(unlisted_models="refuse")
+    found = await ask(bench, question, 400)
     assert found["code"] == why
     assert len(found["error"]["message"]) < 1000
 
@@ -148,3 +151,11 @@ async def test_a_tenants_own_cache_is_its_own() -> None:
     ]
     assert (one["tenant"], other["tenant"]) == (None, "team-a")
     assert one["prefix"] != other["prefix"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{}, {"request_id": "a", "request": chat()}, {"request_id": "a", "tenant": "t"}, {"request_id": ""}],
+)
+async def test_a_question_has_either_a_body_or_the_id_of_a_past_request(question: Any) -> None:
+    assert (await ask(Bench(workers=1), question, 400))["code"] == "invalid_value"

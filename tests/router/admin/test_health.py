@@ -9,6 +9,8 @@ from fakes.admin import WELL, Setup
 from fastapi import FastAPI
 
 from router.admin import AdminParts, make_admin_api, make_api, make_data_api
+from router.engines import Description
+from router.fleet import ServedModel
 from router.shared import Vitals
 from router.tenants import TokensWatch
 from router.tenants.keys import digest_of
@@ -31,6 +33,25 @@ async def test_a_replica_is_ready_while_a_worker_takes_requests(setup: Setup, pa
     setup.registry.change("b:80", draining=True)
     answer = await setup.client.get(path)
     assert (answer.status_code, answer.json()["status"]) == (503, "no_healthy_worker")
+
+
+@pytest.mark.parametrize("path", ["/health", "/liveness", "/readiness", "/health_generate"])
+async def test_probes_may_ask_for_the_head_alone(setup: Setup, path: str) -> None:
+    setup.add("a")
+    assert (await setup.client.head(path)).status_code == 200
+
+
+async def test_a_replica_is_not_ready_while_no_pair_is_possible(setup: Setup) -> None:
+    prefill, decode = setup.add("p", "d")
+    setup.registry.change("p:80", role="prefill", labels={"handover": "sglang"})
+    setup.registry.change("d:80", role="decode", labels={})
+    answer = await setup.client.get("/readiness")
+    assert (answer.status_code, answer.json()["status"]) == (503, "no_pair")
+    setup.registry.change("d:80", labels={"handover": "sglang"})
+    assert (await setup.client.get("/readiness")).status_code == 200
+    setup.registry.described(prefill, (ServedModel("m"),), Description())
+    setup.registry.described(decode, (ServedModel("n"),), Description())
+    assert (await setup.client.get("/readiness")).json()["status"] == "no_pair"
 
 
 async def test_a_replica_that_shuts_down_is_alive_and_not_ready(setup: Setup) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 import pytest
 from fakes.admin import Setup, code, unreachable
+from fakes.running import until
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from policies import Forget
 from router.admin.peers import add_encoders
 from router.engines import Description
 from router.errors import RouterError
-from router.fleet import Registry, ServedModel
+from router.fleet import HealthRules, Registry, ServedModel, normal_url, worker_id_of
 from tests.fakes.gateway import FakeShared, VirtualTime, registry
 
 
@@ -23,70 +23,48 @@ async def shown(setup: Setup, worker_id: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
+async def added(setup: Setup, **params: Any) -> httpx.Response:
+    """Add a worker whose first probe succeeds while its adder waits."""
+    asked = asyncio.ensure_future(setup.client.post("/add_worker", params=params))
+    worker_id = worker_id_of(normal_url(params["url"]))
+    await until(lambda: setup.registry.get(worker_id) is not None or asked.done())
+    local = setup.registry.get(worker_id)
+    if local is not None and not asked.done():
+        setup.registry.probed(local, ok=True, refused=False, detail="")
+    return await asked
+
+
 async def test_the_older_routers_spelling_works(setup: Setup) -> None:
-    assert (await setup.client.post("/add_worker", params={"url": "http://a"})).json()["worker_id"] == "a:80"
+    """Their status codes, and their words."""
+    answer = await added(setup, url="http://a")
+    assert (answer.status_code, answer.text) == (200, "Successfully added worker: http://a")
+    assert setup.registry.get("a:80") is not None
+    again = await setup.client.post("/add_worker", params={"url": "http://a"})
+    assert (again.status_code, code(again)) == (400, "worker_exists")
     assert (await setup.client.get("/list_workers")).json() == {"urls": ["http://a:80"]}
-    assert (await setup.client.post("/remove_worker", params={"url": "http://a:80"})).status_code == 200
-    again = await setup.client.post("/remove_worker", params={"url": "http://a:80"})
-    assert (again.status_code, code(again)) == (404, "worker_not_found")
+    for _ in range(2):
+        removed = await setup.client.post("/remove_worker", params={"url": "http://a:80"})
+        assert (removed.status_code, removed.text) == (200, "Successfully removed worker: http://a:80")
     assert (await setup.client.post("/add_worker")).status_code == 400
 
 
-async def test_a_flush_asks_every_worker_in_its_own_way_and_forgets_those_that_did(setup: Setup) -> None:
-    setup.add("sglang", "vllm", "busy", "broken", "gone")
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        match request.url.host:
-            case "vllm" | "busy" if request.url.path == "/flush_cache":
-                return httpx.Response(404)
-            case "vllm" | "busy":
-                assert request.url.query == b"reset_external=true"
-                return httpx.Response(200, json={"success": request.url.host == "vllm"})
-            case "broken":
-                return httpx.Response(500)
-            case "gone":
-                return unreachable(request)
-        return httpx.Response(200)
-
-    setup.answer = answer
-    flushed = await setup.client.post("/flush_cache")
-    assert flushed.status_code == 200
-    assert flushed.json() == {
-        "flushed": ["sglang:80", "vllm:80"],
-        "failed": {"broken:80": "HTTP 500", "busy:80": "its blocks are in use", "gone:80": "ConnectError"},
-    }
-    assert [op.worker for op in setup.shared.said(Forget)] == ["sglang:80", "vllm:80"]
-    assert "POST vllm/reset_prefix_cache" in setup.asked
+async def test_a_worker_that_does_not_come_up_is_not_added(setup: Setup) -> None:
+    setup.registry.rules = HealthRules(worker_startup_timeout_s=0.05)
+    answer = await setup.client.post("/add_worker", params={"url": "http://dead"})
+    assert (answer.status_code, code(answer)) == (400, "worker_not_healthy")
+    assert (await setup.client.get("/list_workers")).json() == {"urls": []}
 
 
-async def test_a_slow_worker_does_not_keep_the_others_from_flushing(setup: Setup) -> None:
-    setup.add("slow", "well")
-    flushed = asyncio.Event()
-
-    async def slow() -> httpx.Response:
-        await flushed.wait()
-        return httpx.Response(200)
-
-    def answer(request: httpx.Request) -> Any:
-        if request.url.host == "slow":
-            return slow()
-        flushed.set()
-        return httpx.Response(200)
-
-    setup.answer = answer
-    assert (await setup.client.post("/flush_cache")).json()["flushed"] == ["slow:80", "well:80"]
-
-
-async def test_a_flush_that_no_worker_did_is_an_error(setup: Setup) -> None:
-    setup.add("a")
-    setup.answer = unreachable
-    assert (await setup.client.post("/flush_cache")).status_code == 502
-    assert not setup.shared.said(Forget)
+async def test_an_adder_hears_if_its_worker_is_removed_meanwhile(setup: Setup) -> None:
+    asked = asyncio.ensure_future(setup.client.post("/add_worker", params={"url": "http://a"}))
+    await until(lambda: setup.registry.get("a:80") is not None)
+    setup.registry.remove("a:80")
+    assert code(await asked) == "worker_not_found"
 
 
 async def test_the_older_spelling_names_roles_and_ports(setup: Setup) -> None:
-    said = {"url": "http://a:1", "worker_type": "prefill", "bootstrap_port": 9000}
-    assert (await setup.client.post("/add_worker", params=said)).json()["worker_id"] == "a:1"
+    said: dict[str, Any] = {"url": "http://a:1", "worker_type": "prefill", "bootstrap_port": 9000}
+    assert (await added(setup, **said)).status_code == 200
     one = await shown(setup, "a:1")
     assert (one["role"], one["labels"]) == ("prefill", {"bootstrap_port": "9000"})
     wrong = await setup.client.post("/add_worker", params={"url": "http://b", "bootstrap_port": 70000})

@@ -12,6 +12,7 @@ from axe_playwright_python.async_playwright import Axe
 from fakes.browser import chromium, live, needs_chromium, visited
 from fakes.console import MadeUpFleet
 from fakes.console_app import ConsoleApp, served
+from fakes.console_pages import PageAnswers
 from playwright.async_api import Browser, Locator, Page, expect
 
 from router.console import Conditions
@@ -77,7 +78,7 @@ async def test_a_fleet_is_shown_with_load_and_cache_of_each_worker(visit: Visit)
     await expect(cell(page, fleet.workers[2].id)).to_contain_text(f"{load.inflight} in flight")
     await expect(page.locator("#workers-sum")).to_contain_text("8 of 8 healthy")
     await expect(page.locator("#replica")).to_have_text("gateway-1")
-    for title in ("Hit rate", "TTFT", "Queue", "Requests"):
+    for title in ("Hit rate", "TTFT", "TPOT", "Output", "Requests", "Errors", "Queue", "In flight"):
         chart = page.get_by_role("img", name=re.compile(rf"^{title},.*last ten minutes: .*now "))
         await expect(chart).to_be_visible()
     await expect(page.get_by_role("table", name="Length buckets").get_by_role("row")).to_have_count(4)
@@ -126,7 +127,9 @@ async def test_an_empty_fleet_says_what_to_do(visit: Visit) -> None:
     await expect(page.locator("#troubles")).to_contain_text(
         "Every request is refused until a worker is added."
     )
-    await expect(page.locator("#buckets")).to_contain_text("Requests are not divided by length.")
+    await expect(page.locator("#buckets")).to_be_hidden()  # what a fleet does not use is not shown
+    await expect(page.locator("#links")).to_be_hidden()
+    await expect(page.get_by_role("link", name="Tenants")).to_be_hidden()
     await expect(page.get_by_role("img", name="Hit rate: nothing was measured yet.")).to_be_visible()
 
 
@@ -252,7 +255,7 @@ async def test_the_last_worker_of_its_kind_is_not_drained_without_a_warning(visi
 
 async def test_the_policy_is_switched_after_a_confirmation(visit: Visit) -> None:
     app, page = await visit()
-    await expect(page.locator("#policy")).to_contain_text("expected cost")
+    await expect(page.locator("#policy")).to_contain_text("expected_cost")
     await page.get_by_role("button", name="Switch policy …").click()
     dialog = page.get_by_role("dialog", name="Switch the policy?")
     await expect(dialog).to_contain_text("Lowest cost for this request and those behind it.")
@@ -262,7 +265,7 @@ async def test_the_policy_is_switched_after_a_confirmation(visit: Visit) -> None
     await dialog.get_by_label("Why").fill("compare")
     await dialog.get_by_role("button", name="Switch").click()
 
-    await expect(page.locator("#policy")).to_contain_text("round robin")
+    await expect(page.locator("#policy")).to_contain_text("round_robin")
     said = {"values": {"placement.policy": "round_robin"}, "comment": "compare"}
     assert app.changes == [("settings", "placement.policy", said)]
 
@@ -371,7 +374,101 @@ async def test_names_that_hold_markup_are_shown_as_text(visit: Visit) -> None:
 
     assert await page.evaluate("window.harmed") is None
     assert await page.locator("img").count() == 0
-    assert await page.locator("script").count() == 1
+    assert await page.locator("script").count() == 2
+
+
+async def test_no_page_makes_markup_of_names_or_puts_them_or_a_token_into_its_address(visit: Visit) -> None:
+    app = ConsoleApp(MadeUpFleet(2), token="right", pages=PageAnswers(MARKUP))
+    app.pages.tenants = True
+    _, page = await visit(app=app)
+    await page.get_by_role("dialog").get_by_label("Token").fill("right")
+    await page.keyboard.press("Enter")
+    await live(page)
+    for title in ("Explain", "Tree", "Settings", "Audit", "Tenants"):
+        await page.get_by_role("navigation").get_by_role("link", name=title).click()
+        shown = page.locator(f"#page-{title.lower()}")
+        await expect(shown).to_contain_text(MARKUP)
+        if title == "Explain":
+            await page.locator("#explain-recent button").click()
+            await expect(page.locator("#explain-answer")).to_contain_text(MARKUP)
+        assert page.url == f"{app.url}/#{title.lower()}"
+    assert await page.evaluate("window.harmed") is None
+    assert await page.locator("img").count() == 0
+
+
+# Further pages.
+
+
+async def test_hovering_a_chart_says_the_values_of_that_moment_below_all_of_them(visit: Visit) -> None:
+    _, page = await visit(samples=12)
+    notes = page.locator(".chart-note")
+    await expect(notes.first).to_have_text("cached share of prompt tokens")
+    box = await page.locator(".chart .u-over").first.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
+    await expect(notes.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d: \d\d %$"))
+    await expect(notes.nth(1)).to_have_text(re.compile(r"^\d\d:\d\d:\d\d: P50 .* · P90 .*"))
+    await page.mouse.move(0, 0)
+    await expect(notes.first).to_have_text("cached share of prompt tokens")
+
+
+async def test_a_request_is_pasted_or_chosen_and_explained(visit: Visit) -> None:
+    app, page = await visit()
+    await page.get_by_role("link", name="Explain").click()
+    await page.get_by_label("Body").fill("{")
+    await page.get_by_role("button", name="Explain").click()
+    answer = page.locator("#explain-answer")
+    await expect(answer).to_contain_text("This is not JSON")
+
+    await page.get_by_label("Body").fill('{"model": "m"}')
+    await page.get_by_role("button", name="Explain").click()
+    await expect(answer).to_contain_text("agent is the cheapest")
+    assert app.pages.asked == [{"endpoint": "/v1/chat/completions", "request": {"model": "m"}}]
+
+    await page.locator("#explain-recent button").click()
+    await expect(answer).to_contain_text("Only the first 256 tokens are compared")
+    await expect(answer).to_contain_text("7.2K of 7.4K tokens cached, first token after 13 ms")
+    assert app.pages.asked[1:] == [{"request_id": "agent"}]
+
+
+async def test_a_decision_is_asked_again_from_its_panel(visit: Visit) -> None:
+    app, page = await visit()
+    await page.get_by_role("button", name="Pause").click()
+    await page.locator("#decisions button").first.click()
+    await page.get_by_role("button", name="What would be decided now?").click()
+    await expect(page.locator("#explain-answer")).to_contain_text("agent is the cheapest")
+    assert set(app.pages.asked[0]) == {"request_id"}
+
+
+async def test_a_setting_is_changed_and_undone_after_confirmations(visit: Visit) -> None:
+    app, page = await visit()
+    await page.get_by_role("link", name="Settings").click()
+    await expect(page.locator("#settings-list")).not_to_contain_text("server.port")  # it has its default
+    await page.get_by_role("button", name="Change queue.size").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Value").fill("7")
+    await dialog.get_by_label("Why").fill("busy")
+    await dialog.get_by_role("button", name="Change it").click()
+    await expect(dialog).to_be_hidden()
+    said = {"values": {"queue.size": 7}, "comment": "busy", "expected_revision": "r1"}
+    assert app.changes == [("settings", "placement.policy", said)]
+
+    await page.get_by_role("button", name="Undo the change").click()
+    await dialog.get_by_role("button", name="Undo it").click()
+    await expect(dialog).to_be_hidden()
+    assert app.pages.changed == [{"change_id": "c1"}]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+async def test_every_page_is_accessible_and_nothing_is_cut_off(visit: Visit, width: int, scheme: str) -> None:
+    app = ConsoleApp(MadeUpFleet(3))
+    app.pages.tenants = True
+    _, page = await visit(app=app, width=width, height=844, scheme=scheme)
+    for title in ("Explain", "Tree", "Settings", "Audit", "Tenants"):
+        await page.get_by_role("navigation").get_by_role("link", name=title).click()
+        await expect(page.locator(f"#page-{title.lower()}")).to_contain_text("agent")
+        await agreeable(page)
+        assert await page.evaluate("document.documentElement.scrollWidth") == width
 
 
 # Looks.

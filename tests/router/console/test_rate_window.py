@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.console import Conditions, Counters, RateWindow, ReplicaView
-from router.console.rate_window import SAMPLES_MAX, gain, merged_ttft, quantile_s
+from router.console.rate_window import SAMPLES_MAX, gain, merged, quantile_s
 
 BOUNDS_S = (0.1, 1.0)
 
@@ -107,9 +107,10 @@ def test_a_replica_that_began_again_counts_from_zero() -> None:
 
 
 def test_histograms_with_other_bounds_are_left_out() -> None:
-    ours, theirs = Counters(ttft_counts=(1, 2, 3), ttft_bounds_s=BOUNDS_S), Counters(ttft_counts=(9,))
+    ours, theirs, older = (BOUNDS_S, (1, 2, 3)), ((7.0,), (9,)), ((), ())
 
-    assert merged_ttft([ours, theirs, ours]) == (BOUNDS_S, (2, 4, 6))
+    assert merged([older, ours, theirs, ours]) == (BOUNDS_S, (2, 4, 6))
+    assert merged([older, older]) == ((), ())
 
 
 def test_a_quantile_is_interpolated_between_bounds() -> None:

@@ -10,7 +10,14 @@ from fakes.cluster_api import ClusterApi
 from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 
 from router.destinations import Destinations
-from router.discovery import Discovery, DiscoveryRules, check_discovery, make_discovery
+from router.discovery import (
+    Discovery,
+    DiscoveryRules,
+    PodPool,
+    check_discovery,
+    make_discovery,
+    scopes_of,
+)
 from router.discovery.api_server import find_server
 from router.discovery.start import cluster_of
 from router.errors import SettingsError
@@ -25,13 +32,14 @@ def wanted(folder: Path, **discovery: Any) -> Settings:
     return Settings.model_validate({"discovery": sections})
 
 
-def made(settings: Settings) -> Discovery | None:
+def made(settings: Settings, pool: PodPool | None = None) -> Discovery | None:
     shared, time = FakeShared(), VirtualTime()
     return make_discovery(
         settings.discovery,
         Core(shared.fleet, registry(shared, time), log_port(shared, time)),
         Destinations(),
         settings.fleet.pair_labels,
+        pool,
     )
 
 
@@ -85,3 +93,28 @@ def test_a_cluster_that_cannot_be_found_stops_the_start(tmp_path: Path) -> None:
     Path(settings.discovery.kubeconfig).unlink()
     with pytest.raises(SettingsError, match="no API server is configured"):
         check_discovery(settings.discovery)
+
+
+async def test_a_pool_is_one_selection_whatever_it_selects(tmp_path: Path) -> None:
+    """Its scope stays, so that a change of its selector removes the workers of the former one."""
+    config = wanted(tmp_path, selector=["app=engine"]).discovery.kubeconfig
+    rules = DiscoveryRules(kubeconfig=config)
+    for pool in (PodPool("pool", "ns"), PodPool(selector=frozenset({"b=1", "a=1"}), ports=("80",))):
+        discovery = made(Settings.model_validate({"discovery": {"kubeconfig": config}}), pool)
+        assert discovery is not None
+        (watch,) = discovery.watches
+        assert scopes_of(rules, pool) == {watch.selection.scope}
+        named = ("ns", "inference.networking.k8s.io/pool") if pool.name else ("llm", "a=1,b=1")
+        assert (watch.selection.namespace, watch.selection.selector) == named
+    assert scopes_of(rules) == frozenset()
+
+
+def test_a_pool_needs_a_cluster_and_excludes_other_selectors(tmp_path: Path) -> None:
+    settings, pool = wanted(tmp_path, selector=["app=engine"]), PodPool("pool")
+    with pytest.raises(SettingsError, match="turn off discovery"):
+        check_discovery(settings.discovery, pool)
+    alone = DiscoveryRules(kubeconfig=settings.discovery.kubeconfig)
+    check_discovery(alone, pool)
+    Path(alone.kubeconfig).unlink()
+    with pytest.raises(SettingsError, match=r"picker\.pool_name: no API server"):
+        check_discovery(alone, pool)

@@ -6,6 +6,7 @@ from fakes.gateway import FakeShared, VirtualTime, registry
 from policies import ALONE, ANY_LENGTH, Circuit, CircuitSet
 from router.engines import Description
 from router.fleet import LocalWorker, ServedModel
+from router.settings import FleetSettings
 
 
 class Setup:
@@ -114,6 +115,22 @@ def test_what_the_engine_says_decides_the_protocol_of_a_worker_without_a_label(s
             setup.registry.described(local, None, Description(engine, 0))
         assert setup.beginners() == beginners
         assert setup.partners() == {"p": ["d"]}
+
+
+def test_engines_that_say_nothing_hand_over_as_pd_disaggregation_means_it(setup: Setup) -> None:
+    """Engines with a key describe themselves to nobody; what a label or an engine says is stronger."""
+    pairs = {"prefill": ("http://x",), "decode": ("http://y",)}
+    setup.registry.rules = FleetSettings(pd_disaggregation=True, **pairs)
+    p, d = setup.add("p", "prefill"), setup.add("d", "decode")
+    assert (p.protocol, d.protocol) == ("sglang", "sglang")
+    assert setup.registry.can_serve
+    assert setup.partners() == {"p": ["d"]}
+    setup.registry.described(p, None, Description("vllm", 0))
+    assert p.protocol == "nixl"
+    assert not setup.registry.can_serve
+    setup.add("d2", "decode", "nixl")
+    assert setup.registry.can_serve
+    assert FleetSettings(vllm_pd_disaggregation=True, **pairs).assumed_handover == ""
 
 
 def test_partners_serve_the_same_model(setup: Setup) -> None:

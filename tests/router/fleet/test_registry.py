@@ -1,6 +1,7 @@
 """What one replica may use of the fleet, and how soon it notices a change."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -762,12 +763,17 @@ def worker(setup: Setup) -> Worker:
 
 
 def test_engines_names_of_a_model_follow_what_they_list(setup: Setup) -> None:
-    """A name that no worker lists stands for itself."""
+    """A name that no worker lists stands for the one model of the fleet, or else for itself."""
     (a,) = setup.add("a")
     assert setup.registry.cached_as("alias") == "alias"
     models = (ServedModel("m", root="/m"), ServedModel("alias", root="/m"))
     setup.registry.described(a, models, Description("vllm", 0))
-    assert [setup.registry.cached_as(name) for name in ("alias", "m", "x")] == ["m", "m", "x"]
+    names = ("alias", "m", "x", "alias:ad", "")
+    assert [setup.registry.cached_as(name) for name in names] == ["m", "m", "m", "ad", "m"]
+    setup.registry.rules = replace(setup.registry.rules, unlisted_models="refuse")
+    assert [setup.registry.listed_as(name) for name in names] == ["alias", "m", "x", "alias", ""]
+    assert [setup.registry.cached_as(name) for name in names] == ["m", "m", "x", "ad", ""]
     for number in range(3000):
         setup.registry.cached_as(f"{number}")
     assert len(setup.registry._cached_as) <= 1001
+    assert len(setup.registry._listed_as) <= 1001

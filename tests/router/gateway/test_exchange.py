@@ -66,6 +66,8 @@ def test_a_stream_does_not_keep_its_prompt(bench: Bench) -> None:
     assert bench.log[-1]["request_bytes"] == len(sent)
 
 
+REFUSING = HealthRules(unlisted_models="refuse")
+
 CREATED = b'event: response.created\ndata: {"type":"response.created"}\n\n'
 DELTA = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"a"}\n\n'
 
@@ -184,6 +186,7 @@ def test_the_same_prompt_goes_where_it_was(bench: Bench) -> None:
 def test_a_request_that_cannot_be_read_is_answered_at_once(
     bench: Bench, body: bytes, status: int, code: str
 ) -> None:
+    bench.registry.rules = REFUSING
     _, client = bench.start(body)
     assert (client.status, client.error["code"]) == (status, code)
     assert client.headers[b"x-cacheway-worker"] == b"none"
@@ -192,9 +195,35 @@ def test_a_request_that_cannot_be_read_is_answered_at_once(
 
 def test_a_model_that_nobody_serves_is_not_found(bench: Bench) -> None:
     for local in bench.registry.all():
-        bench.registry.described(local, (ServedModel("other"),), Description("", 0))
+        bench.registry.described(local, (ServedModel("other"), ServedModel("another")), Description("", 0))
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("body", [b'{"messages": []}', b'{"model": "default", "messages": []}'])
+def test_a_fleet_of_one_model_takes_any_name_or_none(bench: Bench, body: bytes) -> None:
+    """The body passes as it came; here the request goes by the name that workers list."""
+    for local in bench.registry.all():
+        bench.registry.described(local, (ServedModel("m"),), Description("", 0))
+    _, client = bench.start(body)
+    (upstream,) = bench.upstreams
+    assert b"".join(upstream.sent["body"]) == body
+    upstream.answer()
+    assert client.status == 200
+    assert bench.gateway.reader.parse(Endpoint.CHAT, body, ANONYMOUS).model == "m"
+
+
+def test_an_adapter_goes_to_workers_of_its_base_and_shares_no_cache_with_it(bench: Bench) -> None:
+    first, second = bench.registry.all()
+    bench.registry.described(first, (ServedModel("m"),), Description("", 0))
+    bench.registry.described(second, (ServedModel("n"),), Description("", 0))
+    told = []
+    for model in ("n", "n:ad1"):
+        _, client = bench.start(chat(model=model))
+        bench.upstream.answer()
+        told.append((client.headers[b"x-cacheway-worker"], client.headers[b"x-cacheway-cached-tokens"]))
+    worker = second.worker.worker_id.encode()
+    assert told == [(worker, b"0"), (worker, b"0")]
 
 
 def test_without_a_worker_the_client_is_told_when_to_come_back() -> None:
@@ -933,6 +962,7 @@ def test_the_end_of_the_process_ends_a_request_that_is_being_parsed(bench: Bench
 def test_a_large_body_is_refused_as_a_small_one_is(bench: Bench, body: bytes, status: int, code: str) -> None:
     for local in bench.registry.all():
         bench.registry.described(local, (ServedModel("m"),), Description("", 0))
+    bench.registry.rules = REFUSING
     _, client = bench.start(body, path=b"/v1/completions")
 
     bench.time.advance(0.0)

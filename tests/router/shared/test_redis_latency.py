@@ -10,7 +10,8 @@ class Answers:
 
     def __init__(self) -> None:
         self.degraded_reasons = DegradedReasons(NoListener())
-        self.redis_latency = RedisLatency(self.degraded_reasons)
+        self.unheard = False
+        self.redis_latency = RedisLatency(self.degraded_reasons, lambda: self.unheard)
         self.at_s = 100.0
 
     def take(self, *took_s: float, expected_s: float = 0.0) -> bool:
@@ -60,3 +61,16 @@ def test_one_stall_counts_once_however_much_was_under_way() -> None:
     assert answers.degraded_reasons.reason is None
     answers.redis_latency.measured(100.5, 100.7)
     assert answers.degraded_reasons.reason is not None
+
+
+def test_a_replica_alone_with_its_own_valkey_is_never_slow_until_another_one_comes() -> None:
+    answers = Answers()
+    answers.unheard = True
+    assert not answers.take(0.5, 0.5, 0.5, 0.5)
+    answers.redis_latency.overdue(0.25)
+    assert not answers.take(0.5)
+
+    answers.unheard = False
+    assert answers.take(0.5, 0.5)
+    answers.unheard = True
+    assert not answers.take(0.5)

@@ -1,0 +1,129 @@
+// "Why there?": a request that is pasted, or one of the latest, decided again without sending it anywhere.
+import { call } from "./api.js";
+import { byId, el, say, table } from "./dom.js";
+import { wide } from "./pages.js";
+import { clock, count, seconds, tokens } from "./units.js";
+import { spaced } from "./words.js";
+
+const EXAMPLE = '{"model": "…", "messages": [{"role": "user", "content": "Hello"}]}';
+
+export class ExplainPage {
+  constructor() {
+    this.answer = byId("explain-answer");
+    byId("explain-body").setAttribute("placeholder", EXAMPLE);
+    byId("explain-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#pasted();
+    });
+  }
+
+  /** Ask again for the latest requests, unless somebody is about to choose one. */
+  follow() {
+    const list = byId("explain-recent");
+    if (!list.matches(":hover") && !list.contains(document.activeElement)) this.open();
+  }
+
+  async open() {
+    const list = byId("explain-recent");
+    try {
+      const { decisions } = await call("/decisions?limit=30");
+      list.replaceChildren(
+        ...decisions.map((each) =>
+          el(
+            "li",
+            {},
+            el(
+              "button",
+              { type: "button", class: "decision", onclick: () => this.past(each.request_id) },
+              el("span", { class: "when" }, clock(each.ended_unix_s)),
+              el("span", { class: "name" }, each.request_id),
+              el("span", { class: "badge", "data-bad": each.outcome !== "completed" }, spaced(each.outcome)),
+              el("span", { class: "small" }, `${each.worker ?? "placed nowhere"}, ${tokens(each.prompt_tokens)} tokens`),
+            ),
+          ),
+        ),
+      );
+      byId("explain-none").hidden = decisions.length > 0;
+    } catch (error) {
+      list.replaceChildren(el("li", { class: "problem" }, error.message));
+    }
+  }
+
+  /** Decide a past request again. */
+  past(requestId) {
+    return this.#ask({ request_id: requestId });
+  }
+
+  #pasted() {
+    let request;
+    try {
+      request = JSON.parse(byId("explain-body").value);
+    } catch (error) {
+      this.#problem(`This is not JSON: ${error.message}`);
+      return;
+    }
+    this.#ask({ endpoint: byId("explain-endpoint").value, request });
+  }
+
+  #problem(text) {
+    this.answer.replaceChildren(el("p", { class: "problem" }, text));
+  }
+
+  async #ask(question) {
+    this.answer.replaceChildren(el("p", { class: "quiet" }, "Deciding …"));
+    try {
+      this.answer.replaceChildren(...drawn(await call("/explain", { method: "POST", body: question })));
+      say(byId("said"), "The decision is explained.");
+    } catch (error) {
+      this.#problem(error.message);
+    }
+  }
+}
+
+function drawn({ decision, policy, request, candidates, not_candidates: others, past, compared }) {
+  const unit = policy.unit === "seconds" ? (cost) => seconds(cost) : (cost) => String(cost ?? "–");
+  return [
+    el("h3", {}, `Now: ${decision.outcome}${decision.worker ? ` on ${decision.worker}` : ""}`),
+    el("p", { class: "wrap" }, decision.why),
+    compared.note && el("p", { class: "problem" }, compared.note),
+    past && el("p", { class: "wrap" }, then(past)),
+    el(
+      "p",
+      { class: "small wrap" },
+      `${policy.name} counts in ${policy.unit}, the lowest wins. The prompt has ${count(request.prompt_tokens)} tokens`,
+      `${request.model ? ` for ${request.model}` : ""}${past ? "; what it left in the cache itself is found now" : ""}.`,
+    ),
+    candidates.length
+      ? wide(
+          "Candidates",
+          table(
+            [["Worker"], ["Cost", "number"], ["Cached", "number"], ["To compute", "number"], ["Queue", "number"], ["Prefill", "number"], ["TTFT", "number"], ["Lost because"]],
+            candidates.map((each) => [
+              el("span", { class: each.chosen ? "chosen" : "" }, each.chosen ? "✓ " : "", each.worker),
+              unit(each.cost),
+              tokens(each.safe_tokens),
+              tokens(each.uncached_tokens),
+              seconds(each.queue_s),
+              seconds(each.prefill_s),
+              seconds(each.ttft_s),
+              each.lost_because ?? "",
+            ]),
+            "Candidates, the cheapest first",
+          ),
+        )
+      : null,
+    others.length
+      ? wide(
+          "No candidates",
+          table([["No candidate"], ["Reason"], ["Detail"]], others.map((each) => [each.worker, spaced(each.reason), each.detail]), "Workers that were no candidates"),
+        )
+      : null,
+  ].filter(Boolean);
+}
+
+function then(past) {
+  const ttft = past.ttft_since_arrival_s === null ? "" : `, first token after ${seconds(past.ttft_since_arrival_s)}`;
+  const cached = past.reported_cached_tokens ?? past.predicted_cached_tokens;
+  const said = cached === null ? "" : `, ${tokens(cached)} of ${tokens(past.prompt_tokens)} tokens cached`;
+  return `Then, at ${clock(past.ended_unix_s)}: ${past.why ?? past.detail ?? spaced(past.outcome)}${said}${ttft}.`;
+}

@@ -1,0 +1,1 @@
+"""Messages of the proxy: the description, and the code that protoc makes of it."""

@@ -1,0 +1,48 @@
+"""The endpoint picker of one process, and the loops that it needs."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from router.discovery import Discovery
+from router.gateway import Gateway
+from router.metrics import Metrics
+from router.process.client_side import ClientSide
+from router.process.loops import Loop
+from router.settings import Settings
+
+if TYPE_CHECKING:
+    from router.picker import Picker
+
+
+def make_picker(
+    settings: Settings, gateway: Gateway, metrics: Metrics, clients: ClientSide, discovery: Discovery | None
+) -> "Picker | None":
+    """Make it; None where it is off."""
+    if not settings.picker.enabled:
+        return None
+    # An extra; importing gRPC takes some 0.15 s and 25 MB.
+    from router.picker import Picker
+
+    picker = Picker(
+        settings,
+        gateway,
+        metrics,
+        held=clients.held,
+        ending=clients.ending,
+        settled=lambda: discovery is None or discovery.first_settled.is_set(),
+    )
+    metrics.collect_hooks.append(partial(picker.report, metrics))
+    return picker
+
+
+def picker_loops(settings: Settings, picker: "Picker | None") -> list[Loop]:
+    """Return its tasks: the servers, and the pool's objects."""
+    if picker is None:
+        return []
+    loops: list[Loop] = [("picker", picker.run)]
+    pool = settings.picker.pool
+    if pool is not None and pool.name:
+        from router.picker.pool_objects import make_pool_objects
+
+        loops.append(("pool objects", make_pool_objects(settings.discovery, pool, picker.intents).run))
+    return loops

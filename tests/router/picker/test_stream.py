@@ -1,0 +1,597 @@
+import json
+from typing import Any
+
+import orjson
+import pytest
+from fakes.gateway import Bench, chat
+from fakes.handover import PairBench
+from fakes.proxy_stream import CHAT, Proxy, destination_of, joined, set_headers
+
+from policies import Finished, FirstToken
+from router.picker.intents import targets_of
+from router.picker.proto import ext_proc_pb2 as pb
+from router.picker.stream import OutOfOrder
+from router.proxy import HeldBytes
+
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":1250,"completion_tokens":2,"prompt_tokens_details":'
+    b'{"cached_tokens":64}}}\n\n'
+)
+EVENTS = (b"content-type", b"text/event-stream")
+
+
+def immediate(proxy: Proxy) -> tuple[int, dict[str, Any]]:
+    """The status and the error of an answer that no worker gave."""
+    (answer,) = (each.immediate_response for each in proxy.got if each.HasField("immediate_response"))
+    assert set_headers(answer.headers)[b"content-type"] == b"application/json"
+    assert b"content-length" not in set_headers(answer.headers)
+    return answer.status.code, orjson.loads(answer.body)["error"]
+
+
+def outcome(bench: Bench) -> object:
+    return bench.log[-1]["outcome"]
+
+
+# The choice.
+
+
+def test_a_choice_answers_head_and_body_at_once_when_the_body_is_complete() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    body = orjson.dumps(chat())
+    assert proxy.head() == []
+    assert proxy.body(body[:100], ends=False) == []
+    choice, *pieces = proxy.body(body[100:])
+    assert destination_of(choice) in ("w0:80", "w1:80")
+    assert set_headers(choice.request_headers.response.header_mutation)[b"content-length"] == b"%d" % len(
+        body
+    )
+    assert joined(pieces, "request_body") == (body, True)
+
+
+def test_a_large_body_goes_back_in_pieces_of_62_kb() -> None:
+    proxy = Proxy(Bench())
+    proxy.head()
+    body = orjson.dumps(chat("x" * 200_000))
+    _, *pieces = proxy.body(body)
+    assert len(pieces) == 4
+    assert joined(pieces, "request_body") == (body, True)
+
+
+def test_trailers_end_a_request_and_follow_its_body() -> None:
+    proxy = Proxy(Bench())
+    proxy.head()
+    proxy.body(chat(), ends=False)
+    choice, *pieces, trailers = proxy.say(request_trailers=pb.HttpTrailers())
+    assert destination_of(choice)
+    assert joined(pieces, "request_body") == (orjson.dumps(chat()), False)
+    assert trailers.HasField("request_trailers")
+
+
+def test_a_buffering_proxy_gets_its_choice_with_the_body() -> None:
+    proxy = Proxy(Bench())
+    (ready,) = proxy.head(modes=(pb.BUFFERED, pb.BUFFERED))
+    assert ready == pb.ProcessingResponse(request_headers=pb.HeadersResponse())
+    (choice,) = proxy.body(chat())
+    assert destination_of(choice)
+    assert choice.request_body.response.body_mutation.body == orjson.dumps(chat())
+
+
+@pytest.mark.parametrize("mode", [pb.NONE, pb.STREAMED, pb.BUFFERED_PARTIAL, pb.GRPC])
+def test_other_modes_of_the_request_are_refused(mode: pb.BodyMode) -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head(modes=(mode, pb.NONE))
+    status, error = immediate(proxy)
+    assert (status, error["code"]) == (500, "unsupported_body_mode")
+    assert pb.BodyMode.Name(mode) in error["message"]
+    proxy.check()
+
+
+def test_the_next_turn_of_a_chat_goes_to_the_worker_of_the_first() -> None:
+    bench = Bench(workers=4)
+    first = Proxy(bench)
+    first.head()
+    (choice, *_) = first.body(chat("word " * 2000))
+    endpoint = destination_of(choice)
+    first.answer_head()
+    first.answer(b"{}", ends=True)
+    for _ in range(3):
+        proxy = Proxy(bench)
+        proxy.head()
+        (choice, *_) = proxy.body(chat("word " * 2000 + "and more"))
+        assert destination_of(choice) == endpoint
+        proxy.answer_head()
+        proxy.answer(b"{}", ends=True)
+        proxy.check()
+
+
+def test_only_endpoints_of_the_subset_are_chosen() -> None:
+    bench = Bench(workers=5)
+    for subset in (["w3:80"], "w3:80, w9:80"):
+        for number in range(6):
+            proxy = Proxy(bench)
+            proxy.head(subset=subset)
+            (choice, *_) = proxy.body(chat(f"{number} " * 3000))
+            assert destination_of(choice) == "w3:80"
+            proxy.stream.gone()
+
+
+@pytest.mark.parametrize("subset", [[], ["w9:80"], [""]])
+def test_a_subset_without_a_worker_is_503(subset: list[str]) -> None:
+    proxy = Proxy(Bench())
+    proxy.head(subset=subset)
+    proxy.body(chat())
+    assert immediate(proxy)[0] == 503
+    other = Proxy(Bench())
+    other.head(b"/v1/models", method=b"GET", ends=True, subset=subset)
+    assert immediate(other)[0] == 503
+
+
+def test_a_subset_is_ignored_if_the_settings_say_so() -> None:
+    proxy = Proxy(Bench(), heeds_subsets=False)
+    proxy.head(subset=["w9:80"])
+    (choice, *_) = proxy.body(chat())
+    assert destination_of(choice)
+
+
+def test_prefill_and_decode_workers_are_refused_with_the_reason() -> None:
+    proxy = Proxy(PairBench(prefill=1, decode=1))
+    proxy.head()
+    proxy.body(chat())
+    status, error = immediate(proxy)
+    assert status == 503
+    assert "cacheway serve" in error["message"]
+    assert proxy.stream.outbox.ended
+
+
+# The answer.
+
+
+def test_an_answer_is_counted_learned_from_and_passed_on_unchanged() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head(CHAT, (b"x-request-id", b"theirs"))
+    proxy.body(chat(stream=True))
+    (head,) = proxy.answer_head(200, EVENTS)
+    changes = set_headers(head.response_headers.response.header_mutation)
+    assert changes[b"x-request-id"] == b"theirs"
+    assert changes[b"x-cacheway-worker"] in (b"w0:80", b"w1:80")
+    assert not bench.shared.said(FirstToken)
+    first = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    assert joined(proxy.answer(first), "response_body") == (first, False)
+    assert len(bench.shared.said(FirstToken)) == 1
+    assert joined(proxy.answer(USAGE + b"data: [DONE]\n\n"), "response_body")[0].startswith(USAGE)
+    assert joined(proxy.answer(b"", ends=True), "response_body") == (b"", True)
+    assert outcome(bench) == "completed"
+    (decision,) = bench.gateway.reports.decisions.since(0)[0]
+    assert decision.usage is not None
+    assert (decision.usage.prompt_tokens, decision.usage.cached_tokens) == (1250, 64)
+    proxy.check()
+
+
+def test_a_large_piece_of_an_answer_is_cut() -> None:
+    proxy = Proxy(Bench())
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head()
+    data = b"x" * 130_000
+    pieces = proxy.answer(data, ends=True)
+    assert len(pieces) == 3
+    assert joined(pieces, "response_body") == (data, True)
+
+
+@pytest.mark.parametrize("mode", [pb.STREAMED, pb.BUFFERED])
+def test_a_proxy_that_waits_for_each_piece_gets_one_answer_to_each(mode: pb.BodyMode) -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head(modes=(pb.BUFFERED, mode))
+    proxy.body(chat())
+    assert len(proxy.answer_head(200, EVENTS)) == 1
+    for data, ends in ((b"data: {}\n\nda", False), (b"ta: [DONE]\n\n", False), (b"", True)):
+        assert proxy.answer(data, ends=ends) == [pb.ProcessingResponse(response_body=pb.BodyResponse())]
+    assert outcome(bench) == "completed"
+    proxy.check()
+
+
+def test_without_bodies_of_answers_the_head_is_the_first_token_and_the_end_completes_it() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head(modes=(pb.FULL_DUPLEX_STREAMED, pb.NONE))
+    proxy.body(chat(stream=True))
+    proxy.answer_head(200, EVENTS)
+    assert len(bench.shared.said(FirstToken)) == 1
+    proxy.stream.gone()
+    assert outcome(bench) == "completed"
+    proxy.check()
+
+
+def test_trailers_end_an_answer() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head()
+    assert joined(proxy.answer(b"{}"), "response_body") == (b"{}", False)
+    got = proxy.say(response_trailers=pb.HttpTrailers())
+    assert got[-1].HasField("response_trailers")
+    assert not any(each.response_body.response.body_mutation.streamed_response.end_of_stream for each in got)
+    assert outcome(bench) == "completed"
+    proxy.check()
+
+
+def test_a_head_alone_is_an_answer() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head(204, ends=True)
+    assert outcome(bench) == "completed"
+    proxy.check()
+
+
+def test_a_workers_error_counts_against_it_and_is_tried_once() -> None:
+    bench = Bench()
+    for _ in range(5):
+        proxy = Proxy(bench)
+        proxy.head(subset=["w0:80"])
+        proxy.body(chat())
+        proxy.answer_head(503)
+        proxy.answer(b'{"error":{}}', ends=True)
+        assert outcome(bench) == "worker_error"
+        proxy.check()
+    proxy = Proxy(bench)
+    proxy.head(subset=["w0:80"])
+    proxy.body(chat())
+    assert immediate(proxy)[0] == 503  # its circuit is open
+    assert bench.log[0]["attempts"] == 1
+
+
+def test_the_status_of_a_strange_head_is_502() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.say(response_headers=pb.HttpHeaders())
+    proxy.answer(b"", ends=True)
+    assert bench.log[-1]["status"] == 502
+
+
+def test_another_endpoint_that_served_is_counted() -> None:
+    proxy = Proxy(Bench())
+    proxy.head()
+    (choice, *_) = proxy.body(chat())
+    proxy.answer_head(served=destination_of(choice))
+    assert proxy.elsewhere == 0
+    other = Proxy(Bench())
+    other.head()
+    other.body(chat())
+    other.answer_head(served="10.0.0.9:8000")
+    assert other.elsewhere == 1
+
+
+# Leaving.
+
+
+@pytest.mark.parametrize("when", ["head", "body", "placed", "answering"])
+def test_a_proxy_that_leaves_frees_everything(when: str) -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    if when != "head":
+        proxy.body(chat(stream=True), ends=when != "body")
+    if when == "answering":
+        proxy.answer_head(200, EVENTS)
+        proxy.answer(b"data: {}\n\n")
+    proxy.stream.gone()
+    proxy.stream.gone()
+    proxy.check()
+    if when in ("placed", "answering"):
+        assert outcome(bench) == "client_left"
+
+
+def test_a_proxy_that_leaves_after_the_last_event_has_the_whole_answer() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat(stream=True))
+    proxy.answer_head(200, EVENTS)
+    proxy.answer(b"data: {}\n\ndata: [DONE]\n\n")
+    proxy.stream.gone()
+    assert outcome(bench) == "completed"
+    proxy.check()
+
+
+def test_a_request_in_the_queue_that_leaves_is_no_longer_there() -> None:
+    bench = Bench(workers=1, admission={"worker_running_max": 1})
+    first, second = Proxy(bench), Proxy(bench)
+    first.head()
+    first.body(chat())
+    second.head()
+    assert second.body(chat()) == []
+    assert len(list(bench.gateway.placing.room.tickets())) == 1
+    second.stream.gone()
+    assert not list(bench.gateway.placing.room.tickets())
+    first.stream.gone()
+    second.check()
+
+
+def test_a_request_in_the_queue_is_sent_when_the_worker_has_room() -> None:
+    bench = Bench(workers=1, admission={"worker_running_max": 1})
+    first, second = Proxy(bench), Proxy(bench)
+    first.head()
+    first.body(chat())
+    second.head()
+    assert second.body(chat()) == []
+    first.answer_head()
+    first.answer(b"{}", ends=True)
+    bench.time.advance(0.1)
+    choice, *_ = second.hear()
+    assert destination_of(choice) == "w0:80"
+
+
+def test_a_proxy_that_answers_by_itself_while_a_request_waits_ends_its_wait() -> None:
+    """A route's timeout: the proxy's own 504 passes through the filter."""
+    bench = Bench(workers=1, admission={"worker_running_max": 1})
+    first, second = Proxy(bench), Proxy(bench)
+    first.head()
+    first.body(chat())
+    second.head()
+    second.body(chat())
+    assert len(second.answer_head(504)) == 1
+    assert joined(second.answer(b"late", ends=True), "response_body") == (b"late", True)
+    assert outcome(bench) == "client_left"
+    first.stream.gone()
+    second.check()
+
+
+def test_the_end_of_the_process_is_no_fault_of_the_client() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.stream.gone(ending=True)
+    assert outcome(bench) == "shutting_down"
+    proxy.check()
+
+
+# Bounds.
+
+
+def test_a_body_that_does_not_end_is_408() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(b"{", ends=False)
+    bench.time.advance(bench.settings.server.read_timeout_s)
+    proxy.hear()
+    assert immediate(proxy)[0] == 408
+    assert proxy.body(b"more") == []  # it was on its way
+    proxy.check()
+
+
+def test_a_stream_without_a_word_ends_in_time() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    bench.time.advance(bench.settings.server.read_timeout_s)
+    proxy.hear()
+    assert immediate(proxy)[0] == 408
+    proxy.check()
+
+
+def test_an_answer_that_does_not_end_is_broken_off() -> None:
+    bench = Bench(server={"request_timeout_s": 20.0})
+    silent, begun = Proxy(bench), Proxy(bench)
+    for proxy in (silent, begun):
+        proxy.head()
+        proxy.body(chat(stream=True))
+    begun.answer_head(200, EVENTS)
+    begun.answer(b"data: {}\n\n")
+    bench.time.advance(30.0)
+    silent.hear()
+    assert immediate(silent)[0] == 504
+    last, ends = joined(begun.hear(), "response_body")
+    assert ends
+    assert b'"code":"request_timeout"' in last
+    silent.check()
+    begun.check()
+
+
+def test_an_answer_whose_head_has_gone_is_ended_without_another_one() -> None:
+    bench = Bench(server={"request_timeout_s": 20.0})
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head(200)
+    bench.time.advance(30.0)
+    assert proxy.hear() == []
+    assert proxy.stream.outbox.failed
+    proxy.check()
+
+
+def test_a_body_beyond_the_bound_is_413_before_it_ends() -> None:
+    proxy = Proxy(Bench(server={"body_bytes_max": 1024, "held_bytes_max": 0}))
+    proxy.head()
+    proxy.body(b"x" * 1000, ends=False)
+    proxy.body(b"x" * 100, ends=False)
+    assert immediate(proxy)[0] == 413
+    proxy.check()
+
+
+def test_bodies_count_as_held_until_their_answer_begins() -> None:
+    bench = Bench()
+    held = HeldBytes(10_000)
+    first = Proxy(bench, held=held)
+    first.head()
+    first.body(chat("x" * 8000))
+    assert held.count > 8000
+    second = Proxy(bench, held=held)
+    second.head()
+    second.body(chat("x" * 8000))
+    assert immediate(second)[0] == 429
+    first.answer_head()
+    first.answer(b"{", ends=False)
+    assert held.count == 0
+    first.answer(b"}", ends=True)
+    second.check()
+
+
+def test_a_head_beyond_the_bounds_is_431() -> None:
+    bench = Bench(server={"header_count_max": 8, "header_bytes_max": 1024})
+    for headers in ([(b"a%d" % n, b"") for n in range(8)], [(b"a", b"x" * 1024)]):
+        proxy = Proxy(bench)
+        proxy.head(CHAT, *headers)
+        assert immediate(proxy)[0] == 431
+        proxy.check()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"request_body": pb.HttpBody(body=b"x")},
+        {"request_trailers": pb.HttpTrailers()},
+        {"response_body": pb.HttpBody(body=b"x")},
+        {"response_headers": pb.HttpHeaders()},
+    ],
+)
+def test_a_message_out_of_order_ends_the_stream(message: dict[str, Any]) -> None:
+    proxy = Proxy(Bench())
+    with pytest.raises(OutOfOrder):
+        proxy.say(**message)
+    proxy.stream.gone()
+    proxy.check()
+
+
+def test_two_heads_and_two_bodies_are_out_of_order() -> None:
+    proxy = Proxy(Bench())
+    proxy.head()
+    with pytest.raises(OutOfOrder):
+        proxy.head()
+    proxy.body(chat())
+    with pytest.raises(OutOfOrder):
+        proxy.body(chat())
+    proxy.stream.gone()
+    proxy.check()
+
+
+# Requests that are not placed.
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [(b"GET", b"/v1/models"), (b"POST", b"/v1/none"), (b"GET", CHAT), (b"POST", b"/encode")],
+)
+def test_other_requests_go_to_any_worker_and_pass_as_they_are(method: bytes, path: bytes) -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    (choice,) = proxy.head(path, method=method)
+    assert destination_of(choice) in ("w0:80", "w1:80")
+    assert joined(proxy.body(b"one", ends=False), "request_body") == (b"one", False)
+    assert joined(proxy.body(b"two"), "request_body") == (b"two", True)
+    assert len(proxy.answer_head()) == 1
+    assert joined(proxy.answer(b"x" * 70_000, ends=True), "response_body") == (b"x" * 70_000, True)
+    assert proxy.passed == 1
+    assert bench.log == []
+    proxy.check()
+
+
+def test_a_request_that_is_not_placed_ends_in_time() -> None:
+    bench = Bench(server={"request_timeout_s": 20.0})
+    proxy = Proxy(bench)
+    proxy.head(b"/v1/models", method=b"GET", ends=True)
+    bench.time.advance(20.0)
+    assert proxy.stream.outbox.failed
+    proxy.stream.gone()
+    proxy.check()
+
+
+# Keys, intents, and models.
+
+
+def test_keys_of_the_gateway_stay_here_and_the_workers_key_is_shown() -> None:
+    bench = Bench(workers=1, server={"api_key": "ours"})
+    proxy = Proxy(bench)
+    proxy.head(CHAT, (b"authorization", b"Bearer ours"), (b"x-api-key", b"other"))
+    choice, *_ = proxy.body(chat())
+    assert list(choice.request_headers.response.header_mutation.remove_headers) == [
+        "authorization",
+        "x-api-key",
+    ]
+    proxy.stream.gone()
+
+    local = bench.local("w0:80")
+    local.pool.authorization = b"authorization: Bearer theirs\r\n"
+    proxy = Proxy(bench)
+    proxy.head(CHAT, (b"authorization", b"Bearer ours"))
+    choice, *_ = proxy.body(chat())
+    mutation = choice.request_headers.response.header_mutation
+    assert set_headers(mutation)[b"authorization"] == b"Bearer theirs"
+    assert list(mutation.remove_headers) == []
+    proxy.stream.gone()
+
+    stranger = Proxy(bench)
+    stranger.head()
+    stranger.body(chat())
+    assert immediate(stranger)[0] == 401
+    passing = Proxy(bench)
+    passing.head(b"/v1/models", method=b"GET", ends=True)
+    assert immediate(passing)[0] == 401
+
+
+def test_an_objective_is_a_class_and_the_fairness_id_a_tenant() -> None:
+    bench = Bench(workers=1, admission={"worker_running_max": 1})
+    first, second = Proxy(bench), Proxy(bench)
+    first.head()
+    first.body(chat())
+    second.intents.objectives = {"batch": -5}
+    names = (b"x-gateway-inference-objective", b"batch"), (b"x-gateway-inference-fairness-id", b"team")
+    second.head(CHAT, *names)
+    second.body(chat())
+    (ticket,) = bench.gateway.placing.room.tickets()
+    assert ticket.flow == f"{list(bench.settings.queue.classes)[-1]}/team"
+    for proxy in (first, second):
+        proxy.stream.gone()
+    second.check()
+
+
+def test_a_rewritten_model_is_served_and_answered_under_the_clients_name() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.intents.rewrites = {"m": targets_of([("served", 1)])}
+    proxy.head()
+    _, *pieces = proxy.body(chat(stream=True))
+    body, _ = joined(pieces, "request_body")
+    assert json.loads(body) == chat(stream=True, model="served")
+    proxy.answer_head(200, EVENTS)
+    given = b'data: {"model":"served","x":"served"}\n\ndata: {"model": "served"}\n\n'
+    got, _ = joined(proxy.answer(given), "response_body")
+    assert got == b'data: {"model":"m","x":"served"}\n\ndata: {"model": "m"}\n\n'
+    assert bench.gateway.reports.decisions.since(0)[0] == []
+    proxy.answer(b"", ends=True)
+    assert bench.gateway.reports.decisions.since(0)[0][0].model == "served"
+    proxy.check()
+
+
+def test_errors_of_requests_are_the_gateways() -> None:
+    bench = Bench()
+    for body, status in ((b"{broken", 400), (b'{"messages":[]}', 400)):
+        proxy = Proxy(bench)
+        proxy.head()
+        proxy.body(body)
+        assert immediate(proxy)[0] == status
+        proxy.check()
+    packed = Proxy(bench)
+    packed.head(CHAT, (b"content-encoding", b"gzip"))
+    assert immediate(packed)[0] == 415
+
+
+def test_a_released_worker_is_said_so_once() -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head()
+    proxy.answer(b"{}", ends=True)
+    proxy.stream.gone()
+    assert len(bench.shared.said(Finished)) == 1

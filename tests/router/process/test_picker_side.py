@@ -1,0 +1,41 @@
+"""A process has a picker where the settings say so."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from fakes.cluster import Cluster
+from fakes.cluster_api import ClusterApi
+from fakes.gateway import Bench
+
+from router.open_files import UNLIMITED
+from router.process.client_side import ClientSide
+from router.process.picker_side import make_picker, picker_loops
+from router.settings import Settings
+
+
+async def test_without_the_setting_nothing_is_made() -> None:
+    bench = Bench()
+    clients = ClientSide(bench.settings, bench.metrics, UNLIMITED)
+    assert make_picker(bench.settings, bench.gateway, bench.metrics, clients, None) is None
+    assert picker_loops(bench.settings, None) == []
+
+
+async def test_its_loops_are_the_servers_and_the_objects_of_a_named_pool(tmp_path: Path) -> None:
+    async with ClusterApi(Cluster()).serving() as api:
+        for pool, names in (("", ["picker"]), ("pool", ["picker", "pool objects"])):
+            sections = {
+                "picker": {"enabled": True, "pool_name": pool},
+                "discovery": {"kubeconfig": api.kubeconfig(tmp_path)},
+            }
+            bench = Bench()
+            settings = Settings.model_validate(sections)
+            clients = ClientSide(settings, bench.metrics, UNLIMITED)
+            picker = make_picker(settings, bench.gateway, bench.metrics, clients, None)
+            assert picker is not None
+            assert [name for name, _ in picker_loops(settings, picker)] == names
+            bench.metrics.flush()
+            assert b"cacheway_picker_streams 0.0" in cast(tuple[bytes, str], bench.metrics.exposition())[0]
+            clients.ending.begin()
+            assert not picker.ready
+    await asyncio.sleep(0)
