@@ -28,6 +28,7 @@ from policies import FleetState
 from policies.observing import Shadow
 from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api, make_data_api
 from router.console import EventStream, RateWindow
+from router.continuing import StreamKeeper
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import Health
@@ -128,6 +129,7 @@ class GatewayProcess:
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
+        self.stream_keeper = StreamKeeper(settings)
         self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(
@@ -146,11 +148,9 @@ class GatewayProcess:
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
         judge = None if self.tenants.door.is_open else self.gateway.reader.judge
-        self.protocol = self.clients.protocol(
-            starting(self.gateway, Relaying(self.gateway, self.routes, self.encoding), self.pairs.share),
-            self.routes,
-            judge,
-        )
+        relaying = Relaying(self.gateway, self.routes, self.encoding)
+        start = starting(self.gateway, relaying, self.pairs.share, self.stream_keeper.maker_of)
+        self.protocol = self.clients.protocol(start, self.routes, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
 
@@ -278,6 +278,7 @@ class GatewayProcess:
                 "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "routes": self.routes.use,
+                "streams": self.stream_keeper.use,
                 "logs": lambda new: log_from(new.observability.log_level),
             },
             problems=self.own_policies.problems,

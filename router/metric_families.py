@@ -211,6 +211,14 @@ REDISPATCHES = Family(
     "that had closed a kept connection (stale_connection).",
     ("reason",),
 )
+CONTINUATIONS = Family(
+    "continuations",
+    "counter",
+    "Streams to be continued whose worker broke off, by what came of it: continued (another worker answers), "
+    "ended (only the last event was missing), refused (the engine takes no message to continue), failed (no "
+    "worker answered); not continued: not_plain, limit, no_tokens_left, no_other_attempt.",
+    ("result",),
+)
 UPSTREAM_ERRORS = Family(
     "upstream_errors", "counter", "Failed attempts, by worker and error code.", ("worker", "kind")
 )

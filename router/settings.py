@@ -607,6 +607,27 @@ class UpstreamSettings(UpstreamRules):
         "gateway and those that administer an engine are refused.",
         live=True,
     )
+    continue_streams: Literal["off", "request", "all"] = setting(
+        "request",
+        "Whether another worker continues a stream of plain text whose worker died: off, request (if the "
+        "client's header x-cacheway-continue is true), or all (unless that header is false). See "
+        "docs/failures.md for which requests, and for what engines must be able to do.",
+        live=True,
+    )
+    continue_models: Annotated[tuple[str, ...], AfterValidator(distinct)] = setting(
+        (),
+        "Models whose streams may be continued; empty: all. Leave out reasoning models whose engine has no "
+        "reasoning parser and whose chat template opens the reasoning itself.",
+        live=True,
+    )
+    continuations_max: int = setting(
+        1,
+        "How often one stream is continued. Each time may cost another worker if the request itself is what "
+        "kills them.",
+        ge=1,
+        le=10,
+        live=True,
+    )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag
         "Whether the certificates of https workers are verified.",

@@ -189,6 +189,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         else None,
         "side": explained(offload) if isinstance(offload, OffloadVerdict) else None,
         "attempts": decision.attempts,
+        "continued": decision.continued,
         "prompt_tokens": prompt_tokens_of(decision),
         "matched_tokens": chosen.matched_tokens if chosen is not None else None,
         "predicted_cached_tokens": chosen.safe_tokens if chosen is not None else None,
@@ -196,7 +197,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "wait_s": round(decision.wait_s, 6),
         "predicted_ttft_s": round(chosen.estimated_ttft_s, 6) if chosen is not None else None,
         "ttft_s": round(decision.first_byte_s - attempt.started_s, 6)
-        if attempt is not None and first_byte
+        if attempt is not None and first_byte and not decision.continued
         else None,
         "ttft_since_arrival_s": round(decision.first_byte_s - decision.received_s, 6) if first_byte else None,
         "duration_s": round(decision.ended_s - decision.received_s, 6),

@@ -176,12 +176,12 @@ class Dispatcher(msgspec.Struct, eq=False):
             gateway.registry.circuits.succeeded(local, now_us, reservation.attempt.placed_us)
         if isinstance(verdict, GiveUp):
             return False  # a status that may not be retried passes through, and counts when it ends
-        self._leave(attempt, local, avoided, error)
+        self.abandon(attempt, local, avoided, error)
         if others:
-            self._dispatch_again(error)
+            self.dispatch_again(error)
         else:
             pause_s = PAUSE_S * 2 ** (record.attempts - 1)
-            self.pause_timer = gateway.loop.call_later(pause_s, partial(self._dispatch_again, error))
+            self.pause_timer = gateway.loop.call_later(pause_s, partial(self.dispatch_again, error))
         return True
 
     def may_leave(self, avoided: Sequence[int]) -> bool:
@@ -193,8 +193,8 @@ class Dispatcher(msgspec.Struct, eq=False):
         self, attempt: WorkerAttempt, local: LocalWorker, avoided: Sequence[int], error: UpstreamError
     ) -> None:
         """Give an attempt up that could still succeed, and make another one."""
-        self._leave(attempt, local, avoided, error)
-        self._dispatch_again(error)
+        self.abandon(attempt, local, avoided, error)
+        self.dispatch_again(error)
 
     def _others(self, avoided: Sequence[int], now_us: int) -> bool:
         """Return True if a worker is left that was not tried and is not to be avoided."""
@@ -244,9 +244,10 @@ class Dispatcher(msgspec.Struct, eq=False):
             now_s=now_s,
         )
 
-    def _leave(
+    def abandon(
         self, attempt: WorkerAttempt, local: LocalWorker, avoided: Sequence[int], error: UpstreamError
     ) -> None:
+        """Give an attempt up, and avoid some workers from now on."""
         record = self.record
         attempt.abort()
         attempt.reservation.release(abandoned=True)
@@ -268,7 +269,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             },
         )
 
-    def _dispatch_again(self, error: UpstreamError) -> None:
+    def dispatch_again(self, error: UpstreamError) -> None:
         """Make the next attempt; if no worker is left, report the last failure, which tells more."""
         self.pause_timer = None
         try:

@@ -50,6 +50,7 @@ from router.proxy import (
     Header,
     SendRequest,
     StartExchange,
+    UpstreamSink,
     error_answer,
 )
 from router.shared import Charge
@@ -304,9 +305,8 @@ class RequestExchange:
         record.tail = None
         if decision.decode is not None:
             assert self._share is not None
-            self._attempt = self._share(
-                gateway, decision, request, record, parsed, self._client, self, dispatcher
-            )
+            client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
+            self._attempt = self._share(gateway, decision, request, record, parsed, client, self, retries)
             return
         rank, edits = gateway.fleet.at_slot(chosen.chosen.slot).rank, parsed.edits
         names = DIALECTS[local.engine].rank_fields if rank >= 0 and local.engine else ()
@@ -318,9 +318,8 @@ class RequestExchange:
             if gateway.pairs is not None:
                 body = gateway.pairs.alone(local.protocol, body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        self._attempt = attempt = WorkerAttempt(
-            gateway, record, parsed, self._client, self, self.retries_of(dispatcher), reservation
-        )
+        client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
+        self._attempt = attempt = WorkerAttempt(gateway, record, parsed, client, self, retries, reservation)
         reservation.make()
         context = b""
         if record.spans is not None:
@@ -333,7 +332,7 @@ class RequestExchange:
             lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
             + rank_line(rank),
             body=body,
-            sink=attempt,
+            sink=self._sink(attempt),
             patient=not parsed.stream,
             resend=record.attempts == 1,
         )
@@ -345,6 +344,12 @@ class RequestExchange:
     def retries_of(self, dispatcher: Dispatcher) -> Retries:
         """Return the rules for further attempts."""
         return dispatcher
+
+    def _client_of_attempts(self) -> ClientConnection:
+        return self._client
+
+    def _sink(self, attempt: WorkerAttempt) -> UpstreamSink:
+        return attempt
 
     def left(self) -> None:
         """Forget the attempt that failed; another follows."""
@@ -415,13 +420,18 @@ class RequestExchange:
         record.ended(outcome, status, error)
 
 
-def starting(gateway: Gateway, otherwise: StartExchange, share: ShareRequest | None = None) -> StartExchange:
+def starting(
+    gateway: Gateway,
+    otherwise: StartExchange,
+    share: ShareRequest | None = None,
+    maker_of: Callable[[ClientRequest], Callable[..., RequestExchange]] = lambda _: RequestExchange,
+) -> StartExchange:
     """Return the function that starts a gateway's exchanges; ``otherwise`` those of other paths."""
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
         if request.path not in ENDPOINTS:
             return otherwise(request, connection)
-        exchange = RequestExchange(gateway, request, connection, share)
+        exchange = maker_of(request)(gateway, request, connection, share)
         exchange.begin()
         return exchange
 

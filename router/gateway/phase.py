@@ -4,6 +4,7 @@
               │            ^ │ ^
               └─> QUEUED ──┘ v │
                      ^────BETWEEN        each of them may also end: DONE
+                     ^────────ANSWERING    a stream that another worker continues (`router.continuing`)
 
 Any other way is a mistake of ours, and raises `KeyError`.
 """
@@ -33,7 +34,7 @@ _WAYS = {
     Phase.QUEUED: (Phase.SENT, Phase.BETWEEN, Phase.DONE),
     Phase.SENT: (Phase.BETWEEN, Phase.ANSWERING, Phase.DONE),
     Phase.BETWEEN: (Phase.QUEUED, Phase.SENT, Phase.DONE),
-    Phase.ANSWERING: (Phase.DONE,),
+    Phase.ANSWERING: (Phase.BETWEEN, Phase.DONE),
     Phase.DONE: (),
 }
 NEXT: dict[Phase, dict[Phase, Phase]] = {

@@ -64,6 +64,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         wait_s: Total wait of all its attempts.
         first_byte_s: Monotonic seconds of the first body byte, of a stream the first that belongs to a token
             (`router.gateway.stream_events`); 0 until then.
+        began_s: The same of a stream whose first worker broke off: `first_byte_s` is then the last worker's.
+        continued: Times that another worker continued its stream (`router.continuing`).
         pieces: Of the answer's body.
         tail: End of the answer, with the engine's counts.
         only: Slots of the workers that may serve it; None for any.
@@ -91,11 +93,18 @@ class RequestRecord(msgspec.Struct, eq=False):
     waits_since_s: float = 0.0
     wait_s: float = 0.0
     first_byte_s: float = 0.0
+    began_s: float = 0.0
+    continued: int = 0
     bytes_sent: int = 0
     pieces: int = 0
     tail: TailBuffer | bytes | None = None
     spans: "RequestSpans | None" = None
     only: Slots | None = None
+
+    @property
+    def answered_s(self) -> float:
+        """Monotonic seconds when the client got its first byte; 0 before."""
+        return self.began_s or self.first_byte_s
 
     def waited(self) -> None:
         """Add a wait that ended."""
@@ -175,8 +184,10 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["cached_tokens"] = attempt.chosen.safe_tokens
             fields["uncached_tokens"] = attempt.chosen.uncached_tokens
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
-            if self.first_byte_s:
-                fields["ttft_s"] = _microseconds(self.first_byte_s - self.received_s)
+            if self.answered_s:
+                fields["ttft_s"] = _microseconds(self.answered_s - self.received_s)
+        if self.continued:
+            fields["continued"] = self.continued
         if self.pair is not None:
             fields |= self.pair.log_fields()
         if self.waits_since_s:
@@ -199,7 +210,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
         gateway.metrics.answered(
             parsed.stream,
-            self.first_byte_s - self.received_s,
+            self.answered_s - self.received_s,
             ttft_s - attempt.chosen.estimated_ttft_s,
             decode_s,
             self.pieces,
@@ -263,13 +274,14 @@ class RequestRecord(msgspec.Struct, eq=False):
                 None if pair is None else pair.offload,
                 self.attempts,
                 self.received_s,
-                self.first_byte_s,
+                self.answered_s,
                 self.wait_s,
                 outcome,
                 status,
                 usage,
                 detail[:TEXT_CHARS_MAX],
                 self.worker_request_id,
+                self.continued,
             )
         )
 
@@ -285,7 +297,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             tokens = usage.prompt_tokens + (self.pieces if output_tokens is None else output_tokens)
         elif outcome == "completed":
             tokens = charge.tokens
-        elif outcome != "worker_error" and (self.first_byte_s or outcome in CLIENTS_DOING):
+        elif outcome != "worker_error" and (self.answered_s or outcome in CLIENTS_DOING):
             tokens = round(attempt.chosen.safe_tokens + attempt.chosen.uncached_tokens) + self.pieces
         limiter.settle(charge, tokens)
 
@@ -293,6 +305,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         self, spans: "RequestSpans", outcome: str, status: int, usage: Usage | None = None
     ) -> None:
         fields: dict[str, str | int | bool] = {"cacheway.attempts": self.attempts}
+        if self.continued:
+            fields["cacheway.continued"] = self.continued
         if self.attempts:
             fields["cacheway.worker_request_id"] = self.worker_request_id.decode("latin-1")
         parsed = self.parsed
@@ -328,7 +342,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         return TraceLine(
             arrived_unix_s=round(gateway.log.now_us() / 1e6 - duration_s, 6),
             duration_s=round(duration_s, 6),
-            ttft_s=round(self.first_byte_s - self.received_s, 6) if self.first_byte_s else None,
+            ttft_s=round(self.answered_s - self.received_s, 6) if self.answered_s else None,
             status=status,
             outcome=outcome,
             endpoint=parsed.endpoint,

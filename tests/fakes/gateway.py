@@ -28,6 +28,7 @@ from policies import (
     make_policy,
 )
 from policies.observing import Shadow
+from router.continuing import StreamKeeper
 from router.fleet import Core, HealthRules, LocalWorker, Registry
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
@@ -410,7 +411,8 @@ class Bench:
             now_s=self.time.time,
             requests_max=requests_max,
         )
-        self._start = starting(self.gateway, nobody_encodes, self.pairs.share)
+        keeper = StreamKeeper(settings)
+        self._start = starting(self.gateway, nobody_encodes, self.pairs.share, keeper.maker_of)
         self.clients: list[FakeClient] = []
         for number in range(workers):
             self.add(f"w{number}:80")

@@ -324,6 +324,8 @@ OTHER: dict[str, Any] = {
     "queue.default_class": "low",
     "roles.mode": "off",
     "upstream.pass_through": ("/v1/videos",),
+    "upstream.continue_streams": "all",
+    "upstream.continue_models": ("m",),
     "observability.log_level": "error",
     "observability.request_log_ratio": 0.25,
     "reliability.retry_budget_ratio": 0.5,
@@ -413,6 +415,11 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         ),
         "roles": (process.roles.rules, process.roles.level),
         "pools": local.pool.rules,
+        "streams": (
+            process.stream_keeper._rules.mode,
+            process.stream_keeper._rules.times_max,
+            process.stream_keeper._rules._models,
+        ),
         "routes": (process.routes._more._exact, process.routes._more._below),
     }
 
