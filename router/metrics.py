@@ -269,7 +269,7 @@ class Metrics:
 
         Args:
             endpoint: None if the request named none.
-            outcome: ``completed``, ``client_left``, ``worker_error`` or the ``code`` of the error.
+            outcome: `router.gateway.record.outcome_of`, ``client_left`` or the ``code`` of the error.
             duration_s: From the last byte of the request to the last byte of the answer.
             request_bytes: Length of its body.
             answer_bytes: Length of the body sent back.

@@ -140,7 +140,10 @@ def check_picker(rules: PickerRules) -> None:
         return
     for module in ("grpc", "grpc_health", "google.protobuf", "cryptography"):
         if not _installed(module):
-            raise SettingsError([f"picker.enabled needs gRPC: pip install 'cacheway[picker]' (no {module})"])
+            missing = f"picker.enabled needs the extra picker (there is no module {module})"
+            raise SettingsError(
+                [f"{missing}: install Cacheway with it, in a checkout pip install '.[picker]'"]
+            )
 
 
 def _installed(module: str) -> bool:

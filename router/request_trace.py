@@ -52,7 +52,7 @@ class TraceLine(msgspec.Struct, frozen=True, gc=False):
         duration_s: From then to the last byte of the answer.
         ttft_s: From then to the first byte of the answer; None without an answer.
         status: HTTP status of the answer; 499 if the client left.
-        outcome: ``completed``, ``client_left``, ``worker_error`` or the code of the error.
+        outcome: `router.gateway.record.outcome_of`, ``client_left`` or the code of the error.
         model: As the client wrote it.
         session: Hash of the client's session hint; empty without one.
         estimated: True if ``prompt_tokens`` is our estimate, since the engine reported none.

@@ -47,6 +47,11 @@ def messages_intake(body: Mapping[str, Any]) -> Intake:
     return Intake([_render(anthropic_messages(body), tools)], [sampling])
 
 
+def count_tokens_intake(body: Mapping[str, Any]) -> Intake:
+    """``/v1/messages/count_tokens``: a message request that bounds no answer."""
+    return Intake([_render(anthropic_messages(body), body.get("tools"))], [Sampling(max_tokens=0)])
+
+
 def responses_intake(body: Mapping[str, Any]) -> Intake:
     """``/v1/responses``."""
     tools = body.get("tools")

@@ -11,7 +11,7 @@ from loadtest.engine import infos
 from loadtest.engine.errors import RequestRefused, error_body
 from loadtest.engine.generation import Generation
 from loadtest.engine.handover import Handover
-from loadtest.engine.intake import Intake, tokenize_intake
+from loadtest.engine.intake import Intake, count_tokens_intake, tokenize_intake
 from loadtest.engine.job import Job
 from loadtest.engine.kv_feed import KvFeed
 from loadtest.engine.metrics import Counters
@@ -67,6 +67,7 @@ class Routes:
             "/v1/models": self._json(lambda: infos.models(settings, created_unix_s)),
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
+            "/v1/messages/count_tokens": self._count_tokens,
         }
         if self._vllm:
             ours |= {
@@ -295,6 +296,10 @@ class Routes:
                 }
             ),
         )
+
+    def _count_tokens(self, request: Request, answer: Answer) -> None:
+        (prompt,) = count_tokens_intake(_decode(request.body)).prompts
+        answer.send(200, orjson.dumps({"input_tokens": count(prompt)}))
 
     def _detokenize(self, request: Request, answer: Answer) -> None:
         try:

@@ -57,7 +57,7 @@ def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
     port = parts.live.current.admin.port
     elsewhere = f"The admin API is on port {port}; with --admin-port 0 it is on this one."
     api = _made(parts, lifespan, elsewhere, administers=False)
-    _add_data(api, parts)
+    _add_data(api, parts, root=True)
     return api
 
 
@@ -162,9 +162,9 @@ def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool
     return api
 
 
-def _add_data(api: FastAPI, parts: AdminParts) -> None:
-    """Add the routes for clients, engines, probes and scrapers."""
-    add_health(api, parts)
+def _add_data(api: FastAPI, parts: AdminParts, *, root: bool = False) -> None:
+    """Add the routes for clients, engines, probes and scrapers; ``/`` is the console's where that is, too."""
+    add_health(api, parts, root=root)
     add_metrics(api, parts, moved=parts.live.current.observability.prometheus_port is not None)
     add_models(api, parts)
     add_encoders(api, parts.gateway.registry)

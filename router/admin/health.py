@@ -31,8 +31,8 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add_health(api: FastAPI, parts: AdminParts) -> None:
-    """Add the routes of probes."""
+def add_health(api: FastAPI, parts: AdminParts, *, root: bool = False) -> None:
+    """Add the routes of probes; with ``root`` also ``/``, which coding agents and some balancers ask."""
     instance = instance_of(parts.gateway.log.replica)
 
     @api.get("/liveness", tags=["health"])
@@ -61,6 +61,8 @@ def add_health(api: FastAPI, parts: AdminParts) -> None:
         answer = _readiness(parts, details=_is_operator(parts, request.scope["headers"]))
         return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)
 
+    if root:
+        api.add_api_route("/", liveness, methods=["GET", "HEAD"], include_in_schema=False)
     for path in ("/liveness", "/health"):
         api.head(path, include_in_schema=False)(liveness)
     for path in ("/readiness", "/health_generate"):

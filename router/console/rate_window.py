@@ -35,6 +35,7 @@ class Sample(NamedTuple):
         inflight: Requests in flight at its end.
         rejected_per_s: Rejected requests.
         failed_per_s: Requests that workers failed.
+        output_tokens_per_s: Of ended answers; None if requests ended and no engine reported its tokens.
     """
 
     at_unix_s: float
@@ -51,7 +52,7 @@ class Sample(NamedTuple):
     tpot_p50_s: float | None = None
     tpot_p90_s: float | None = None
     prompt_tokens_per_s: float = 0.0
-    output_tokens_per_s: float = 0.0
+    output_tokens_per_s: float | None = 0.0
 
 
 class RateWindow:
@@ -110,6 +111,8 @@ class RateWindow:
         bounds_s, counts = merged([(each.ttft_bounds_s, each.ttft_counts) for each in gained])
         tpot_bounds_s, tpot_counts = merged([(each.tpot_bounds_s, each.tpot_counts) for each in gained])
 
+        ended = any(each.requests for each in gained)
+
         def per_s(totals: Iterable[int]) -> float:
             return round(sum(totals) / elapsed_s, 3)
 
@@ -128,7 +131,7 @@ class RateWindow:
             tpot_p50_s=quantile_s(tpot_bounds_s, tpot_counts, 0.5),
             tpot_p90_s=quantile_s(tpot_bounds_s, tpot_counts, 0.9),
             prompt_tokens_per_s=per_s(each.all_prompt_tokens for each in gained),
-            output_tokens_per_s=per_s(each.output_tokens for each in gained),
+            output_tokens_per_s=per_s(each.output_tokens for each in gained) or (None if ended else 0.0),
         )
 
 

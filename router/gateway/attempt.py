@@ -20,7 +20,7 @@ from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Phase
-from router.gateway.record import RequestRecord
+from router.gateway.record import RequestRecord, outcome_of
 from router.gateway.reservation import Reserved
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.usage import TailBuffer
@@ -185,7 +185,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             if record.pair is not None:
                 record.pair.refused(status)
             reservation.release(abandoned=True)  # an error does not show that anything was computed
-        self.owner.finish("completed" if status < 400 else "worker_error", status)
+        self.owner.finish(outcome_of(status), status)
         self.client.finish()
         if status < 400:
             # Last, so that the request is counted out whatever is raised here.

@@ -38,7 +38,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         received_s: Monotonic seconds when the request was complete.
         first_byte_s: Of the answer; 0 if none came.
         wait_s: Total wait of all its attempts.
-        outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
+        outcome: `record.outcome_of`, ``client_left`` or the code of the error.
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
         continued: Times that another worker continued its stream.

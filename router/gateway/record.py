@@ -41,6 +41,16 @@ logger = logging.getLogger(__name__)
 CLIENTS_DOING = ("client_left", RequestExpired.code)
 """Ends of a request that are no fault of its worker."""
 
+REQUESTS_FAULT = frozenset((400, 404, 405, 409, 413, 415, 422))
+"""Statuses with which an engine refuses what a client wrote. 401, 403 and 429 are matters of the fleet."""
+
+
+def outcome_of(status: int) -> str:
+    """Return how a request ended that a worker answered to the end."""
+    if status < 400:
+        return "completed"
+    return "worker_refused" if status in REQUESTS_FAULT else "worker_error"
+
 
 class Bill(NamedTuple):
     """A tenant's charge for a request."""
@@ -138,7 +148,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log; ``error`` is told to the client, if it was ours.
 
-        ``outcome`` is ``completed``, ``worker_error``, ``client_left`` or the code of the error, ``status``
+        ``outcome`` is that of `outcome_of`, ``client_left`` or the code of the error, ``status``
         the HTTP status that the client saw or would have seen.
         """
         gateway = self.gateway
@@ -297,7 +307,9 @@ class RequestRecord(msgspec.Struct, eq=False):
             tokens = usage.prompt_tokens + (self.pieces if output_tokens is None else output_tokens)
         elif outcome == "completed":
             tokens = charge.tokens
-        elif outcome != "worker_error" and (self.answered_s or outcome in CLIENTS_DOING):
+        elif outcome not in ("worker_error", "worker_refused") and (
+            self.answered_s or outcome in CLIENTS_DOING
+        ):
             tokens = round(attempt.chosen.safe_tokens + attempt.chosen.uncached_tokens) + self.pieces
         limiter.settle(charge, tokens)
 

@@ -35,9 +35,9 @@ FORBIDDEN = frozenset((*ID_FIELDS, *SALT_FIELDS))
 OF_HANDOVER = HANDOVER_FIELDS | {"vllm_xargs"}
 """Fields that `fleet.allow_client_kv_transfer` lets clients set."""
 
-_BOUNDARY = re.compile(
-    rb'multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]+)"|([^";,\s]+))', re.IGNORECASE
-)
+_PARAMETER = rb'\s*;\s*([A-Za-z0-9_.-]{1,32})=(?:"([^"\\;\r\n]{1,128})"|([^"\\;,\s*]{1,128}))'
+_FORM = re.compile(rb"multipart/form-data((?:%b){1,8})\s*;?" % _PARAMETER, re.IGNORECASE)
+_PARAMETERS = re.compile(_PARAMETER)
 _DISPOSITION = re.compile(rb"content-disposition\s*:(.*)", re.IGNORECASE | re.DOTALL)
 _ANY_NAME = re.compile(rb"(?:^|[;\s])name\s*(?:\*[^=]*)?=", re.IGNORECASE)
 _NAME = re.compile(
@@ -52,10 +52,17 @@ class _Next(Enum):
 
 
 def boundary_of(content_type: bytes) -> bytes:
-    """Return the boundary of a form; empty if it is none."""
-    found = _BOUNDARY.match(content_type.strip())
-    boundary: bytes = b"" if found is None else found[1] or found[2]
-    return boundary if len(boundary) <= BOUNDARY_CHARS_MAX else b""
+    """Return the boundary of a form; empty if it is none, or one that an engine might read otherwise.
+
+    Two boundaries, one in the quotes of another parameter, or ``boundary*=`` would let a client show the
+    gateway one form and the engine another.
+    """
+    found = _FORM.fullmatch(content_type.strip())
+    named = [] if found is None else _PARAMETERS.findall(found[1])
+    boundaries: list[bytes] = [
+        quoted or plain for name, quoted, plain in named if name.lower() == b"boundary"
+    ]
+    return boundaries[0] if len(boundaries) == 1 and len(boundaries[0]) <= BOUNDARY_CHARS_MAX else b""
 
 
 class FormReader:
@@ -131,7 +138,9 @@ class FormReader:
                 code="forbidden_field",
                 param=name,
             )
-        wanted = name == "model" and not is_file and self.model is None
+        if name == "model" and self.model is not None:
+            raise _malformed("it has model twice")  # engines take the last one
+        wanted = name == "model" and not is_file
         self._next = _Next.VALUE if wanted else _Next.DELIMITER
         del window[: end + 4]
         return True

@@ -52,6 +52,12 @@ class RelayExchange(RequestExchange):
             return
         model = None
         boundary = boundary_of(content_type) if endpoint is Endpoint.MORE else b""
+        if endpoint is Endpoint.MORE and not boundary and content_type.strip()[:10].lower() == b"multipart/":
+            raise ClientError(
+                "A form has one boundary: content-type: multipart/form-data; boundary=...",
+                code="unsupported_media_type",
+                status=415,
+            )
         if boundary:
             form = FormReader(boundary, handover_allowed=self._gateway.reader.identifier.handover_allowed)
             for start in range(0, len(request.body), PIECE_BYTES):

@@ -15,6 +15,7 @@ from fakes.running import Fleet, RunningGateway, until
 from wsproto.connection import ConnectionType
 from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
 
+from loadtest.processes import free_port
 from router.gateway.endpoints import ENDPOINTS, UPLOADS, Endpoint
 
 
@@ -22,6 +23,10 @@ from router.gateway.endpoints import ENDPOINTS, UPLOADS, Endpoint
 async def worker() -> AsyncIterator[EchoWorker]:
     async with EchoWorker() as worker:
         yield worker
+
+
+LISTED = {"unlisted_models": "refuse"}
+"""Settings of a fleet that refuses models which no worker lists."""
 
 
 async def in_front_of(fleet_of: Fleet, /, *workers: EchoWorker, **sections: dict[str, Any]) -> RunningGateway:
@@ -249,7 +254,7 @@ async def test_an_upload_goes_to_another_worker_if_nobody_listens_at_the_first(f
 
 
 async def test_paths_that_the_operator_names_pass_and_others_do_not(fleet: Fleet, worker: EchoWorker) -> None:
-    gateway = await in_front_of(fleet, worker)
+    gateway = await in_front_of(fleet, worker, fleet=LISTED)
     assert (await gateway.client.post("/omni/speak", json={"model": "m"})).status_code == 404
     change = {"values": {"upstream.pass_through": ["/omni/*", "/v1/videos"]}}
     assert (await gateway.client.patch("/settings", json=change)).status_code == 200
@@ -258,6 +263,8 @@ async def test_paths_that_the_operator_names_pass_and_others_do_not(fleet: Fleet
         assert (await gateway.client.get(path)).json()["method"] == "GET"
         form = await gateway.client.post(path, data={"model": "m"}, files={"f": b"x"})
         assert form.status_code == 200
+        two = {"content-type": 'multipart/form-data; boundary=a; x="; boundary=b"'}
+        assert (await gateway.client.post(path, content=b"--a--", headers=two)).status_code == 415
         missing = await gateway.client.post(path, json={"model": "nobody"})
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
     before = len(worker.got)
@@ -275,12 +282,13 @@ async def test_paths_that_the_operator_names_pass_and_others_do_not(fleet: Fleet
     ["/reset_prefix_cache", "/v1/load_lora_adapter", "/start_profile", "/pd_role_switch", "/collective_rpc"],
 )
 async def test_no_client_administers_an_engine(fleet: Fleet, worker: EchoWorker, path: str) -> None:
-    gateway = await in_front_of(fleet, worker)
+    port = free_port()
+    gateway = await in_front_of(fleet, worker, admin={"port": port})
     for method in ("GET", "POST", "PUT", "DELETE"):
         answer = await gateway.client.request(method, path, json={"model": "m"})
         assert answer.status_code in (404, 405)
     change = {"values": {"upstream.pass_through": [path]}}
-    refused = await gateway.client.patch("/settings", json=change)
+    refused = await gateway.client.patch(f"http://127.0.0.1:{port}/settings", json=change)
     assert (refused.status_code, worker.got) == (400, [])
 
 
@@ -420,7 +428,9 @@ async def test_a_websocket_closes_as_its_protocol_says(fleet: Fleet, worker: Ech
 
 
 async def test_errors_speak_the_dialect_of_what_was_asked(fleet: Fleet, worker: EchoWorker) -> None:
-    gateway = await in_front_of(fleet, worker, server={"body_bytes_max": 2000, "held_bytes_max": 0})
+    gateway = await in_front_of(
+        fleet, worker, server={"body_bytes_max": 2000, "held_bytes_max": 0}, fleet=LISTED
+    )
     worker.breaks = {"/v1/messages"}
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         too_large = await gateway.client.post(path, content=b"x" * 3000)
@@ -446,7 +456,7 @@ async def test_errors_speak_the_dialect_of_what_was_asked(fleet: Fleet, worker: 
 
 
 async def test_anthropics_sdk_understands_the_gateways_errors(fleet: Fleet, worker: EchoWorker) -> None:
-    gateway = await in_front_of(fleet, worker, server={"api_key": "ours"})
+    gateway = await in_front_of(fleet, worker, server={"api_key": "ours"}, fleet=LISTED)
     async with anthropic.AsyncAnthropic(api_key="ours", base_url=gateway.url, max_retries=0) as client:
         with pytest.raises(anthropic.NotFoundError) as unknown:
             await client.messages.create(model="none", max_tokens=1, messages=[])

@@ -12,7 +12,7 @@ const DASHES = [null, [5, 4], [2, 3]];
 const INKS = ["accent", "second", "bad"];
 
 const CHARTS = [
-  { title: "Hit rate", about: "cached share of prompt tokens", lines: [["hit_ratio", ""]], said: percent, top: 1 },
+  { title: "Hit rate", about: "cached share of prompt tokens, as engines report", lines: [["hit_ratio", ""]], said: percent, top: 1 },
   {
     title: "TTFT",
     about: "time to first token, P50 and P90",
@@ -27,7 +27,7 @@ const CHARTS = [
   },
   {
     title: "Output",
-    about: "tokens of ended answers, per second",
+    about: "tokens per second of ended answers, as engines report",
     lines: [["output_tokens_per_s", ""]],
     said: (n) => (n === null || n === undefined ? "–" : `${tokens(n)} tokens/s`),
     tick: tokens,

@@ -17,7 +17,7 @@ function starts(said) {
       "p",
       { class: "quiet" },
       `${tokens(said.tokens)} tokens in ${count(said.blocks)} of at most ${count(said.blocks_max)} blocks`,
-      said.copies_mean ? `, held by ${said.copies_mean} workers on average` : "",
+      said.copies_mean ? `, held by ${said.copies_mean.toFixed(1)} workers on average` : "",
       savings.since_unix_s ? `. ${tokens(savings.saved_tokens)} tokens saved in ${count(savings.requests)} requests since ${clock(savings.since_unix_s)}` : "",
       ".",
     ),

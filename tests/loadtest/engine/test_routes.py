@@ -181,6 +181,17 @@ async def test_tokenized_messages_are_the_prompt_that_the_chat_uses(start: Any, 
     assert usage["prompt_tokens_details"]["cached_tokens"] == tokens["count"] - 1
 
 
+@DIALECTS
+async def test_counted_tokens_are_those_that_the_message_uses(start: Any, dialect: str) -> None:
+    _, client = await start(dialect=dialect)
+    asked = {"messages": HELLO, "system": "Be brief.", "tools": [{"name": "w", "input_schema": {}}]}
+    counted = await client.post("/v1/messages/count_tokens", json=asked)
+    answer = await client.post("/v1/messages", json={**asked, "max_tokens": 1})
+
+    assert counted.json() == {"input_tokens": answer.json()["usage"]["input_tokens"]}
+    assert (await client.post("/v1/messages/count_tokens", json={})).status_code == 400
+
+
 async def test_without_a_cache_report_nothing_is_said_about_the_cache(start: Any) -> None:
     _, client = await start(cache_report=False)
     for _ in range(2):

@@ -101,3 +101,13 @@ async def test_groups_are_explained_and_nothing_comes_from_elsewhere(setup: Setu
     answer = await setup.client.get("/openapi.json")
     assert all(tag["description"] for tag in answer.json()["tags"])
     assert "cdn" not in answer.text
+
+
+async def test_the_data_port_answers_at_its_root_and_tells_nothing(setup: Setup) -> None:
+    """Coding agents send HEAD / before their first request, and some balancers probe it."""
+    on_data, on_admin = await asked(setup, "/")
+    assert (on_data.status_code, on_data.json()) == (200, {"status": "ok"})
+    assert "text/html" in on_admin.headers["content-type"]
+    transport = httpx.ASGITransport(make_data_api(setup.parts, None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.head("/")).status_code == 200

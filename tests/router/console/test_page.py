@@ -402,14 +402,14 @@ async def test_no_page_makes_markup_of_names_or_puts_them_or_a_token_into_its_ad
 async def test_hovering_a_chart_says_the_values_of_that_moment_below_all_of_them(visit: Visit) -> None:
     _, page = await visit(samples=12)
     notes = page.locator(".chart-note")
-    await expect(notes.first).to_have_text("cached share of prompt tokens")
+    await expect(notes.first).to_have_text("cached share of prompt tokens, as engines report")
     box = await page.locator(".chart .u-over").first.bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
     await expect(notes.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d: \d\d %$"))
     await expect(notes.nth(1)).to_have_text(re.compile(r"^\d\d:\d\d:\d\d: P50 .* · P90 .*"))
     await page.mouse.move(0, 0)
-    await expect(notes.first).to_have_text("cached share of prompt tokens")
+    await expect(notes.first).to_have_text("cached share of prompt tokens, as engines report")
 
 
 async def test_a_request_is_pasted_or_chosen_and_explained(visit: Visit) -> None:

@@ -64,6 +64,18 @@ async def test_where_nothing_was_measured_there_is_no_figure(clock: list[float])
     )
 
 
+async def test_output_is_unknown_where_requests_ended_and_no_engine_reported_its_tokens(
+    clock: list[float],
+) -> None:
+    fleet = Told()
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
+    for requests, tokens in ((1, 0), (6, 0), (11, 100), (11, 100)):
+        fleet.totals = {"a": Counters(requests=requests, output_tokens=tokens)}
+        await rates.look()
+        clock[0] += 5.0
+    assert [sample.output_tokens_per_s for sample in rates.samples] == [None, 20.0, 0.0]
+
+
 async def test_a_replica_that_was_not_seen_before_counts_from_the_next_look(clock: list[float]) -> None:
     fleet = Told()
     rates = RateWindow(fleet, now_unix_s=lambda: clock[0])

@@ -58,7 +58,7 @@ def test_a_failed_request_is_kept_once(bench: Bench) -> None:
     bench.start(chat())
     bench.upstream.answer(b'{"error":{}}', status=400)
     kept = only(bench)
-    assert (kept.outcome, kept.status) == ("worker_error", 400)
+    assert (kept.outcome, kept.status) == ("worker_refused", 400)
     assert kept.attempt is not None
 
 

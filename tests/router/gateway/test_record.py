@@ -7,7 +7,7 @@ from fakes.gateway import Bench, chat
 
 from policies import Placed
 from router.errors import NoWorker
-from router.gateway.record import RequestRecord
+from router.gateway.record import RequestRecord, outcome_of
 
 
 def test_an_answer_that_reports_its_usage_corrects_the_estimates(bench: Bench) -> None:
@@ -107,3 +107,12 @@ def test_of_completed_requests_a_share_is_logged_and_of_others_all() -> None:
     record(bench).ended("client_left", 499)
     record(bench).ended("no_worker", 503, NoWorker("Nobody is there.", retry_after_s=1.0))
     assert [line["outcome"] for line in bench.log[2:]] == ["client_left", "no_worker"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(200, "completed"), (400, "worker_refused"), (404, "worker_refused"), (422, "worker_refused")]
+    + [(each, "worker_error") for each in (401, 403, 429, 500, 503)],
+)
+def test_a_request_that_its_worker_refuses_is_no_failure_of_the_worker(status: int, outcome: str) -> None:
+    assert outcome_of(status) == outcome

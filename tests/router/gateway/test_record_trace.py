@@ -145,7 +145,7 @@ def test_every_end_is_noted_once() -> None:
     bench.start(chat())
 
     found = [(line.status, line.outcome, line.attempts) for line in bench.trace]
-    assert found[:2] == [(400, "worker_error", 1), (200, "completed", 2)]
+    assert found[:2] == [(400, "worker_refused", 1), (200, "completed", 2)]
     assert found[2][::2] == (200, 1)
     assert found[3:] == [(499, "client_left", 1), (503, "no_worker_available", 0)]
     assert (bench.trace[3].ttft_s, bench.trace[3].output_tokens) == (None, 0)

@@ -575,7 +575,7 @@ def test_a_rewritten_model_is_served_and_answered_under_the_clients_name() -> No
 
 def test_errors_of_requests_are_the_gateways() -> None:
     bench = Bench()
-    for body, status in ((b"{broken", 400), (b'{"messages":[]}', 400)):
+    for body, status in ((b"{broken", 400), (b'{"model":5,"messages":[]}', 400)):
         proxy = Proxy(bench)
         proxy.head()
         proxy.body(body)
