@@ -60,8 +60,9 @@ from router.process.worker_side import WorkerSide
 from router.proxy import Ending
 from router.relaying import Relaying, Routes
 from router.samples import Samples
+from router.sessions import Sessions
 from router.settings import PlacementSettings, Settings
-from router.shared import Hooks, LogClock, LogPort, SharedState
+from router.shared import Hooks, Keys, LogClock, LogPort, SharedState, StoredResponses
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, quota_samples
 from router.tokenizing import opened_tokenizing
@@ -126,6 +127,8 @@ class GatewayProcess:
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
+        names = Keys(settings.shared.namespace)
+        self.responses = StoredResponses(settings.placement, redis_url, names, self.replica)
         self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(
@@ -145,7 +148,12 @@ class GatewayProcess:
         self.api = self._make_api(admin_listener)
         judge = None if self.tenants.door.is_open else self.gateway.reader.judge
         self.protocol = self.clients.protocol(
-            starting(self.gateway, Relaying(self.gateway, self.routes, self.encoding), self.pairs.share),
+            starting(
+                self.gateway,
+                Relaying(self.gateway, self.routes, self.encoding, self.responses, self.pairs.share),
+                self.pairs.share,
+                Relaying.paths,
+            ),
             self.routes,
             judge,
         )
@@ -220,6 +228,7 @@ class GatewayProcess:
         self._tokenizing = opened_tokenizing(
             settings.placement, core, reader.hasher, self.workers.client, self.metrics
         )
+        self.sessions = Sessions(settings.placement, self.fleet, reader.hasher)
         self.gateway = Gateway(
             settings,
             core,
@@ -236,6 +245,7 @@ class GatewayProcess:
                 self._tokenizing,
                 self._make_shadow,
                 self.own_policies.make,
+                self.sessions,
             ),
             loop=loop,
             requests_max=files.requests_max,
@@ -275,6 +285,7 @@ class GatewayProcess:
                 "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "routes": self.routes.use,
+                "responses": lambda new: self.responses.use(new.placement),
                 "logs": lambda new: log_from(new.observability.log_level),
             },
             problems=self.own_policies.problems,
@@ -312,6 +323,7 @@ class GatewayProcess:
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),
+            report.report_sessions(self.gateway, self.sessions, self.responses),
             report.report_workers(self.workers),
             report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
@@ -356,6 +368,7 @@ class GatewayProcess:
             ("roles", self.roles.run),
             ("pulse", self.rates.run),
             ("kv events", self.kv_events.run),
+            ("responses", self.responses.run),
         ]
         loops += self.tenants.loops()
         loops += [("secrets", watch.run) for watch in self._secrets]

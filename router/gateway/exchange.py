@@ -252,6 +252,8 @@ class RequestExchange:
     def _begin_dispatch(self, parsed: ParsedRequest, headers: Sequence[Header]) -> None:
         """Dispatch the parsed request for the first time, within its tenant's limits."""
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
+        if gateway.sessions is not None and (headers or parsed.session):
+            parsed = gateway.sessions.named(parsed, headers)
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
         dispatcher = self.dispatcher_type(gateway, record, parsed, self, self._timeout_s)
@@ -302,6 +304,8 @@ class RequestExchange:
         record.attempt = chosen
         record.pair = None
         record.tail = None
+        if parsed.session and gateway.sessions is not None:
+            gateway.sessions.placed(parsed, chosen.worker_id)
         if decision.decode is not None:
             assert self._share is not None
             self._attempt = self._share(
@@ -415,11 +419,17 @@ class RequestExchange:
         record.ended(outcome, status, error)
 
 
-def starting(gateway: Gateway, otherwise: StartExchange, share: ShareRequest | None = None) -> StartExchange:
-    """Return the function that starts a gateway's exchanges; ``otherwise`` those of other paths."""
+def starting(
+    gateway: Gateway,
+    otherwise: StartExchange,
+    share: ShareRequest | None = None,
+    others: frozenset[bytes] = frozenset(),
+) -> StartExchange:
+    """Return the function that starts a gateway's exchanges; ``otherwise`` those of all ``others``' paths."""
+    here = ENDPOINTS.keys() - others
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
-        if request.path not in ENDPOINTS:
+        if request.path not in here:
             return otherwise(request, connection)
         exchange = RequestExchange(gateway, request, connection, share)
         exchange.begin()

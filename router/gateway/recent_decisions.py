@@ -41,6 +41,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
+        session: Name of its session; empty for none.
     """
 
     number: int
@@ -63,6 +64,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
     detail: str = ""
     worker_request_id: bytes = b""
+    session: str = ""
 
 
 class RecentDecisions:

@@ -169,6 +169,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream
+            if parsed.session:
+                fields["session"] = parsed.session[:TEXT_CHARS_MAX]
         if attempt is not None:
             fields["worker_id"] = attempt.worker_id
             fields["reason"] = attempt.chosen.reason
@@ -267,6 +269,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 usage,
                 detail[:TEXT_CHARS_MAX],
                 self.worker_request_id,
+                "" if parsed is None else parsed.session[:TEXT_CHARS_MAX],
             )
         )
 
@@ -296,6 +299,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         if parsed is not None:
             fields["gen_ai.request.model"] = (parsed.model or "")[:TEXT_CHARS_MAX]
             fields["gen_ai.request.stream"] = parsed.stream
+            if parsed.session:
+                fields["gen_ai.conversation.id"] = parsed.session[:TEXT_CHARS_MAX]
         if self.tenant.configured:
             fields["cacheway.tenant"] = self.tenant.name
         spans.ended(

@@ -38,6 +38,7 @@ from router.metrics import Metrics
 from router.pairs import PairPlugin
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
+from router.sessions import Sessions
 from router.settings import Settings
 from router.shared import LogClock, LogPort, LogStatus
 from router.tenants import Door, Keyring, Limiter
@@ -380,16 +381,18 @@ class Bench:
         self.pairs = PairPlugin(
             settings, self.core, self.handovers, loop=cast(Any, self.time), now_s=self.time.time
         )
+        reader = RequestReader(
+            settings,
+            cached_as=self.registry.cached_as,
+            listed_as=self.registry.listed_as,
+            door=self.door,
+            traced=spans is not None,
+        )
+        self.sessions = Sessions(settings.placement, self.shared.fleet, reader.hasher)
         self.gateway = Gateway(
             settings,
             self.core,
-            RequestReader(
-                settings,
-                cached_as=self.registry.cached_as,
-                listed_as=self.registry.listed_as,
-                door=self.door,
-                traced=spans is not None,
-            ),
+            reader,
             Telemetry(
                 metrics=self.metrics,
                 request_log=self.log.append,
@@ -405,6 +408,7 @@ class Bench:
                     placement.shadow_ratio,
                     functools.partial(self.metrics.shadowed, placement.shadow_policy),
                 ),
+                sessions=self.sessions,
             ),
             loop=cast(Any, self.time),
             now_s=self.time.time,
