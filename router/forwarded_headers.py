@@ -84,14 +84,17 @@ def never_passes(name: bytes) -> bool:
     return name in _NEVER or name.startswith(_NEVER_BEGINS)
 
 
-class PassedHeaders(dict[bytes, bool]):
+class PassedHeaders:
     """Verdict on each header name, for one value of the setting: ``headers[name]`` is True if it passes.
 
     The verdict on a name is made once, so that a request costs one look-up for each header.
+
+    Attributes:
+        judged: The verdicts made so far, of at most `REMEMBERED_MAX` names.
     """
 
     def __init__(self, patterns: tuple[str, ...], *, passes_keys: bool) -> None:
-        super().__init__()
+        self.judged: dict[bytes, bool] = {}
         self._exact = frozenset(each.encode() for each in patterns if not each.endswith("*"))
         self._begins = tuple(each[:-1].encode() for each in patterns if each.endswith("*"))
         self._passes_keys = passes_keys
@@ -99,14 +102,17 @@ class PassedHeaders(dict[bytes, bool]):
     @property
     def dropped(self) -> int:
         """Number of names that were seen and do not pass, at most `REMEMBERED_MAX`."""
-        return sum(not passes for passes in self.values())
+        return sum(not passes for passes in self.judged.values())
 
-    def __missing__(self, name: bytes) -> bool:
-        """Judge a name that was not seen before, and say so if it does not pass."""
+    def __getitem__(self, name: bytes) -> bool:
+        """Judge a name; say so if it was not seen before and does not pass."""
+        known = self.judged.get(name)
+        if known is not None:
+            return known
         listed = name in self._exact or name.startswith(self._begins)
         passes = listed and not never_passes(name) and (self._passes_keys or name not in KEY_HEADERS)
-        if len(self) < REMEMBERED_MAX and len(name) <= NAME_BYTES_MAX:
-            self[name] = passes
+        if len(self.judged) < REMEMBERED_MAX and len(name) <= NAME_BYTES_MAX:
+            self.judged[name] = passes
             if not passes and name not in CONNECTION_HEADERS:
                 logger.debug(
                     "header does not pass to workers",

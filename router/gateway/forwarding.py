@@ -52,8 +52,12 @@ class Forwarding:
         this one.
         """
         hop_names = (*request.hop_names, *CONTEXT_HEADERS) if context else request.hop_names
+        try:
+            lines = lines_of(request.headers, self.headers.judged, hop_names)
+        except KeyError:  # a name that was not seen before
+            lines = lines_of(request.headers, self.headers, hop_names)
         return _OURS % (
-            lines_of(request.headers, self.headers, hop_names),
+            lines,
             context,
             request_id,
             hops + 1,

@@ -5,7 +5,8 @@ Lists say which headers of a request reach a worker (`lines_of`) and which of an
 host, nor with headers that proxies in front of the gateway obey (``x-accel-redirect``, ``x-envoy-...``).
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
+from typing import Protocol
 
 from router.proxy.ports import Header
 
@@ -68,9 +69,14 @@ def named_by(connection: bytes) -> frozenset[bytes]:
     return frozenset(token.strip().lower() for token in connection.split(b","))
 
 
-def lines_of(
-    headers: Iterable[Header], passes: Mapping[bytes, bool], hop_names: Container[bytes] = ()
-) -> bytes:
+class Verdicts(Protocol):
+    """Says which headers pass, by name."""
+
+    def __getitem__(self, name: bytes, /) -> bool:
+        """Return True if a header passes."""
+
+
+def lines_of(headers: Iterable[Header], passes: Verdicts, hop_names: Container[bytes] = ()) -> bytes:
     """Write the header lines that pass, except `hop_names`. Names are in lower case, free of CR and LF."""
     return b"".join(
         [b"%b: %b\r\n" % header for header in headers if passes[header[0]] and header[0] not in hop_names]

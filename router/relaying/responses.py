@@ -35,8 +35,9 @@ LOOKED_AT_BYTES_MAX = 64 * 1024
 
 _ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]{1,123})"')
 _VALID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_NAMED = re.compile(rb'"(?:previous_response_id|store)"|\\u00[567]')
-"""One of the fields, or a letter of its name written as an escape."""
+_NAMES = (b'"previous_response_id"', b'"store"')
+_ESCAPED = re.compile(rb"\\u00[567]")
+"""A letter of their names, written as an escape."""
 
 
 class _Fields(msgspec.Struct, gc=False):
@@ -49,7 +50,7 @@ _fields = msgspec.json.Decoder(_Fields)
 
 def fields_of(body: bytes) -> tuple[str, bool]:
     """Return the response that a request goes on from, empty for none, and whether its own is stored."""
-    if _NAMED.search(body) is None:
+    if not any(name in body for name in _NAMES) and _ESCAPED.search(body) is None:
         return "", True
     try:
         fields = _fields.decode(body)
