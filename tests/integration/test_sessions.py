@@ -205,3 +205,16 @@ async def test_headers_pass_as_the_setting_says(fleet: Fleet) -> None:
         refused = {"values": {"upstream.forward_headers": ["x-data-parallel-rank"]}}
         answer = await gateway.client.patch("/settings", json=refused)
         assert (answer.status_code, "never passes" in answer.text) == (400, True)
+
+
+async def test_an_explanation_takes_a_session(fleet: Fleet) -> None:
+    async with EchoWorker() as one, EchoWorker() as two, EchoWorker() as three:
+        gateway = await in_front_of(fleet, one, two, three)
+        body = {"model": "m", "messages": [{"role": "user", "content": "Something else. " * 200}]}
+        for number in range(5):
+            headers = {"x-session-id": f"s-{number}"}
+            served = (await gateway.client.post("/v1/chat/completions", json=body, headers=headers)).headers
+            asked = {"request": {"model": "m", "messages": []}, "session": f"s-{number}"}
+            said = (await gateway.client.post("/explain", json=asked)).json()
+            assert said["decision"]["worker"] == served["x-cacheway-worker"]
+            assert said["request"]["session"] == f"s-{number}"
