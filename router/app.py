@@ -60,11 +60,12 @@ from router.process.starting import (
 )
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
-from router.proxy import Ending
+from router.proxy import Ending, StartExchange
 from router.relaying import Relaying, Routes
 from router.samples import Samples
+from router.sessions import Sessions
 from router.settings import PlacementSettings, Settings
-from router.shared import Hooks, LogClock, LogPort, SharedState
+from router.shared import Hooks, Keys, LogClock, LogPort, SharedState, StoredResponses
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, quota_samples
 from router.tokenizing import opened_tokenizing
@@ -130,6 +131,8 @@ class GatewayProcess:
         self._make_gateway(settings, files)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
         self.stream_keeper = StreamKeeper(settings)
+        names = Keys(settings.shared.namespace)
+        self.responses = StoredResponses(settings.placement, redis_url, names, self.replica)
         self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(
@@ -148,11 +151,18 @@ class GatewayProcess:
         self._tell_metrics()
         self.api = self._make_api(admin_listener)
         judge = None if self.tenants.door.is_open else self.gateway.reader.judge
-        relaying = Relaying(self.gateway, self.routes, self.encoding)
-        start = starting(self.gateway, relaying, self.pairs.share, self.stream_keeper.maker_of)
-        self.protocol = self.clients.protocol(start, self.routes, judge)
+        self.protocol = self.clients.protocol(self._starting(), self.routes, judge)
         warn_of_unpriced_links(settings)
         self.workers.add_named()
+
+    def _starting(self) -> StartExchange:
+        return starting(
+            self.gateway,
+            Relaying(self.gateway, self.routes, self.encoding, self.responses, self.pairs.share),
+            self.pairs.share,
+            others=Relaying.paths,
+            maker_of=self.stream_keeper.maker_of,
+        )
 
     def _make_fleet_watches(self, settings: Settings) -> None:
         """Build the parts that change the fleet: roles, discovery and KV events."""
@@ -223,6 +233,7 @@ class GatewayProcess:
         self._tokenizing = opened_tokenizing(
             settings.placement, core, reader.hasher, self.workers.client, self.metrics
         )
+        self.sessions = Sessions(settings.placement, self.fleet, reader.hasher)
         self.gateway = Gateway(
             settings,
             core,
@@ -239,6 +250,7 @@ class GatewayProcess:
                 self._tokenizing,
                 self._make_shadow,
                 self.own_policies.make,
+                self.sessions,
             ),
             loop=loop,
             requests_max=files.requests_max,
@@ -279,6 +291,7 @@ class GatewayProcess:
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
                 "routes": self.routes.use,
                 "streams": self.stream_keeper.use,
+                "responses": lambda new: self.responses.use(new.placement),
                 "logs": lambda new: log_from(new.observability.log_level),
             },
             problems=self.own_policies.problems,
@@ -316,6 +329,7 @@ class GatewayProcess:
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),
+            report.report_sessions(self.gateway, self.sessions, self.responses),
             report.report_workers(self.workers),
             report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
@@ -360,6 +374,7 @@ class GatewayProcess:
             ("roles", self.roles.run),
             ("pulse", self.rates.run),
             ("kv events", self.kv_events.run),
+            ("responses", self.responses.run),
         ]
         loops += self.tenants.loops()
         loops += [("secrets", watch.run) for watch in self._secrets]

@@ -460,6 +460,22 @@ PROBES_REBUILT = Family(
     "Times that health checks were stuck, so that what asks workers was built anew: none connected or ended. "
     "Not 0 where the lookup of all names hangs; elsewhere a fault of the gateway.",
 )
+HEADER_NAMES_DROPPED = Family(
+    "header_names_dropped",
+    "gauge",
+    "Names of clients' headers that do not pass to workers, of the first 256 names seen since the last "
+    "change of upstream.forward_headers.",
+    combine="livesum",
+)
+SESSIONS = Family("sessions", "gauge", "Sessions whose last worker is remembered.", combine="livesum")
+STORED_RESPONSES = Family(
+    "stored_responses", "gauge", "Stored responses whose worker is remembered.", combine="livesum"
+)
+STORED_RESPONSES_UNTOLD = Family(
+    "stored_responses_untold",
+    "counter",
+    "Stored responses that other replicas were not told of, since Redis did not take them in time.",
+)
 LOG_LINES_DROPPED = Family(
     "log_lines_dropped", "counter", "Log lines dropped because the output was blocked."
 )

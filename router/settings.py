@@ -28,7 +28,7 @@ import dataclasses
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from policies import (
@@ -51,12 +51,14 @@ from policies.disaggregation import OffloadRules, RoleRules
 from radix import AttentionProfile
 from router.discovery import DiscoveryRules
 from router.fleet import HealthRules
+from router.forwarded_headers import FORWARDED_HEADERS, PATTERNS_MAX, header_pattern
 from router.logs import LogRules
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.pass_through import passed_path
 from router.picker_rules import PickerRules
 from router.proxy import ClientLimits, ClientQuota, UpstreamRules, may_pass
 from router.request_trace import RequestTraceRules
+from router.session_rules import SessionRules
 from router.shared import SharingRules
 from router.tenants import TenancyRules
 from router.tracing import SpanRules
@@ -74,6 +76,7 @@ from router.values import (
 _MIB = 1024 * 1024
 
 PassedPath = Annotated[str, AfterValidator(passed_path)]
+ForwardedHeader = Annotated[str, AfterValidator(header_pattern)]
 
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
@@ -453,7 +456,7 @@ class CachePoolSettings(CachePool):
 
 
 @dataclass(frozen=True, config=JUDGED)
-class PlacementSettings(PolicyRules):
+class PlacementSettings(SessionRules, PolicyRules):
     """How a worker is chosen for a request, and what the prefix tree assumes."""
 
     block_tokens: int = setting(
@@ -599,6 +602,16 @@ class UpstreamSettings(UpstreamRules):
         (),
         "More headers of workers' answers that clients see, beside those in docs/security.md. Headers of a "
         "connection, x-request-id, x-cacheway-* and x-ratelimit-* never pass.",
+    )
+    forward_headers: Annotated[
+        tuple[ForwardedHeader, ...], Field(max_length=PATTERNS_MAX), AfterValidator(distinct)
+    ] = setting(
+        FORWARDED_HEADERS,
+        "Headers of clients that pass to workers: names, or the begin of names with * behind it. "
+        "docs/endpoints.md lists those that never pass. Keys pass only if neither the gateway nor "
+        "the fleet has one.",
+        allowed="names of headers such as x-team or anthropic-*",
+        live=True,
     )
     pass_through: Annotated[tuple[PassedPath, ...], AfterValidator(distinct)] = setting(
         (),

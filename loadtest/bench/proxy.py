@@ -7,6 +7,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from router.forwarded_headers import PassedHeaders
 from router.proxy import (
     ClientConnection,
     ClientRequest,
@@ -16,7 +17,7 @@ from router.proxy import (
     make_protocol,
 )
 
-FORWARDED = frozenset({b"authorization", b"content-type", b"accept", b"x-request-id"})
+FORWARDED = PassedHeaders(("authorization", "content-type", "accept"), passes_keys=True)
 
 
 class Forwarding:

@@ -108,7 +108,8 @@ class DecisionInput(msgspec.Struct, frozen=True, gc=False):
     """One request to decide, and the workers that may take it (not empty), at a log time.
 
     ``now_s`` is the monotonic time at which it will have been sent. Without an ``entry`` it never waits;
-    without a ``pairing`` no worker needs a partner.
+    without a ``pairing`` no worker needs a partner. ``home`` is the slot of the worker that served its
+    session last; -1 for none.
     """
 
     parsed: RequestFacts
@@ -119,6 +120,7 @@ class DecisionInput(msgspec.Struct, frozen=True, gc=False):
     entry: QueueEntry | None = None
     bucket: int = ANY_BUCKET
     pairing: Pairing | None = None
+    home: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,7 @@ class Decider:
             prompt_tokens,
             min(output_tokens * parsed.n, TOKENS_MAX),
             self.placed_count,
+            asked.home,
         )
         return view, candidates
 

@@ -37,7 +37,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
 
     ``key`` is the 64-bit hash of the whole prompt (or session), which breaks ties by rendezvous hashing,
     ``prefix_key`` that of the prompt's start. ``sequence`` counts the requests that this replica placed
-    before.
+    before. ``home`` is the slot of the worker that served the request's session last; -1 for none.
     """
 
     key: int
@@ -45,6 +45,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: float
     output_tokens: float
     sequence: int
+    home: int = -1
 
 
 class _Rows(msgspec.Struct, frozen=True, gc=False):

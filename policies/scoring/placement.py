@@ -3,13 +3,15 @@
 The policy prices the candidates; the lowest cost wins. Workers of another length bucket cost more
 (`policies.state.buckets`); policies without seconds see them only if they are worth it. Costs within 1e-9 of
 each other are a tie, which goes to the highest rendezvous weight for (request key, worker): even over
-requests, the same in every replica, independent of rows.
+requests, the same in every replica, independent of rows. The worker that served the request's session last is
+preferred if it has as much cached and costs little more (`_at_home`).
 
 The reason for the choice (`Reason`) goes by the window-safe match:
 
     spilled_up, spilled_down
                it belongs to a longer or a shorter length bucket than the request
     only       there was one candidate
+    session    it served the session last, and costs little more than the cheapest, with as much cached
     fetched    it fetches what it lacks from the cache that it shares (`policies.fleet.cache_pools`)
     cold       no candidate has a match
     affinity   no candidate has a longer match than the chosen one
@@ -32,6 +34,10 @@ TIE = 1e-9
 """Relative difference of costs below which they are equal: rounding of a dozen float64 operations is 1e-15,
 and no measured second is known to nine digits."""
 
+HOME_RATIO = 0.1
+"""Part of a request's own work by which the session's worker may cost more than the cheapest one. [guess] It
+covers learned speeds that differ, and stays below the prefill of another request."""
+
 NO_WORKER_RETRY_AFTER_S = 2.0
 """A worker that comes back is seen within one or two rounds of health checks."""
 
@@ -42,6 +48,7 @@ class Reason(StrEnum):
     SPILLED_UP = "spilled_up"
     SPILLED_DOWN = "spilled_down"
     ONLY = "only"
+    SESSION = "session"
     FETCHED = "fetched"
     COLD = "cold"
     AFFINITY = "affinity"
@@ -65,6 +72,11 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     timing = (
         timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
     )
+    home = False
+    if request.home >= 0 and timing.slot != request.home:
+        found = _at_home(request, candidates, costs, timings, timing, costs[row], policy)
+        if found is not None:
+            home, (row, timing) = True, found
     others_s = 0.0
     if policy.price is not None:
         others_s = max(float(costs[row] + timing.saved_s) - timing.ready_s - timing.work_s, 0.0)
@@ -76,7 +88,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         uncached_tokens=round(prompt_tokens - timing.safe_tokens),
         service_s=timing.service_s,
         estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s - timing.spill_s,
-        reason=_reason(candidates, timings, timing) if spilled is None else spilled,
+        reason=Reason.SESSION if home else spilled or _reason(candidates, timings, timing),
         fetched_tokens=round(timing.fetched_tokens),
         queue_s=timing.ready_s,
         transfer_s=timing.transfer_s,
@@ -117,6 +129,34 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
         return rows[0] if len(rows) == 1 else max(rows, key=lambda row: weights(key, worker_hash.item(row)))
     tied = (costs <= limit).nonzero()[0]
     return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
+
+
+def _at_home(
+    request: RequestView,
+    candidates: Candidates,
+    costs: Floats | list[float],
+    timings: list[Timing[float]],
+    cheapest: Timing[float],
+    cost: float,
+    policy: Policy,
+) -> tuple[int, Timing[float]] | None:
+    """Row and timing of the worker that served the session last, if it may take the cheapest one's place.
+
+    It may not have less cached, nor cost more than `HOME_RATIO` of the request's own work more; a policy that
+    does not count in seconds must find both equal. None if it may not, or is no candidate.
+    """
+    rows = (candidates.slow.slots == request.home).nonzero()[0]
+    if not len(rows):
+        return None
+    row = rows.item(0)
+    slack = TIE * abs(cost) if policy.price is None else HOME_RATIO * cheapest.work_s
+    if costs[row] > cost + slack:
+        return None
+    prompt_tokens = request.prompt_tokens
+    timing = (
+        timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
+    )
+    return (row, timing) if timing.safe_tokens >= cheapest.safe_tokens else None
 
 
 def _spilled(steps: int) -> Reason | None:

@@ -33,6 +33,7 @@ from router.admin.parts import AdminParts
 from router.admin.peers import add_encoders, add_models, add_peers
 from router.admin.queue_view import add_queue_view, add_tickets
 from router.admin.role_view import add_role_view
+from router.admin.sessions import add_sessions
 from router.admin.settings_view import add_policies, add_settings
 from router.admin.suggestions import suggestion_of
 from router.admin.tenants import add_tenants
@@ -167,6 +168,7 @@ def _add_data(api: FastAPI, parts: AdminParts, *, root: bool = False) -> None:
     add_health(api, parts, root=root)
     add_metrics(api, parts, moved=parts.live.current.observability.prometheus_port is not None)
     add_models(api, parts)
+    add_sessions(api, parts)
     add_encoders(api, parts.gateway.registry)
 
 

@@ -177,6 +177,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "endpoint": decision.endpoint.value if decision.endpoint is not None else None,
         "model": decision.model or None,
         "tenant": decision.tenant or None,
+        "session": decision.session or None,
         "prefix": f"{decision.prefix_key:016x}" if decision.prefix_key else None,
         "outcome": decision.outcome,
         "status": decision.status,

@@ -71,6 +71,10 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
             description="Name of the tenant that it is decided for; empty for nobody in particular.",
         ),
     ] = ""
+    session: Annotated[
+        str,
+        Meta(max_length=256, description="Name of the session, as a header would give it; empty for none."),
+    ] = ""
     policy: Annotated[str, Meta(description="Another policy to decide by; left out, the one in use.")] = ""
     policy_options: Annotated[dict[str, float], Meta(description="Options of that policy.")] = {}
     limit: Annotated[
@@ -128,6 +132,10 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
             parsed, tenant = await _in_lane(gateway.lane, _understood(gateway, parts.door, question, raw))
             if gateway.tokenizing is not None:
                 parsed = await gateway.tokenizing.now(parsed, raw)
+            if gateway.sessions is not None:
+                if question.session:
+                    parsed = msgspec.structs.replace(parsed, session=question.session)
+                parsed = gateway.sessions.named(parsed, ())
         policy = _policy(question, gateway.placing.make_policy)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)
@@ -267,6 +275,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
             "endpoint": parsed.endpoint.value,
             "model": parsed.model,
             "tenant": rehearsed.tenant.name or None,
+            "session": parsed.session or None,
             "prompt_tokens": round(max(prompt_tokens, 1.0)),
             "output_tokens": round(output_tokens) * parsed.n,
             "blocks": sum(len(path) for path in parsed.paths) // 8,

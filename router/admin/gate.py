@@ -31,6 +31,9 @@ OPEN_PATHS = frozenset(("/health", "/liveness", "/readiness", "/health_generate"
 """For probes and scrapers, which have no key."""
 
 
+TENANT_PATHS = frozenset(("/finish_session",))
+"""Routes of clients that take the key of a tenant, as those of the models do."""
+
 DATA_PATHS = frozenset(("/get_model_info", "/get_server_info", "/server_info"))
 """Routes of clients beside the models; they take the gateway's own key."""
 
@@ -129,7 +132,7 @@ class Gate:
 
     def _administers(self, path: str) -> bool:
         """Return True if a path belongs to operators, not to probes, clients or engines."""
-        return self._has_admin and not _of_models(path) and path not in DATA_PATHS and not is_open(path)
+        return self._has_admin and not _of_clients(path) and path not in DATA_PATHS and not is_open(path)
 
     def _let_in(
         self,
@@ -156,7 +159,7 @@ class Gate:
             return
         if not self._door.is_tenant(headers):
             raise InvalidKey(presented=presented_key(headers) is not None)
-        if _of_models(path) or not known:
+        if _of_clients(path) or not known:
             return
         raise ClientError(
             "This key is a tenant's; the gateway's own is needed here.", code="admin_only", status=403
@@ -199,8 +202,8 @@ async def _whole(scope: Scope, receive: Receive) -> Receive:
     return again
 
 
-def _of_models(path: str) -> bool:
-    return path == "/v1/models" or path.startswith("/v1/models/")
+def _of_clients(path: str) -> bool:
+    return path == "/v1/models" or path.startswith("/v1/models/") or path in TENANT_PATHS
 
 
 _NO_WORKER: tuple[Header, ...] = ((b"x-cacheway-worker", b"none"), (b"x-cacheway-cached-tokens", b"0"))

@@ -17,6 +17,7 @@ NOTICED_S = 5e-5
 
 REASONS = {
     Reason.ONLY: "is the only candidate",
+    Reason.SESSION: "served the session last, costs little more than the cheapest and has as much cached",
     Reason.COLD: "is the policy's choice; no candidate has any start of the prompt cached",
     Reason.AFFINITY: "is the policy's choice, and has the longest start of the prompt cached",
     Reason.BALANCED: "is the policy's choice, although another has more of the prompt cached",

@@ -77,7 +77,10 @@ def choose(
             record.arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
         )
     profile = gateway.placing.profile_of(parsed.model)
-    return decider.decide(DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing))
+    home = gateway.sessions.home_of(parsed) if parsed.session and gateway.sessions is not None else -1
+    return decider.decide(
+        DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing, home)
+    )
 
 
 def untried(

@@ -253,6 +253,8 @@ class RequestExchange:
     def _begin_dispatch(self, parsed: ParsedRequest, headers: Sequence[Header]) -> None:
         """Dispatch the parsed request for the first time, within its tenant's limits."""
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
+        if gateway.sessions is not None and (headers or parsed.session):
+            parsed = gateway.sessions.named(parsed, headers)
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
         dispatcher = self.dispatcher_type(gateway, record, parsed, self, self._timeout_s)
@@ -303,6 +305,8 @@ class RequestExchange:
         record.attempt = chosen
         record.pair = None
         record.tail = None
+        if parsed.session and gateway.sessions is not None:
+            gateway.sessions.placed(parsed, chosen.worker_id)
         if decision.decode is not None:
             assert self._share is not None
             client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
@@ -424,12 +428,15 @@ def starting(
     gateway: Gateway,
     otherwise: StartExchange,
     share: ShareRequest | None = None,
+    *,
+    others: frozenset[bytes] = frozenset(),
     maker_of: Callable[[ClientRequest], Callable[..., RequestExchange]] = lambda _: RequestExchange,
 ) -> StartExchange:
-    """Return the function that starts a gateway's exchanges; ``otherwise`` those of other paths."""
+    """Return the function that starts a gateway's exchanges; ``otherwise`` those of all ``others``' paths."""
+    here = ENDPOINTS.keys() - others
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
-        if request.path not in ENDPOINTS:
+        if request.path not in here:
             return otherwise(request, connection)
         exchange = maker_of(request)(gateway, request, connection, share)
         exchange.begin()

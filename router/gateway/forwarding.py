@@ -1,6 +1,7 @@
-"""The parts of a client's request that a worker sees: its body, and few of its headers (`wire.md` 4).
+"""The parts of a client's request that a worker sees: its body, and some of its headers.
 
-Cookies, unknown headers and the client's request id never travel; workers know a request by our id. A
+Cookies and the client's request id never travel; workers know a request by our id. Other headers pass by
+``upstream.forward_headers`` (`router.forwarded_headers`). A
 client's key travels only if neither this gateway nor the fleet has one; the worker's pool adds the fleet's
 key (`router.fleet.worker_key`). Changes of the body: `router.gateway.client_fields`.
 
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 from radix import parsed_whole
 from router.errors import ClientError
+from router.forwarded_headers import PassedHeaders
 from router.proxy import ClientRequest, Header, lines_of
 
 HOPS_HEADER = b"x-cacheway-hops"
@@ -25,9 +27,6 @@ HOPS_MAX = 2
 CONTEXT_HEADERS = frozenset((b"traceparent", b"tracestate"))
 """W3C Trace Context."""
 
-FORWARDED_HEADERS = CONTEXT_HEADERS | {b"authorization", b"content-type", b"accept", b"x-correlation-id"}
-"""Client headers that a worker sees, beside our request id and the hops."""
-
 _OURS = b"%b%bx-request-id: %b\r\n" + HOPS_HEADER + b": %d\r\n"
 
 
@@ -35,12 +34,16 @@ class Forwarding:
     """Header lines for the workers of one gateway.
 
     Clients' keys are for the workers (``passes_keys``) if neither this gateway nor the fleet has one.
+    ``headers`` says which headers pass.
     """
 
-    def __init__(self, *, passes_keys: bool) -> None:
+    def __init__(self, patterns: tuple[str, ...], *, passes_keys: bool) -> None:
         self.passes_keys = passes_keys
-        self._headers = FORWARDED_HEADERS if passes_keys else FORWARDED_HEADERS - {b"authorization"}
-        self._untraced = self._headers - CONTEXT_HEADERS
+        self.use(patterns)
+
+    def use(self, patterns: tuple[str, ...]) -> None:
+        """Apply the patterns of ``upstream.forward_headers`` to later requests."""
+        self.headers = PassedHeaders(patterns, passes_keys=self.passes_keys)
 
     def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"", hops: int = 0) -> bytes:
         """Return header lines for the worker of a client's request, with our id of it.
@@ -48,8 +51,13 @@ class Forwarding:
         ``context`` are lines of our own trace, in place of the client's; ``hops`` the gateways passed before
         this one.
         """
+        hop_names = (*request.hop_names, *CONTEXT_HEADERS) if context else request.hop_names
+        try:
+            lines = lines_of(request.headers, self.headers.judged, hop_names)
+        except KeyError:  # a name that was not seen before
+            lines = lines_of(request.headers, self.headers, hop_names)
         return _OURS % (
-            lines_of(request.headers, self._untraced if context else self._headers, request.hop_names),
+            lines,
             context,
             request_id,
             hops + 1,

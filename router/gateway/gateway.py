@@ -4,7 +4,7 @@
                                                  ├─> Placing         chooses workers
                                                  ├─> Sending         counts and times requests in flight
                                                  ├─> Reports         takes results
-                                                 └─> Plugins         pairs, tenants' limits, token ids
+                                                 └─> Plugins         pairs, limits, token ids, sessions
 
 Nothing here or below knows an exchange.
 """
@@ -12,7 +12,7 @@ Nothing here or below knows an exchange.
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from router.gateway.reader import RequestReader
 from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
 from router.gateway.step_runner import StepRunner
+from router.proxy import Header
+from router.session_rules import SessionRules
 from router.settings import Settings
 from router.shared import Charge
 from router.tenant import Tenant
@@ -71,6 +73,25 @@ class LimiterPort(Protocol):
         """Return header lines with the tenant's limits and remainders."""
 
 
+class SessionsPort(Protocol):
+    """Knows which requests belong together (`router.sessions`)."""
+
+    def use(self, rules: SessionRules) -> None:
+        """Apply new settings."""
+
+    def named(self, parsed: ParsedRequest, headers: Sequence[Header]) -> ParsedRequest:
+        """Return a request with the name of its session, and with the session's key."""
+
+    def home_of(self, parsed: ParsedRequest) -> int:
+        """Return the slot of the worker that served its session last; -1 if none is known."""
+
+    def placed(self, parsed: ParsedRequest, worker_id: str) -> None:
+        """Take note of the worker, or rank, that gets a request of a session."""
+
+    def finish(self, tenant: str, session: str) -> bool:
+        """Forget a session of a tenant; False if it is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plugins:
     """Options of a gateway: None where off."""
@@ -80,6 +101,7 @@ class Plugins:
     tokenizing: TokenizingPort | None = None
     make_shadow: MakeShadow | None = None
     make_policy: MakePolicy = make_policy
+    sessions: SessionsPort | None = None
 
 
 class Gateway:
@@ -105,7 +127,7 @@ class Gateway:
         self.fleet, self.registry, self.log = core.fleet, core.registry, core.log
         self.reader, self.loop, self.now_s = reader, loop, now_s
         self.pairs, self.limiter = plugins.pairs, plugins.limiter
-        self.tokenizing = plugins.tokenizing
+        self.tokenizing, self.sessions = plugins.tokenizing, plugins.sessions
         self.placing = Placing(
             settings,
             core,
@@ -138,4 +160,6 @@ class Gateway:
         self.sending.use(settings)
         if self.pairs is not None:
             self.pairs.use(settings)
+        if self.sessions is not None:
+            self.sessions.use(settings.placement)
         self.reports.rules = settings.observability

@@ -63,13 +63,14 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         output_tokens_max: The client's limit of output tokens (of each answer), None if absent.
         n: Answers per prompt, >= 1.
         priority: The engine's ``priority`` field, 0 if absent.
-        session: ``prompt_cache_key``, a hint which requests belong together; may be empty.
+        session: A hint which requests belong together; may be empty. ``prompt_cache_key``, or a header
+            (`router.sessions`).
         lora: LoRA adapter given beside the model, None if absent.
         paths: Packed block hashes of each prompt (`radix.chain_bytes`); empty bytes for a prompt shorter than
             one block, no paths if the endpoint has no prompt.
         prompt_bytes: Canonical bytes of all prompts; 0 for token ids.
         prompt_token_ids: Token ids of all prompts; 0 for text.
-        key: 64-bit hash of all of the prompt.
+        key: 64-bit hash of all of the prompt, or of its session.
         prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
         edits: Of the body, for its workers (`router.gateway.client_fields`).
         ids_root: Root of the prompts' token ids (`PromptHasher.engine_root`), for `router.tokenizing`; None

@@ -80,7 +80,8 @@ class RequestReader:
     ) -> None:
         self.door = door
         self.forwarding = Forwarding(
-            passes_keys=settings.fleet.worker_api_key is None and not door.hands_out_keys
+            settings.upstream.forward_headers,
+            passes_keys=settings.fleet.worker_api_key is None and not door.hands_out_keys,
         )
         block_tokens = settings.placement.block_tokens
         self.identifier = Identifier(
@@ -94,9 +95,9 @@ class RequestReader:
         self.identifier.finds_roots = any(model.tokenizer for model in settings.placement.models.values())
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         own = (PRIORITY_HEADER, TIMEOUT_HEADER, HOPS_HEADER)
-        self._noted = frozenset((*self._id_headers, *own)) | door.header_names
+        self._always = frozenset((*self._id_headers, *own)) | door.header_names
         if traced:
-            self._noted |= CONTEXT_HEADERS
+            self._always |= CONTEXT_HEADERS
         details = settings.tenancy.answer_details
         self.hides = details == "none" or (details == "names" and door.hands_out_keys)
         self.shows_names = details == "names"
@@ -107,10 +108,12 @@ class RequestReader:
     def use(self, settings: Settings) -> None:
         """Apply new settings to later requests."""
         queue = settings.queue
+        self.forwarding.use(settings.upstream.forward_headers)
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
         )
         self._default_flow = f"{queue.default_class}/"
+        self._noted = self._always.union(name.encode() for name in settings.placement.session_headers)
 
     @property
     def hasher(self) -> PromptHasher:

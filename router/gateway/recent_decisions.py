@@ -42,6 +42,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
         continued: Times that another worker continued its stream.
+        session: Name of its session; empty for none.
     """
 
     number: int
@@ -65,6 +66,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     worker_request_id: bytes = b""
     continued: int = 0
+    session: str = ""
 
 
 class RecentDecisions:

@@ -188,6 +188,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream
+            if parsed.session:
+                fields["session"] = parsed.session[:TEXT_CHARS_MAX]
         if attempt is not None:
             fields["worker_id"] = attempt.worker_id
             fields["reason"] = attempt.chosen.reason
@@ -292,6 +294,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 detail[:TEXT_CHARS_MAX],
                 self.worker_request_id,
                 self.continued,
+                "" if parsed is None else parsed.session[:TEXT_CHARS_MAX],
             )
         )
 
@@ -325,6 +328,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         if parsed is not None:
             fields["gen_ai.request.model"] = (parsed.model or "")[:TEXT_CHARS_MAX]
             fields["gen_ai.request.stream"] = parsed.stream
+            if parsed.session:
+                fields["gen_ai.conversation.id"] = parsed.session[:TEXT_CHARS_MAX]
         if self.tenant.configured:
             fields["cacheway.tenant"] = self.tenant.name
         spans.ended(

@@ -30,7 +30,7 @@ production-stack | write --health-check-timeout-secs
 production-stack | write --policy: roundrobin is round_robin, session consistent_hash, prefixaware and
 | kvaware the default, priority least_load; disaggregated_prefill is --vllm-pd-disaggregation
     --routing-logic V
-production-stack | leave it out: the default policy finds a session's cache by its content
+production-stack | write --session-headers, which names several headers; the session is a hint
     --session-key V
 production-stack | leave it out: what is cached is known from placements, usage and --kv-events, without
 | LMCache's controller

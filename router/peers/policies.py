@@ -7,8 +7,14 @@ BY_CONTENT = "it finds a session's cache by its content"
 
 POLICY_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "consistent_hashing": ("consistent_hash", "the key is prompt_cache_key of the body, else the prompt"),
-        "rendezvous_hash": ("consistent_hash", "the key is prompt_cache_key of the body, else the prompt"),
+        "consistent_hashing": (
+            "consistent_hash",
+            "the key is the session (--session-headers, prompt_cache_key), else the prompt",
+        ),
+        "rendezvous_hash": (
+            "consistent_hash",
+            "the key is the session (--session-headers, prompt_cache_key), else the prompt",
+        ),
         "cache_aware_zmq": ("cache_aware", "with --kv-events auto its tree follows what engines say"),
         "kv_aware": ("expected_cost", "with --kv-events auto its tree follows what engines say"),
         "manual": ("expected_cost", BY_CONTENT),

@@ -40,6 +40,8 @@ smg | --read-timeout-secs
     --header-read-timeout-secs V
 smg | --tenant-header
     --tenant-header-name V
+smg | --session-headers
+    --routing-key-headers V...
 """
 """The text after the bar is our flag, or with ``=`` an option of policies."""
 
@@ -74,8 +76,8 @@ sglang-router, smg | length buckets have fixed bounds, --length-buckets; cachewa
     --bucket-adjust-interval-secs V
 sglang-router, smg | the default policy finds a session's cache by its content, and assigns no keys
     --max-idle-secs V --assignment-mode V
-smg | the default policy finds a session's cache by its content, and pins nothing
-    --sticky-key-idle-secs V --routing-key-override --sticky-sessions --routing-key-headers V...
+smg | a session's name is a hint here, always on: docs/sessions.md; --policy consistent_hash goes by it
+    --sticky-key-idle-secs V --routing-key-override --sticky-sessions
 sglang-router, vllm-router | pairs of prefill and decode workers need no other process here
     --mini-lb
 sglang-router, smg | bodies pass as they came: engines apply templates, tokenise and parse

@@ -17,6 +17,7 @@ from router.metric_families import (
     ENGINE_REPORT_FAILURES,
     ENGINE_REPORTS,
     HANDOVER_EVENTS,
+    HEADER_NAMES_DROPPED,
     HELD_BYTES,
     INFLIGHT_REQUESTS,
     KV_EVENT_BATCHES,
@@ -38,7 +39,10 @@ from router.metric_families import (
     PROBES_REBUILT,
     REGISTERS_DIFFER,
     REGISTERS_PUBLISHED_AGAIN,
+    SESSIONS,
     SETTINGS_OVERRIDDEN,
+    STORED_RESPONSES,
+    STORED_RESPONSES_UNTOLD,
     TRACE_LINES_DROPPED,
     TREE_BLOCKS,
     TREE_NODES,
@@ -52,7 +56,8 @@ from router.process.client_side import ClientSide
 from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.request_trace import RequestTrace
-from router.shared import NoListener, RefusalReason
+from router.sessions import Sessions
+from router.shared import NoListener, RefusalReason, StoredResponses
 
 Report = Callable[[Metrics], None]
 
@@ -115,6 +120,18 @@ def report_clients(clients: ClientSide) -> Report:
     def report(metrics: Metrics) -> None:
         metrics.set(CLIENT_CONNECTIONS, clients.clients.connections)
         metrics.set(HELD_BYTES, clients.held.count)
+
+    return report
+
+
+def report_sessions(gateway: Gateway, sessions: Sessions, responses: StoredResponses) -> Report:
+    """Return the report of sessions, stored responses and headers."""
+
+    def report(metrics: Metrics) -> None:
+        metrics.set(SESSIONS, len(sessions))
+        metrics.set(STORED_RESPONSES, len(responses))
+        metrics.follow(STORED_RESPONSES_UNTOLD, responses.dropped)
+        metrics.set(HEADER_NAMES_DROPPED, gateway.reader.forwarding.headers.dropped)
 
     return report
 

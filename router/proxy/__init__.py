@@ -5,7 +5,7 @@ from router.proxy.client_protocol import Ending, GatewayProtocol, RouteOf, make_
 from router.proxy.clients import ClientQuota, Clients, Refusal
 from router.proxy.connection import Upload
 from router.proxy.handshake import Handshakes
-from router.proxy.headers import lines_of, may_pass
+from router.proxy.headers import CONNECTION_HEADERS, lines_of, may_pass
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
@@ -28,6 +28,7 @@ from router.proxy.ports import (
 from router.proxy.upstream import UpstreamRules, WorkerPool
 
 __all__ = [
+    "CONNECTION_HEADERS",
     "BodySink",
     "BodySource",
     "ClientConnection",

@@ -6,6 +6,7 @@ host, nor with headers that proxies in front of the gateway obey (``x-accel-redi
 """
 
 from collections.abc import Container, Iterable
+from typing import Protocol
 
 from router.proxy.ports import Header
 
@@ -68,8 +69,15 @@ def named_by(connection: bytes) -> frozenset[bytes]:
     return frozenset(token.strip().lower() for token in connection.split(b","))
 
 
-def lines_of(headers: Iterable[Header], allowed: Container[bytes], hop_names: Container[bytes] = ()) -> bytes:
-    """Write the allowed header lines, except `hop_names`. Names are in lower case, free of CR and LF."""
+class Verdicts(Protocol):
+    """Says which headers pass, by name."""
+
+    def __getitem__(self, name: bytes, /) -> bool:
+        """Return True if a header passes."""
+
+
+def lines_of(headers: Iterable[Header], passes: Verdicts, hop_names: Container[bytes] = ()) -> bytes:
+    """Write the header lines that pass, except `hop_names`. Names are in lower case, free of CR and LF."""
     return b"".join(
-        [b"%b: %b\r\n" % header for header in headers if header[0] in allowed and header[0] not in hop_names]
+        [b"%b: %b\r\n" % header for header in headers if passes[header[0]] and header[0] not in hop_names]
     )

@@ -4,10 +4,9 @@ A worker is chosen as for every request without a prompt, by load; its failure i
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 from router.errors import ClientError
-from router.gateway.dispatcher import Dispatcher
+from router.fleet import LocalWorker
 from router.gateway.endpoints import WITHOUT_CACHE, Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.gateway import Gateway
@@ -15,8 +14,9 @@ from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.proxy import ClientConnection, ClientRequest, Header
 from router.relaying.forms import FormReader, boundary_of
-from router.relaying.responses import worker_of_response
+from router.relaying.responses import find_worker, pinned_to
 from router.relaying.routes import response_id_of
+from router.shared import StoredResponses
 from router.tenant import Tenant
 
 PIECE_BYTES = 64 * 1024
@@ -26,21 +26,26 @@ PIECE_BYTES = 64 * 1024
 class RelayExchange(RequestExchange):
     """Serves one request through the `router.proxy` ports."""
 
-    __slots__ = ("_endpoint", "dispatcher_type")
+    __slots__ = ("_endpoint", "_responses")
 
     def __init__(
-        self, gateway: Gateway, request: ClientRequest, client: ClientConnection, endpoint: Endpoint
+        self,
+        gateway: Gateway,
+        request: ClientRequest,
+        client: ClientConnection,
+        endpoint: Endpoint,
+        responses: StoredResponses,
     ) -> None:
         super().__init__(gateway, request, client)
-        self._endpoint = endpoint
-        self.dispatcher_type = Dispatcher
+        self._endpoint, self._responses = endpoint, responses
 
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         request, endpoint = self._request, self._endpoint
         self._record.endpoint = endpoint
         keep_apart(endpoint, tenant)
         if endpoint in (Endpoint.RESPONSE, Endpoint.RESPONSE_CANCEL):
-            self.dispatcher_type = partial(Dispatcher, tried=self._avoided())
+            self._ask_keeper(endpoint, tenant, headers)
+            return
         content_type = header_of(request.headers, b"content-type")
         if endpoint is Endpoint.MORE and _is_json(content_type) and request.body:
             if self._record.request_bytes >= LARGE_BODY_BYTES:
@@ -65,12 +70,20 @@ class RelayExchange(RequestExchange):
             model = form.model
         self._begin_dispatch(without_prompt(endpoint, model, tenant, self._record.worker_request_id), headers)
 
-    def _avoided(self) -> list[int]:
-        """Slots to avoid at first: all but those of the worker that keeps the response, if it is known."""
-        keeper = worker_of_response(self._gateway, response_id_of(self._request.path))
-        if keeper is None:
-            return []
-        return [slot for each in self._gateway.registry.all() if each is not keeper for slot in each.slots]
+    def _ask_keeper(self, endpoint: Endpoint, tenant: Tenant, headers: Sequence[Header]) -> None:
+        """Ask the worker that keeps the response."""
+        parsed = without_prompt(endpoint, None, tenant, self._record.worker_request_id)
+
+        def found(local: LocalWorker | None) -> None:
+            if local is not None:
+                pinned_to(self._record, local)
+            self._begin_dispatch(parsed, headers)
+
+        response_id = response_id_of(self._request.path)
+        if self._responses.is_on:
+            find_worker(self._gateway, self._responses, tenant, response_id, found, self._go_on)
+        else:
+            found(None)
 
 
 def keep_apart(endpoint: Endpoint, tenant: Tenant) -> None:

@@ -9,6 +9,7 @@ from router.shared.leases import Leases
 from router.shared.log_port import LogPort
 from router.shared.ports import Fold, NoListener, Publish, RefusalReason, SharedListener, SkipReason
 from router.shared.state import Hooks, SharedState
+from router.shared.stored_responses import StoredResponses
 from router.shared.vitals import Vitals
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "SharedState",
     "SharingRules",
     "SkipReason",
+    "StoredResponses",
     "Vitals",
     "Warming",
 ]

@@ -75,6 +75,10 @@ class Keys:
         """The heartbeat of one replica."""
         return f"cw:{{{self.namespace}}}:replica:{replica}"
 
+    def response(self, name: str) -> str:
+        """The worker that keeps a stored response."""
+        return f"cw:{{{self.namespace}}}:response:{name}"
+
     def limits(self, account: str) -> str:
         """Use of the limits of one account, a hash. Older versions keep a string under ``limits``."""
         return f"cw:{{{self.namespace}}}:account:{account}"

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455, section 1.3."""
@@ -105,9 +105,18 @@ class EchoWorker:
             writer.write(b"10\r\nevent: x\ndata:\n\n\r\n")
             await writer.drain()
             return False
-        said = {"path": got.target, "method": method, "worker": self.worker_id, "bytes": len(got.body)}
-        self._answer(writer, 200, json.dumps(said).encode())
+        status, said = self.said(got)
+        self._answer(writer, status, json.dumps(said).encode())
         return True
+
+    def said(self, got: Got) -> tuple[int, dict[str, Any]]:
+        """The status and the body of an answer."""
+        return 200, {
+            "path": got.target,
+            "method": got.method,
+            "worker": self.worker_id,
+            "bytes": len(got.body),
+        }
 
     async def _read(self, got: Got, reader: asyncio.StreamReader) -> None:
         if got.headers.get("transfer-encoding") == "chunked":

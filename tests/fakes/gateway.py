@@ -39,6 +39,7 @@ from router.metrics import Metrics
 from router.pairs import PairPlugin
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
+from router.sessions import Sessions
 from router.settings import Settings
 from router.shared import LogClock, LogPort, LogStatus
 from router.tenants import Door, Keyring, Limiter
@@ -381,16 +382,18 @@ class Bench:
         self.pairs = PairPlugin(
             settings, self.core, self.handovers, loop=cast(Any, self.time), now_s=self.time.time
         )
+        reader = RequestReader(
+            settings,
+            cached_as=self.registry.cached_as,
+            listed_as=self.registry.listed_as,
+            door=self.door,
+            traced=spans is not None,
+        )
+        self.sessions = Sessions(settings.placement, self.shared.fleet, reader.hasher)
         self.gateway = Gateway(
             settings,
             self.core,
-            RequestReader(
-                settings,
-                cached_as=self.registry.cached_as,
-                listed_as=self.registry.listed_as,
-                door=self.door,
-                traced=spans is not None,
-            ),
+            reader,
             Telemetry(
                 metrics=self.metrics,
                 request_log=self.log.append,
@@ -406,13 +409,14 @@ class Bench:
                     placement.shadow_ratio,
                     functools.partial(self.metrics.shadowed, placement.shadow_policy),
                 ),
+                sessions=self.sessions,
             ),
             loop=cast(Any, self.time),
             now_s=self.time.time,
             requests_max=requests_max,
         )
         keeper = StreamKeeper(settings)
-        self._start = starting(self.gateway, nobody_encodes, self.pairs.share, keeper.maker_of)
+        self._start = starting(self.gateway, nobody_encodes, self.pairs.share, maker_of=keeper.maker_of)
         self.clients: list[FakeClient] = []
         for number in range(workers):
             self.add(f"w{number}:80")

@@ -323,6 +323,8 @@ OTHER: dict[str, Any] = {
     "queue.classes": {"high": 5.0, "normal": 3.0, "low": 2.0},
     "queue.default_class": "low",
     "roles.mode": "off",
+    "placement.session_headers": ("x-team",),
+    "upstream.forward_headers": ("x-team", "anthropic-*"),
     "upstream.pass_through": ("/v1/videos",),
     "upstream.continue_streams": "all",
     "upstream.continue_models": ("m",),
@@ -419,6 +421,13 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             process.stream_keeper._rules.mode,
             process.stream_keeper._rules.times_max,
             process.stream_keeper._rules._models,
+        ),
+        "sessions": (process.sessions._headers, process.sessions._most),
+        "responses": (process.responses._most, process.responses._ttl_s),
+        "headers": (
+            gateway.reader._noted,
+            gateway.reader.forwarding.headers._exact,
+            gateway.reader.forwarding.headers._begins,
         ),
         "routes": (process.routes._more._exact, process.routes._more._below),
     }

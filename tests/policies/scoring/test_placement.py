@@ -393,3 +393,64 @@ def test_a_policy_that_does_not_count_seconds_takes_a_neighbour_that_is_sooner(
     chosen = place(make_request(4000), workers, make_policy("least_load"))
     assert isinstance(chosen, Chosen)
     assert (chosen.slot, chosen.reason) == (1, Reason.SPILLED_UP)
+
+
+@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize(
+    ("safe", "backlog", "home", "reason"),
+    [
+        ([0, 0, 0], [0, 0, 0], True, Reason.SESSION),
+        ([0, 0, 0], [0, 0, 0.3], True, Reason.SESSION),
+        ([0, 0, 0], [0, 0, 0.5], False, Reason.COLD),
+        ([3000, 0, 3000], [0, 9, 0.09], True, Reason.SESSION),
+        ([3000, 0, 3000], [0, 9, 0.2], False, Reason.AFFINITY),
+        ([3000, 0, 2999], [0, 9, 0], False, Reason.AFFINITY),
+        ([3000, 0, 0], [0, 9, 0], False, Reason.AFFINITY),
+        ([2999, 0, 3000], [0, 9, 0], True, Reason.AFFINITY),
+    ],
+)
+def test_the_last_worker_of_a_session_is_preferred_among_equals(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    n: int,
+    safe: list[float],
+    backlog: list[float],
+    home: bool,
+    reason: Reason,
+) -> None:
+    """It never beats a better cache, nor a tenth of the request's own work."""
+    more = n - 3
+    workers = make_candidates(
+        slots=[*range(5, 5 + n)],
+        worker_hash=[*range(10, 10 + n)],
+        safe_tokens=[*safe, *[0.0] * more],
+        backlog_s=[*backlog, *[90.0] * more],
+    )
+    if n > 3:
+        workers = structs.replace(workers, few=[])
+    for key in range(20):
+        chosen = place(structs.replace(make_request(4000, key=key), home=7), workers, DEFAULT)
+        assert isinstance(chosen, Chosen)
+        assert (chosen.slot == 7) is home
+        assert chosen.reason in ((reason, Reason.COLD, Reason.AFFINITY) if home else (reason,))
+        unknown = place(structs.replace(make_request(4000, key=key), home=99), workers, DEFAULT)
+        assert unknown == place(make_request(4000, key=key), workers, DEFAULT)
+
+
+@given(fleet=fleets(), name=st.sampled_from(sorted(POLICIES)), key=st.integers(0, 2**64 - 1))
+def test_a_session_changes_a_choice_among_near_equals_only(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    fleet: dict[str, list[float]],
+    name: str,
+    key: int,
+) -> None:
+    workers, policy = make_candidates(**fleet), make_policy(name)
+    without = place(make_request(4000, key=key), workers, policy)
+    for home in workers.slots.tolist():
+        chosen = place(structs.replace(make_request(4000, key=key), home=home), workers, policy)
+        if chosen != without:
+            assert isinstance(chosen, Chosen)
+            assert isinstance(without, Chosen)
+            assert (chosen.slot, chosen.reason) == (home, Reason.SESSION)
+            assert chosen.safe_tokens >= without.safe_tokens

@@ -7,6 +7,7 @@ from fakes.gateway import Bench, chat
 
 from policies import Placed
 from router.errors import ClientError
+from router.forwarded_headers import FORWARDED_HEADERS
 from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import HOPS_HEADER, HOPS_MAX, Forwarding, hops_of
 from router.offsets import edited
@@ -56,7 +57,7 @@ def test_a_key_of_ours_never_reaches_a_worker(sections: dict[str, Any]) -> None:
 def test_a_worker_sees_a_clients_key_only_if_it_is_for_workers(*, passes_keys: bool) -> None:
     headers = [(b"authorization", b"Bearer theirs"), (b"cookie", b"c"), (b"tracestate", b"t")]
     request = ClientRequest(b"POST", b"/", b"", headers, b"{}", "127.0.0.1", 0.0, frozenset((b"tracestate",)))
-    lines = Forwarding(passes_keys=passes_keys).lines(request, b"mine").splitlines()
+    lines = Forwarding(FORWARDED_HEADERS, passes_keys=passes_keys).lines(request, b"mine").splitlines()
     assert lines == [
         *[b"authorization: Bearer theirs"] * passes_keys,
         b"x-request-id: mine",

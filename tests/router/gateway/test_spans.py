@@ -116,6 +116,14 @@ def test_a_stream_is_told_phase_by_phase() -> None:
     bench.check()
 
 
+def test_a_session_is_told() -> None:
+    bench, collected = make()
+    bench.start(chat(), headers=[(b"x-session-id", b"mine")])
+    bench.upstream.answer()
+    assert said(collected.root)["gen_ai.conversation.id"] == "mine"
+    bench.check()
+
+
 def test_the_worker_gets_our_context_and_the_client_is_its_parent() -> None:
     bench, collected = make()
     bench.start(chat(), headers=[(b"traceparent", CLIENT), (b"tracestate", b"other=1")])

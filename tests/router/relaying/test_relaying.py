@@ -8,25 +8,28 @@ from fakes.gateway import Bench, FakeClient
 from router.proxy import ClientRequest
 from router.relaying import Relaying, Routes
 from router.relaying.relay import RelayExchange
+from router.shared import StoredResponses
 
 
 @pytest.mark.parametrize("path", [b"/encode", b"/send"])
-def test_calls_of_encoders_go_to_their_own_exchange(bench: Bench, path: bytes) -> None:
+def test_calls_of_encoders_go_to_their_own_exchange(
+    bench: Bench, responses: StoredResponses, path: bytes
+) -> None:
     started: list[ClientRequest] = []
 
     def encode(request: ClientRequest, _: Any) -> Any:
         started.append(request)
 
-    relaying = Relaying(bench.gateway, Routes(bench.settings), encode)
+    relaying = Relaying(bench.gateway, Routes(bench.settings), encode, responses)
     request = ClientRequest(b"POST", path, b"", (), b"{}", "", 0.0)
     relaying(request, None)  # type: ignore[arg-type]
     assert started == [request]
 
 
-def test_a_stored_response_is_asked_for_without_a_body(bench: Bench) -> None:
+def test_a_stored_response_is_asked_for_without_a_body(bench: Bench, responses: StoredResponses) -> None:
     client = FakeClient()
     bench.clients.append(client)
-    relaying = Relaying(bench.gateway, Routes(bench.settings), lambda *_: None)  # type: ignore[arg-type, return-value]
+    relaying = Relaying(bench.gateway, Routes(bench.settings), lambda *_: None, responses)  # type: ignore[arg-type, return-value]
     request = ClientRequest(
         b"GET", b"/v1/responses/resp_1", b"stream=true", (), b"", "", bench.gateway.now_s()
     )

@@ -1,0 +1,61 @@
+"""Settings of sessions (`router.sessions`) and of stored responses (`router.relaying.responses`)."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from policies import setting
+from router.values import HeaderName, distinct
+
+SESSION_HEADERS = (
+    "x-session-id",
+    "x-smg-routing-key",
+    "x-dynamo-session-id",
+    "x-claude-code-session-id",
+    "session-id",
+    "session_id",
+    "thread-id",
+    "conversation_id",
+)
+"""Headers in which clients and other routers name a session: vllm-router, smg and sglang-router, Dynamo,
+Claude Code, and Codex (its last four)."""
+
+
+@dataclass(frozen=True)
+class SessionRules:
+    """How requests that belong together are recognised."""
+
+    session_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
+        SESSION_HEADERS,
+        "Request headers that name the session of a request; the first one of this list that is present is "
+        "used, else the field prompt_cache_key of the body. The name is a hint: between workers with as much "
+        "of the prompt cached and nearly equal cost, the session's last worker is chosen. See "
+        "docs/sessions.md.",
+        live=True,
+    )
+    sessions_max: int = setting(
+        100_000,
+        "Sessions whose last worker a process remembers, the most recently used ones; some 150 bytes each. 0 "
+        "turns the hint off; names of sessions are then in logs only.",
+        ge=0,
+        le=10_000_000,
+        live=True,
+    )
+    responses_max: int = setting(
+        100_000,
+        "Stored responses (POST /v1/responses) whose worker each process remembers and tells the other "
+        "replicas through Redis, so that previous_response_id and /v1/responses/{id} reach it; some 300 "
+        "bytes each, here and in Redis. 0 turns it off: any worker is asked.",
+        ge=0,
+        le=10_000_000,
+        live=True,
+    )
+    response_ttl_s: float = setting(
+        86_400.0,
+        "Time for which the worker of a stored response is remembered, in seconds. Engines keep responses in "
+        "memory until they end.",
+        gt=0,
+        le=2_592_000,
+        live=True,
+    )
