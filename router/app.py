@@ -30,13 +30,14 @@ from router.admin import AdminParts, ProcessFleetView, make_admin_api, make_api,
 from router.console import EventStream, RateWindow
 from router.discovery import make_discovery
 from router.encoding import Encoding
-from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting
+from router.gateway import Gateway, Plugins, Telemetry, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
 from router.logs import log_from, request_log
 from router.loop_lag import LoopLag
 from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
+from router.models import ModelReader
 from router.open_files import UNLIMITED, OpenFiles
 from router.own_policies import OwnPolicies
 from router.pairs import PairPlugin, RolePlanner, watch_links
@@ -210,13 +211,7 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         self._handovers = handovers(self.workers.destinations.resolve)
         self.pairs = PairPlugin(settings, core, self._handovers, loop=loop, now_s=time.monotonic)
-        reader = RequestReader(
-            settings,
-            cached_as=core.registry.cached_as,
-            listed_as=core.registry.listed_as,
-            door=self.tenants.door,
-            traced=self._spans is not None,
-        )
+        reader = ModelReader(settings, core, door=self.tenants.door, traced=self._spans is not None)
         self._tokenizing = opened_tokenizing(
             settings.placement, core, reader.hasher, self.workers.client, self.metrics
         )

@@ -221,6 +221,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
         "request": {
             "endpoint": parsed.endpoint.value,
             "model": parsed.model,
+            "model_choice": None if parsed.choice is None else parsed.choice.told(),
             "tenant": rehearsed.tenant.name or None,
             "prompt_tokens": round(max(prompt_tokens, 1.0)),
             "output_tokens": round(output_tokens) * parsed.n,

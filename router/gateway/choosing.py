@@ -65,6 +65,8 @@ def choose(
             raise gateway.placing.nobody_for(parsed.model, length)
     if tried:
         slots, pairing, _ = untried(slots, pairing, tried)
+    if parsed.choice is not None:
+        slots = parsed.choice.among(slots)
     if record.tenant.salt:
         slots = _keeping_apart(registry, slots, parsed.endpoint)
     slots = registry.ramped(slots, parsed.key, now_us)

@@ -41,6 +41,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
+        model_choice: What was decided on its model (`router.models`); None for most requests.
     """
 
     number: int
@@ -63,6 +64,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
     detail: str = ""
     worker_request_id: bytes = b""
+    model_choice: dict[str, str] | None = None
 
 
 class RecentDecisions:

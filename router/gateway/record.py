@@ -169,6 +169,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream
+            if parsed.choice is not None:
+                fields |= parsed.choice.told()
         if attempt is not None:
             fields["worker_id"] = attempt.worker_id
             fields["reason"] = attempt.chosen.reason
@@ -267,6 +269,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 usage,
                 detail[:TEXT_CHARS_MAX],
                 self.worker_request_id,
+                None if parsed is None or parsed.choice is None else parsed.choice.told(),
             )
         )
 

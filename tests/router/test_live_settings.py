@@ -13,6 +13,7 @@ from router.app import GatewayProcess
 from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.live_settings import LiveSettings, value_of
+from router.models import ModelReader
 from router.settings import Settings
 from router.shared import LogPort
 from router.sources import Loaded, Origin
@@ -333,6 +334,7 @@ OTHER: dict[str, Any] = {
     "placement.shadow_ratio": 0.5,
     "offload.scarce_above": 0.9,
     "offload.abundant_below": 0.1,
+    "models.aliases": {"claude-*": "m"},
 }
 """Another value than the default, where that is not a little more or the opposite."""
 
@@ -342,6 +344,7 @@ NOT_RULES = {
     "placement.policy_options",
     "placement.shadow_policy_options",
     "observability.log_level",
+    "models.list_aliases",
 }
 """Read from the settings when it matters, or empty here and tested by what they do."""
 
@@ -413,8 +416,15 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         ),
         "roles": (process.roles.rules, process.roles.level),
         "pools": local.pool.rules,
+        "models": models_of(process),
         "routes": (process.routes._more._exact, process.routes._more._below),
     }
+
+
+def models_of(process: GatewayProcess) -> Any:
+    reader = process.gateway.reader
+    assert isinstance(reader, ModelReader)
+    return None if reader.aliases is None else reader.aliases._patterns
 
 
 def process_of(values: dict[str, Any]) -> GatewayProcess:

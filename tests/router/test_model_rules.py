@@ -1,0 +1,30 @@
+"""Settings of models: what is no alias is refused in words."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from router.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("aliases", "why"),
+    [
+        ({"a*b": "m"}, "a * may stand at its end only"),
+        ({"": "m"}, "no name of a model"),
+        ({"a": ""}, "no name of a model"),
+        ({"a": "m*"}, "no name of a model"),
+        ({"a\n": "m"}, "no name of a model"),
+        ({"a" * 300: "m"}, "no name of a model"),
+        ({str(number): "m" for number in range(1001)}, "more than 1000"),
+    ],
+)
+def test_what_is_no_alias_is_refused(aliases: dict[str, str], why: str) -> None:
+    with pytest.raises(ValidationError, match=why.replace("*", r"\*")):
+        Settings.model_validate({"models": {"aliases": aliases}})
+
+
+@pytest.mark.parametrize("aliases", [{}, {"*": "m"}, {"claude-*": "org/mimo:v2"}])
+def test_aliases_are_taken(aliases: dict[str, Any]) -> None:
+    assert Settings.model_validate({"models": {"aliases": aliases}}).models.aliases == aliases
