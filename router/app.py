@@ -211,7 +211,9 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         self._handovers = handovers(self.workers.destinations.resolve)
         self.pairs = PairPlugin(settings, core, self._handovers, loop=loop, now_s=time.monotonic)
-        reader = ModelReader(settings, core, door=self.tenants.door, traced=self._spans is not None)
+        reader = ModelReader(
+            settings, core, self.metrics, door=self.tenants.door, traced=self._spans is not None
+        )
         self._tokenizing = opened_tokenizing(
             settings.placement, core, reader.hasher, self.workers.client, self.metrics
         )

@@ -140,6 +140,13 @@ SHADOW_CACHED_DIFFERENCE = Family(
     "Predicted cached tokens of the second policy's choice less those of the active one's.",
     buckets=ERROR_TOKENS,
 )
+MODEL_SPLITS = Family(
+    "model_splits",
+    "counter",
+    "Requests of a model with a canary (models.splits), by that model and part: canary or rest; with "
+    "_elsewhere if no worker of the part could take it.",
+    ("model", "part"),
+)
 OWN_POLICY_DECISIONS = Family(
     "own_policy_decisions",
     "counter",

@@ -1,16 +1,61 @@
 """Settings of models (`router.models`): names that clients may ask for, and the models that serve them."""
 
+import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ConfigDict, model_validator
+from pydantic.dataclasses import dataclass as judged
 
 from policies import setting
 from radix import is_name
 
 ALIASES_MAX = 1000
 
+SPLITS_MAX = 100
+
 ANY = "*"
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}=[A-Za-z0-9._-]{0,63}")
+
+
+@judged(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True))
+class Split:
+    """A share of a model's requests for a canary: the value type of models.splits."""
+
+    ratio: float = setting(0.0, "Share of the requests that go to the canary, 0 to 1.", ge=0, le=1)
+    label: str = setting("", "Label of the canary's workers, as KEY=VALUE; all others are the rest.")
+    model: str = setting("", "Model that is the canary.")
+    stick: Literal["prefix", "tenant", "none"] = setting(
+        "prefix",
+        "Requests that go the same way: of a session (prompt_cache_key), else those that begin alike, or of "
+        "a tenant; none for each prompt by itself.",
+    )
+    stick_tokens: int = setting(
+        0, "Beginning of a prompt by which prefix tells conversations apart, in tokens.", ge=0, le=1 << 30
+    )
+
+    @model_validator(mode="after")
+    def _one_canary(self) -> Self:
+        if bool(self.label) == bool(self.model):
+            raise ValueError("give either label or model")
+        if self.label and not _LABEL.fullmatch(self.label):
+            raise ValueError("label is no KEY=VALUE")
+        if self.model and (not is_name(self.model) or ANY in self.model):
+            raise ValueError("model is no name of a model")
+        return self
+
+
+def _splits(splits: dict[str, Split]) -> dict[str, Split]:
+    """Check the names of split models."""
+    if len(splits) > SPLITS_MAX:
+        raise ValueError(f"{len(splits)} splits are more than {SPLITS_MAX}")
+    for model, split in splits.items():
+        if not is_name(model):
+            raise ValueError(f"{model[:40]!r} is no name of a model")
+        if split.model == model:
+            raise ValueError(f"{model[:40]!r} cannot be its own canary")
+    return splits
 
 
 def _aliases(aliases: dict[str, str]) -> dict[str, str]:
@@ -43,5 +88,15 @@ class ModelRules:
         "Whether GET /v1/models lists the aliases whose model a worker serves; those with a * are never "
         "listed.",
         flag="list-model-aliases",
+        live=True,
+    )
+    splits: Annotated[dict[str, Split], AfterValidator(_splits)] = setting(
+        {},
+        "Canaries: a share of a model's requests for workers with a label, or for another model, as "
+        "MODEL={ratio: 0.05, label: KEY=VALUE} or MODEL={ratio: 0.05, model: NAME}, with stick: prefix | "
+        "tenant | none and stick_tokens. Where no worker of the canary may take a request, the others do, "
+        "and the other way round. See docs/models.md.",
+        flag="model-split",
+        allowed="MODEL={ratio: R, label: KEY=VALUE} pairs or a YAML mapping",
         live=True,
     )

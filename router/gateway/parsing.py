@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from policies import Slots
+from policies import Attempt, Slots
 from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
 from router.errors import ClientError
 from router.gateway.bodies import (
@@ -68,6 +68,9 @@ class ModelChoice(Protocol):
 
     def told(self) -> dict[str, str]:
         """Return it for logs and views."""
+
+    def ended(self, attempt: Attempt | None) -> dict[str, str]:
+        """Count the request, whose last attempt this was, and return the same."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):

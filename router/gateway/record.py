@@ -269,7 +269,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 usage,
                 detail[:TEXT_CHARS_MAX],
                 self.worker_request_id,
-                None if parsed is None or parsed.choice is None else parsed.choice.told(),
+                None if parsed is None or parsed.choice is None else parsed.choice.ended(self.attempt),
             )
         )
 

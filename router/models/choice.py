@@ -2,7 +2,8 @@
 
 import msgspec
 
-from policies import Slots
+from policies import Attempt, Slots
+from router.models.splits import Drawn
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -11,15 +12,26 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         asked: Name that the client asked for, if another one serves it.
         alias: Alias that led from it to its model.
+        drawn: Part of a split; None if its model has none.
     """
 
     asked: str = ""
     alias: str = ""
+    drawn: Drawn | None = None
 
     def among(self, slots: Slots) -> Slots:
         """Return the slots that should serve it; never none of some."""
-        return slots
+        return slots if self.drawn is None else self.drawn.among(slots)
+
+    def ended(self, attempt: Attempt | None) -> dict[str, str]:
+        """Count the request, and return the decision for views."""
+        if self.drawn is not None:
+            self.drawn.ended(-1 if attempt is None else attempt.chosen.slot)
+        return self.told()
 
     def told(self) -> dict[str, str]:
         """Return it for logs and views."""
-        return {"asked_model": self.asked, "alias": self.alias}
+        told = {"asked_model": self.asked, "alias": self.alias}
+        if self.drawn is not None:
+            told |= self.drawn.told()
+        return {name: value for name, value in told.items() if value}

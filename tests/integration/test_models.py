@@ -88,3 +88,38 @@ async def test_forms_are_renamed_wherever_the_model_stands(fleet: Fleet, first: 
             assert answer.status_code == 200, answer.text
             assert bytes(mimo.got[-1].body) == form.replace(b"whisper-1", b"mimo")
         await until(gateway.idle)
+
+
+async def test_a_canary_takes_its_share_and_is_no_obstacle(fleet: Fleet) -> None:
+    async with EchoWorker("mimo") as old, EchoWorker("mimo") as new:
+        gateway = await in_front_of(fleet, old)
+        added = {"url": new.url, "labels": {"version": "v2"}}
+        assert (await gateway.client.post("/workers", json=added)).status_code in (200, 201, 202)
+        registry = gateway.process.registry
+        await until(lambda: len(registry.eligible("mimo", registry.now_us())) == 2)
+        await changed(gateway, {"models.splits": {"mimo": {"ratio": 0.5, "label": "version=v2"}}})
+
+        texts = [f"{number} " * 1000 for number in range(30)]
+        for _ in range(2):
+            for text in texts:
+                answer = await gateway.client.post("/v1/chat/completions", json=asked("mimo", text))
+                assert answer.status_code == 200
+        by_worker = [{bytes(got.body) for got in worker.got} for worker in (old, new)]
+        assert [len(worker.got) for worker in (old, new)] == [2 * len(bodies) for bodies in by_worker]
+        assert all(by_worker)
+        assert by_worker[0].isdisjoint(by_worker[1])
+
+        text = json.loads(new.got[0].body)["messages"][0]["content"]
+        explained = (await gateway.client.post("/explain", json={"request": asked("mimo", text)})).json()
+        assert explained["decision"]["worker"] == new.worker_id
+        assert explained["request"]["model_choice"]["split"] == "canary"
+        assert [(each["worker"], each["reason"]) for each in explained["not_candidates"]] == [
+            (old.worker_id, "other_part")
+        ]
+
+        assert (await gateway.client.delete(f"/workers/{new.worker_id}")).status_code == 202
+        answer = await gateway.client.post("/v1/chat/completions", json=asked("mimo", text))
+        assert (answer.status_code, answer.json()["worker"]) == (200, old.worker_id)
+        scraped = (await gateway.client.get("/metrics")).text
+        assert 'cacheway_model_splits_total{model="mimo",part="canary_elsewhere"} 1' in scraped
+        await until(gateway.idle)

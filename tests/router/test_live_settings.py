@@ -13,6 +13,7 @@ from router.app import GatewayProcess
 from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.live_settings import LiveSettings, value_of
+from router.model_rules import Split
 from router.models import ModelReader
 from router.settings import Settings
 from router.shared import LogPort
@@ -335,6 +336,7 @@ OTHER: dict[str, Any] = {
     "offload.scarce_above": 0.9,
     "offload.abundant_below": 0.1,
     "models.aliases": {"claude-*": "m"},
+    "models.splits": {"m": Split(ratio=0.1, label="version=v2")},
 }
 """Another value than the default, where that is not a little more or the opposite."""
 
@@ -424,7 +426,10 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
 def models_of(process: GatewayProcess) -> Any:
     reader = process.gateway.reader
     assert isinstance(reader, ModelReader)
-    return None if reader.aliases is None else reader.aliases._patterns
+    return (
+        None if reader.aliases is None else reader.aliases._patterns,
+        None if reader.splits is None else reader.splits._splits,
+    )
 
 
 def process_of(values: dict[str, Any]) -> GatewayProcess:

@@ -28,3 +28,22 @@ def test_what_is_no_alias_is_refused(aliases: dict[str, str], why: str) -> None:
 @pytest.mark.parametrize("aliases", [{}, {"*": "m"}, {"claude-*": "org/mimo:v2"}])
 def test_aliases_are_taken(aliases: dict[str, Any]) -> None:
     assert Settings.model_validate({"models": {"aliases": aliases}}).models.aliases == aliases
+
+
+@pytest.mark.parametrize(
+    ("split", "why"),
+    [
+        ({"ratio": 1.5, "label": "a=b"}, "less than or equal to 1"),
+        ({"ratio": float("nan"), "label": "a=b"}, "finite|nan|greater"),
+        ({"ratio": 0.1}, "either label or model"),
+        ({"label": "a=b", "model": "x"}, "either label or model"),
+        ({"label": "a"}, "no KEY=VALUE"),
+        ({"model": "x*"}, "no name of a model"),
+        ({"model": "m"}, "its own canary"),
+        ({"label": "a=b", "stick": "moon"}, "prefix"),
+        ({"label": "a=b", "share": 1}, "share|[Uu]nexpected"),
+    ],
+)
+def test_what_is_no_split_is_refused(split: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        Settings.model_validate({"models": {"splits": {"m": split}}})

@@ -25,7 +25,7 @@ def reader(aliases: dict[str, str]) -> tuple[ModelReader, Bench]:
     for local in bench.registry.all():
         bench.registry.described(local, (ServedModel("mimo"), ServedModel("mimo-pro")), Description())
     settings = Settings.model_validate({"models": {"aliases": aliases}})
-    return ModelReader(settings, bench.core, door=bench.door), bench
+    return ModelReader(settings, bench.core, bench.metrics, door=bench.door), bench
 
 
 def ended(steps: Parsing) -> ParsedRequest:
@@ -106,3 +106,33 @@ def test_rules_come_and_go_while_it_serves() -> None:
     assert models.parse(Endpoint.CHAT, body, ANONYMOUS).choice is not None
     models.use(Settings())
     assert models.parse(Endpoint.CHAT, body, ANONYMOUS).choice is None
+
+
+@pytest.mark.parametrize("words", [500, LARGE_BODY_BYTES])
+def test_a_canary_that_is_a_model_gets_its_requests_as_its_own(words: int) -> None:
+    models, bench = reader({"claude-*": "mimo"})
+    rules = {"aliases": {"claude-*": "mimo"}, "splits": {"mimo": {"ratio": 1.0, "model": "mimo-pro"}}}
+    models.use(Settings.model_validate({"models": rules}))
+    text = "x" * words
+    body, own = (
+        json.dumps({"model": name, "messages": [{"role": "user", "content": text}]}).encode()
+        for name in ("claude-x", "mimo-pro")
+    )
+    asked = models.parse(Endpoint.CHAT, body, ANONYMOUS)
+    assert seen(body, asked) == json.loads(own)
+    assert (asked.model, asked.key) == ("mimo-pro", models.parse(Endpoint.CHAT, own, ANONYMOUS).key)
+    assert asked.choice is not None
+    told = asked.choice.told()
+    assert (told["asked_model"], told["alias"], told["split"]) == ("claude-x", "claude-*", "canary")
+    assert ended(models.parse_in_steps(Endpoint.CHAT, body, ANONYMOUS)).edits == asked.edits
+    form = models.chosen(without_prompt(Endpoint.TRANSCRIPTIONS, "mimo", ANONYMOUS, b"0" * 16))
+    assert form.model == "mimo-pro"
+
+    for local in bench.registry.all():
+        bench.registry.described(local, (ServedModel("mimo"),), Description())
+    left = models.parse(Endpoint.CHAT, body, ANONYMOUS)
+    assert left.model == "mimo"
+    assert left.choice is not None
+    assert "no worker of mimo-pro" in left.choice.told()["split_why"]
+    left.choice.ended(None)
+    assert b'model_splits_total{model="mimo",part="canary_elsewhere"} 1' in bench.metrics.exposition()[0]
