@@ -47,6 +47,7 @@ from router.process.fleet_rules import fleet_rules
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.loops import Loop, Loops
+from router.process.model_side import ModelSide
 from router.process.picker_side import make_picker, picker_loops
 from router.process.starting import (
     first_probes,
@@ -126,6 +127,8 @@ class GatewayProcess:
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
+        self.models = ModelSide(self.gateway, self.workers.client, self._tokenizing)
+        self.models.use(settings)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
         self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
@@ -271,6 +274,7 @@ class GatewayProcess:
                 "workers": self.workers.use,
                 "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
+                "models": self.models.use,
                 "routes": self.routes.use,
                 "logs": lambda new: log_from(new.observability.log_level),
             },
@@ -380,6 +384,7 @@ class GatewayProcess:
             finally:
                 await self.console.close()
                 await tasks.end()
+                await self.models.close()
                 self.registry.close()
                 # Last, so that the last releases still reach the log.
                 await shared.end()

@@ -147,6 +147,13 @@ MODEL_SPLITS = Family(
     "_elsewhere if no worker of the part could take it.",
     ("model", "part"),
 )
+ADAPTER_LOADS = Family(
+    "adapter_loads",
+    "counter",
+    "Loads of LoRA adapters at workers (models.adapters), by outcome: loaded, failed, unloaded or "
+    "not_unloaded.",
+    ("outcome",),
+)
 OWN_POLICY_DECISIONS = Family(
     "own_policy_decisions",
     "counter",

@@ -13,6 +13,8 @@ from radix import is_name
 ALIASES_MAX = 1000
 
 SPLITS_MAX = 100
+ADAPTERS_MAX = 1000
+PATH_CHARS_MAX = 1024
 
 ANY = "*"
 
@@ -44,6 +46,33 @@ class Split:
         if self.model and (not is_name(self.model) or ANY in self.model):
             raise ValueError("model is no name of a model")
         return self
+
+
+@judged(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True))
+class Adapter:
+    """A LoRA adapter that the gateway has engines load: the value type of models.adapters."""
+
+    path: str = setting("", "Where engines find it: a folder or a name that they resolve.", min_length=1)
+    base: str = setting("", "Model that it belongs to, as workers list it.", min_length=1)
+    workers: int = setting(1, "Workers that should hold it.", ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        if not is_name(self.base) or ANY in self.base:
+            raise ValueError("base is no name of a model")
+        if not 0 < len(self.path) <= PATH_CHARS_MAX or not self.path.isprintable():
+            raise ValueError("path is no path")
+        return self
+
+
+def _adapters(adapters: dict[str, Adapter]) -> dict[str, Adapter]:
+    """Check the names of adapters."""
+    if len(adapters) > ADAPTERS_MAX:
+        raise ValueError(f"{len(adapters)} adapters are more than {ADAPTERS_MAX}")
+    for name, adapter in adapters.items():
+        if not is_name(name) or ANY in name or name == adapter.base:
+            raise ValueError(f"{name[:40]!r} is no name of an adapter")
+    return adapters
 
 
 def _splits(splits: dict[str, Split]) -> dict[str, Split]:
@@ -98,5 +127,24 @@ class ModelRules:
         "and the other way round. See docs/models.md.",
         flag="model-split",
         allowed="MODEL={ratio: R, label: KEY=VALUE} pairs or a YAML mapping",
+        live=True,
+    )
+    adapters: Annotated[dict[str, Adapter], AfterValidator(_adapters)] = setting(
+        {},
+        "LoRA adapters that the gateway has engines load when a request asks for one, as NAME={path: PATH, "
+        "base: MODEL, workers: K}: at K of the workers that serve MODEL, the same at all replicas. See "
+        "docs/models.md.",
+        flag="lora-adapters",
+        allowed="NAME={path: PATH, base: MODEL} pairs or a YAML mapping",
+        live=True,
+    )
+    adapters_per_worker_max: int = setting(
+        4,
+        "Most of these adapters that a worker holds; before one more is loaded, the one used longest ago is "
+        "unloaded. Keep it at or below the engine's own bound (vLLM --max-cpu-loras, SGLang "
+        "--max-loaded-loras).",
+        flag="lora-adapters-per-worker",
+        ge=1,
+        le=1000,
         live=True,
     )

@@ -206,10 +206,18 @@ def add_models(api: FastAPI, parts: AdminParts) -> None:
 
 
 def with_aliases(entries: list[dict[str, Any]], rules: ModelRules) -> list[dict[str, Any]]:
-    """Return the models with their aliases, in order; an alias has the name of its model as ``root``."""
-    if not rules.aliases or not rules.list_aliases:
+    """Return the models with their aliases and the adapters that are not loaded, in order.
+
+    An alias has the name of its model as ``root``, an adapter that of its base as ``parent``.
+    """
+    if not (rules.adapters or (rules.aliases and rules.list_aliases)):
         return entries
     found = {entry["id"]: entry for entry in entries}
+    for name, adapter in rules.adapters.items():
+        if name not in found and adapter.base in found:
+            found[name] = {**found[adapter.base], "id": name, "parent": adapter.base, "workers": 0}
+    if not rules.list_aliases:
+        return [found[name] for name in sorted(found)]
     exact = Aliases(rules.aliases, lambda _: False).listed()
     aliases = {
         alias: {**found[model], "id": alias, "root": model}

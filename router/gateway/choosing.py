@@ -56,7 +56,8 @@ def choose(
     if registry.pairs.active:
         pairing = registry.pairing(every, parsed.model, now_us, length)
     if not len(slots):
-        raise gateway.placing.nobody_for(parsed.model, length)
+        why = None if parsed.choice is None else parsed.choice.missing()
+        raise why or gateway.placing.nobody_for(parsed.model, length)
     if pairing is not None and gateway.pairs is not None:
         slots, pairing = gateway.pairs.splitting(slots, pairing, parsed)
     if record.only is not None:

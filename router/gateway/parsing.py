@@ -19,7 +19,7 @@ import msgspec
 
 from policies import Attempt, Slots
 from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
-from router.errors import ClientError
+from router.errors import ClientError, RouterError
 from router.gateway.bodies import (
     ABSENT,
     BESIDE_IDS,
@@ -65,6 +65,9 @@ class ModelChoice(Protocol):
 
     def among(self, slots: Slots) -> Slots:
         """Return the slots that should serve it; never none of some. Called for each decision."""
+
+    def missing(self) -> RouterError | None:
+        """Return the error if no worker serves it; None: the usual one."""
 
     def told(self) -> dict[str, str]:
         """Return it for logs and views."""

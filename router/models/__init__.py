@@ -9,6 +9,8 @@ the gateway serves. `ModelReader` is plugged in as the gateway's request reader;
 """
 
 from router.models.aliases import Aliases
+from router.models.gate import AdapterGate
+from router.models.loader import AdapterLoader
 from router.models.reader import ModelReader
 
-__all__ = ["Aliases", "ModelReader"]
+__all__ = ["AdapterGate", "AdapterLoader", "Aliases", "ModelReader"]

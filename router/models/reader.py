@@ -15,6 +15,7 @@ from router.gateway.parsing import ParsedRequest
 from router.gateway.reader import DoorPort
 from router.metric_families import MODEL_SPLITS
 from router.metrics import Metrics
+from router.models.adapters import Adapters
 from router.models.aliases import Aliases, Resolved
 from router.models.choice import Choice
 from router.models.labels import LabelIndex
@@ -36,10 +37,11 @@ class ModelReader(RequestReader):
         self._core, self._labels, self._metrics = core, LabelIndex(core), metrics
         self.aliases: Aliases | None = None
         self.splits: Splits | None = None
+        self.adapters: Adapters | None = None
         super().__init__(
             settings,
-            cached_as=core.registry.cached_as,
-            listed_as=core.registry.listed_as,
+            cached_as=self._cached_as,
+            listed_as=self._listed_as,
             door=door,
             traced=traced,
         )
@@ -52,13 +54,14 @@ class ModelReader(RequestReader):
         self.splits = (
             Splits(rules.splits, core, self.hasher, self._labels, self._count) if rules.splits else None
         )
-        self.renames = self.aliases is not None or self.splits is not None
+        self.adapters = Adapters(rules.adapters, core) if rules.adapters else None
+        self.renames = bool(rules.aliases or rules.splits or rules.adapters)
 
     def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
         """Parse and identify a request."""
         if not self.renames:
             return super().parse(endpoint, body, tenant)
-        naming = Naming(self.aliases)
+        naming = Naming(self.aliases, self.adapters)
         parsed = self.identifier.parse(endpoint, body, tenant=tenant, rename=naming)
         drawn = None if self.splits is None else self.splits.drawn(parsed)
         if drawn is not None and drawn.model:
@@ -76,7 +79,7 @@ class ModelReader(RequestReader):
         """Return a request without JSON with the model that serves it."""
         if not self.renames or not parsed.model:
             return parsed
-        naming = Naming(self.aliases)
+        naming = Naming(self.aliases, None)
         parsed = msgspec.structs.replace(parsed, model=naming(parsed.model))
         drawn = None if self.splits is None else self.splits.drawn(parsed)
         if drawn is not None and drawn.model:
@@ -84,13 +87,21 @@ class ModelReader(RequestReader):
         return naming.chosen(parsed, drawn)
 
     def _parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
-        naming = Naming(self.aliases)
+        naming = Naming(self.aliases, self.adapters)
         parsed = yield from parse_in_steps(self.identifier, endpoint, body, tenant=tenant, rename=naming)
         drawn = None if self.splits is None else self.splits.drawn(parsed)
         if drawn is not None and drawn.model:
             other = Renamed(drawn.model)
             parsed = yield from parse_in_steps(self.identifier, endpoint, body, tenant=tenant, rename=other)
         return naming.chosen(parsed, drawn)
+
+    def _listed_as(self, name: str) -> str | None:
+        adapter = "" if self.adapters is None else self.adapters.named(name)
+        return adapter or self._core.registry.listed_as(name)
+
+    def _cached_as(self, name: str) -> str:
+        adapter = "" if self.adapters is None else self.adapters.named(name)
+        return adapter or self._core.registry.cached_as(name)
 
     def _count(self, model: str, part: str) -> None:
         self._metrics.counts[MODEL_SPLITS].add((model, part))
@@ -112,17 +123,19 @@ class Renamed:
 class Naming:
     """The model of one request (`router.gateway.parsing.Rename`)."""
 
-    __slots__ = ("_aliases", "_asked", "_resolved")
+    __slots__ = ("_adapters", "_aliases", "_asked", "_resolved")
 
-    def __init__(self, aliases: Aliases | None) -> None:
-        self._aliases = aliases
+    def __init__(self, aliases: Aliases | None, adapters: Adapters | None) -> None:
+        self._aliases, self._adapters = aliases, adapters
         self._asked, self._resolved = "", Resolved("")
 
     def __call__(self, asked: str) -> str:
-        """Return the model that serves a name."""
+        """Return the name, in the body, of the model that serves a name."""
         self._asked = asked
         self._resolved = Resolved(asked) if self._aliases is None else self._aliases.resolve(asked)
-        return self._resolved.model
+        model = self._resolved.model
+        adapter = "" if self._adapters is None else self._adapters.named(model)
+        return model if self._adapters is None or not adapter else self._adapters.written(adapter)
 
     def chosen(self, parsed: ParsedRequest, drawn: Drawn | None) -> ParsedRequest:
         """Return the request with what was decided."""

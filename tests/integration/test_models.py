@@ -1,13 +1,17 @@
 """Models through a real gateway: aliases in bodies, forms, lists, explanations, logs and decisions."""
 
+import asyncio
 import json
 import logging
 from typing import Any
 
+import httpx
 import openai
 import pytest
-from fakes.echo_worker import EchoWorker
+from fakes.echo_worker import EchoWorker, Got
 from fakes.running import Fleet, RunningGateway, until
+
+from router.models import ModelReader, loader
 
 
 async def in_front_of(fleet_of: Fleet, /, *workers: EchoWorker, **sections: dict[str, Any]) -> RunningGateway:
@@ -123,3 +127,134 @@ async def test_a_canary_takes_its_share_and_is_no_obstacle(fleet: Fleet) -> None
         scraped = (await gateway.client.get("/metrics")).text
         assert 'cacheway_model_splits_total{model="mimo",part="canary_elsewhere"} 1' in scraped
         await until(gateway.idle)
+
+
+class LoraWorker(EchoWorker):
+    """A worker that loads and unloads adapters, as vLLM or SGLang does.
+
+    Attributes:
+        loads: Names in the order of their loads; ``unloads`` likewise.
+        opens: Cleared to keep loads waiting.
+        broken: Loads fail.
+    """
+
+    def __init__(self, *, sglang: bool = False) -> None:
+        super().__init__("mimo")
+        self.loads: list[str] = []
+        self.unloads: list[str] = []
+        self.opens = asyncio.Event()
+        self.opens.set()
+        self.broken = False
+        prefix = "" if sglang else "/v1"
+        self.answers[f"{prefix}/load_lora_adapter"] = self._load
+        self.answers[f"{prefix}/unload_lora_adapter"] = self._unload
+        for other in ("/v1" if sglang else "",):
+            self.answers[f"{other}/load_lora_adapter"] = self._unknown
+            self.answers[f"{other}/unload_lora_adapter"] = self._unknown
+
+    async def _load(self, got: Got) -> tuple[int, str]:
+        asked = json.loads(got.body)
+        self.loads.append(asked["lora_name"])
+        await self.opens.wait()
+        if self.broken:
+            return 400, '{"message": "no such path"}'
+        if asked["lora_name"] in self.models:
+            return 400, '{"message": "The lora adapter has already been loaded."}'
+        self.models = (*self.models, asked["lora_name"])
+        self.parents[asked["lora_name"]] = "mimo"
+        return 200, '{"success": true}'
+
+    async def _unload(self, got: Got) -> tuple[int, str]:
+        name = json.loads(got.body)["lora_name"]
+        self.unloads.append(name)
+        self.models = tuple(each for each in self.models if each != name)
+        return 200, "Success: LoRA adapter removed successfully."
+
+    async def _unknown(self, got: Got) -> tuple[int, str]:
+        return 404, "{}"
+
+
+def declared(*names: str, workers: int = 1) -> dict[str, Any]:
+    return {name: {"path": f"/adapters/{name}", "base": "mimo", "workers": workers} for name in names}
+
+
+def wanted(gateway: RunningGateway, name: str) -> list[str]:
+    """Workers that should hold an adapter, as a gateway sees it."""
+    reader = gateway.process.gateway.reader
+    assert isinstance(reader, ModelReader)
+    assert reader.adapters is not None
+    return [local.worker.worker_id for local in reader.adapters.wanted(name)]
+
+
+async def ask(gateway: RunningGateway, name: str) -> httpx.Response:
+    return await gateway.client.post("/v1/chat/completions", json=asked(name))
+
+
+@pytest.mark.parametrize("sglang", [False, True])
+async def test_a_cold_adapter_is_loaded_once_for_all_that_ask_for_it(fleet: Fleet, sglang: bool) -> None:
+    async with LoraWorker(sglang=sglang) as one, LoraWorker(sglang=sglang) as two:
+        gateway = await in_front_of(fleet, one, two, models={"adapters": declared("sql")})
+        listed = (await gateway.client.get("/v1/models")).json()["data"]
+        assert [(each["id"], each["workers"]) for each in listed] == [("mimo", 2), ("sql", 0)]
+        explained = (await gateway.client.post("/explain", json={"request": asked("sql")})).json()
+        assert "No worker has the adapter sql" in explained["decision"]["why"]
+
+        for worker in (one, two):
+            worker.opens.clear()
+        asking = [asyncio.create_task(ask(gateway, "sql")) for _ in range(8)]
+        await until(lambda: bool(one.loads or two.loads))
+        for worker in (one, two):
+            worker.opens.set()
+        answers = await asyncio.gather(*asking)
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert sorted([one.loads, two.loads]) == [[], ["sql"]]
+        holder = one if one.loads else two
+        assert {answer.json()["worker"] for answer in answers} == {holder.worker_id}
+
+        explained = (await gateway.client.post("/explain", json={"request": asked("sql")})).json()
+        assert explained["decision"]["worker"] == holder.worker_id
+        assert explained["request"]["model_choice"] == {"adapter": "sql"}
+        assert (await ask(gateway, "mimo:sql")).json()["worker"] == holder.worker_id
+        await until(gateway.idle)
+
+
+async def test_a_worker_holds_few_adapters_and_loses_the_one_used_longest_ago(fleet: Fleet) -> None:
+    async with LoraWorker() as worker:
+        rules = {"adapters": declared("a", "b", "c"), "adapters_per_worker_max": 2}
+        gateway = await in_front_of(fleet, worker, models=rules)
+        for name in ("a", "b", "a", "c", "a", "b"):
+            assert (await ask(gateway, name)).status_code == 200
+        assert (worker.loads, worker.unloads) == (["a", "b", "c", "b"], ["b", "c"])
+
+
+async def test_adapters_are_at_as_many_workers_as_they_should_be_at_every_replica_the_same(
+    fleet: Fleet,
+) -> None:
+    async with LoraWorker() as one, LoraWorker() as two, LoraWorker() as three:
+        workers = (one, two, three)
+        rules = {"adapters": declared("sql", workers=2)}
+        gateways = [await in_front_of(fleet, *workers, models=rules) for _ in range(2)]
+        for gateway in gateways:
+            assert (await ask(gateway, "sql")).status_code == 200
+        await until(lambda: sum("sql" in worker.models for worker in workers) == 2)
+        places = [wanted(gateway, "sql") for gateway in gateways]
+        assert places[0] == places[1]
+        assert {worker.worker_id for worker in workers if worker.loads} == set(places[0])
+
+
+async def test_a_load_that_fails_is_told_and_tried_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "AGAIN_S", 0.0)
+    async with LoraWorker() as worker:
+        gateway = await in_front_of(fleet, worker, models={"adapters": declared("sql")})
+        worker.broken = True
+        answer = await ask(gateway, "sql")
+        assert answer.status_code == 503
+        assert "no such path" in answer.json()["error"]["message"]
+        assert gateway.process.gateway.sending.inflight == 0
+        worker.broken = False
+        assert (await ask(gateway, "sql")).status_code == 200
+        scraped = (await gateway.client.get("/metrics")).text
+        assert 'cacheway_adapter_loads_total{outcome="failed"} 1' in scraped
+        assert (await ask(gateway, "mimo")).status_code == 200

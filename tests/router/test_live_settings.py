@@ -13,7 +13,7 @@ from router.app import GatewayProcess
 from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.live_settings import LiveSettings, value_of
-from router.model_rules import Split
+from router.model_rules import Adapter, Split
 from router.models import ModelReader
 from router.settings import Settings
 from router.shared import LogPort
@@ -336,6 +336,7 @@ OTHER: dict[str, Any] = {
     "offload.scarce_above": 0.9,
     "offload.abundant_below": 0.1,
     "models.aliases": {"claude-*": "m"},
+    "models.adapters": {"sql": Adapter(path="/sql", base="m")},
     "models.splits": {"m": Split(ratio=0.1, label="version=v2")},
 }
 """Another value than the default, where that is not a little more or the opposite."""
@@ -429,6 +430,9 @@ def models_of(process: GatewayProcess) -> Any:
     return (
         None if reader.aliases is None else reader.aliases._patterns,
         None if reader.splits is None else reader.splits._splits,
+        None if reader.adapters is None else reader.adapters.rules,
+        process.models.loader.per_worker_max,
+        process.gateway.tokenizing is not None,
     )
 
 

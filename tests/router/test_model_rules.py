@@ -47,3 +47,21 @@ def test_aliases_are_taken(aliases: dict[str, Any]) -> None:
 def test_what_is_no_split_is_refused(split: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         Settings.model_validate({"models": {"splits": {"m": split}}})
+
+
+@pytest.mark.parametrize(
+    "adapters",
+    [
+        {"a": {"path": "/a"}},
+        {"a": {"base": "m"}},
+        {"a": {"path": "/a\n", "base": "m"}},
+        {"a": {"path": "x" * 2000, "base": "m"}},
+        {"m": {"path": "/a", "base": "m"}},
+        {"a*": {"path": "/a", "base": "m"}},
+        {"a": {"path": "/a", "base": "m", "workers": 0}},
+        {str(number): {"path": "/a", "base": "m"} for number in range(1001)},
+    ],
+)
+def test_what_is_no_adapter_is_refused(adapters: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Settings.model_validate({"models": {"adapters": adapters}})
