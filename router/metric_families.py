@@ -147,6 +147,13 @@ MODEL_SPLITS = Family(
     "_elsewhere if no worker of the part could take it.",
     ("model", "part"),
 )
+MIRRORED_REQUESTS = Family(
+    "mirrored_requests",
+    "counter",
+    "Requests drawn for a copy to a second fleet (models.mirror_url), by outcome: answered, refused, failed, "
+    "late; or not copied: too_many, too_large.",
+    ("outcome",),
+)
 ADAPTER_LOADS = Family(
     "adapter_loads",
     "counter",

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass as judged
 
 from policies import setting
 from radix import is_name
+from router.values import Secret, http_url
 
 ALIASES_MAX = 1000
 
@@ -147,4 +148,42 @@ class ModelRules:
         ge=1,
         le=1000,
         live=True,
+    )
+    mirror_url: Annotated[str, AfterValidator(lambda url: url and http_url(url))] = setting(
+        "",
+        "Second fleet that gets a copy of some requests; its answers are thrown away. The base URL of a "
+        "gateway or an engine. Empty: none. It needs a restart, since it says where prompts go. See "
+        "docs/models.md.",
+        allowed="http://HOST:PORT",
+    )
+    mirror_ratio: float = setting(
+        0.0,
+        "Share of the requests that models.mirror_url gets a copy of, 0 to 1. The default copies none.",
+        ge=0,
+        le=1,
+        live=True,
+    )
+    mirror_model: str = setting(
+        "",
+        "Model that the copies ask for. Empty: the one that the client asked for.",
+        live=True,
+    )
+    mirror_inflight_max: int = setting(
+        32,
+        "Most copies under way at a time in one process; more are not made, and counted. Each holds a body "
+        "of at most 4 MiB.",
+        ge=1,
+        le=10_000,
+        live=True,
+    )
+    mirror_timeout_s: float = setting(
+        60.0,
+        "Longest time that a copy may take, in seconds, its answer included.",
+        gt=0,
+        le=3600,
+        live=True,
+    )
+    mirror_key: Secret = setting(
+        None,
+        "Key that the second fleet asks for. Keys of clients are never copied.",
     )

@@ -11,6 +11,7 @@ the gateway serves. `ModelReader` is plugged in as the gateway's request reader;
 from router.models.aliases import Aliases
 from router.models.gate import AdapterGate
 from router.models.loader import AdapterLoader
+from router.models.mirror import Mirror
 from router.models.reader import ModelReader
 
-__all__ = ["AdapterGate", "AdapterLoader", "Aliases", "ModelReader"]
+__all__ = ["AdapterGate", "AdapterLoader", "Aliases", "Mirror", "ModelReader"]

@@ -258,3 +258,28 @@ async def test_a_load_that_fails_is_told_and_tried_again(
         scraped = (await gateway.client.get("/metrics")).text
         assert 'cacheway_adapter_loads_total{outcome="failed"} 1' in scraped
         assert (await ask(gateway, "mimo")).status_code == 200
+
+
+async def test_a_second_fleet_gets_copies_and_its_troubles_are_its_own(fleet: Fleet) -> None:
+    async with EchoWorker("mimo") as worker, EchoWorker("v2") as second:
+        rules = {"mirror_url": second.url, "mirror_model": "v2", "mirror_key": "theirs", "mirror_ratio": 1.0}
+        gateway = await in_front_of(fleet, worker, models=rules)
+        headers = {"authorization": "Bearer client", "x-secret": "1"}
+        answer = await gateway.client.post("/v1/messages", json=asked("mimo"), headers=headers)
+        assert (answer.status_code, answer.json()["worker"]) == (200, worker.worker_id)
+        await until(lambda: bool(second.got) and second.got[0].complete)
+        (copy,) = second.got
+        assert (copy.path, json.loads(copy.body)) == ("/v1/messages", asked("v2"))
+        assert copy.headers["authorization"] == "Bearer theirs"
+        assert "x-secret" not in copy.headers
+
+        second.reads.clear()  # it takes nothing any more
+        for _ in range(3):
+            assert (await ask(gateway, "mimo")).status_code == 200
+        await gateway.client.post("/explain", json={"request": asked("mimo")})
+        assert len(worker.got) == 4
+        await changed(gateway, {"models.mirror_ratio": 0.0})
+        assert gateway.process.gateway.tokenizing is None
+        refused = await gateway.client.patch("/settings", json={"values": {"models.mirror_url": "http://x"}})
+        assert refused.status_code == 400
+        second.reads.set()

@@ -337,6 +337,8 @@ OTHER: dict[str, Any] = {
     "offload.abundant_below": 0.1,
     "models.aliases": {"claude-*": "m"},
     "models.adapters": {"sql": Adapter(path="/sql", base="m")},
+    "models.mirror_model": "v2",
+    "models.mirror_ratio": 0.5,
     "models.splits": {"m": Split(ratio=0.1, label="version=v2")},
 }
 """Another value than the default, where that is not a little more or the opposite."""
@@ -432,6 +434,7 @@ def models_of(process: GatewayProcess) -> Any:
         None if reader.splits is None else reader.splits._splits,
         None if reader.adapters is None else reader.adapters.rules,
         process.models.loader.per_worker_max,
+        process.models.mirror.rules,
         process.gateway.tokenizing is not None,
     )
 
