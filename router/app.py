@@ -32,13 +32,14 @@ from router.continuing import StreamKeeper
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import Health
-from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting
+from router.gateway import Gateway, Plugins, Telemetry, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
 from router.logs import log_from, request_log
 from router.loop_lag import LoopLag
 from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
+from router.models import ModelReader
 from router.open_files import UNLIMITED, OpenFiles
 from router.own_policies import OwnPolicies
 from router.pairs import PairPlugin, RolePlanner, watch_links
@@ -49,6 +50,7 @@ from router.process.greeting import greeting
 from router.process.housekeeping import Housekeeping
 from router.process.kv_events import make_kv_events
 from router.process.loops import Loop, Loops
+from router.process.model_side import ModelSide
 from router.process.picker_side import make_picker, picker_loops
 from router.process.starting import (
     first_probes,
@@ -129,6 +131,8 @@ class GatewayProcess:
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
+        self.models = ModelSide(self.gateway, self.workers.client, self._tokenizing)
+        self.models.use(settings)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
         self.stream_keeper = StreamKeeper(settings)
         names = Keys(settings.shared.namespace)
@@ -223,12 +227,8 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         self._handovers = handovers(self.workers.destinations.resolve)
         self.pairs = PairPlugin(settings, core, self._handovers, loop=loop, now_s=time.monotonic)
-        reader = RequestReader(
-            settings,
-            cached_as=core.registry.cached_as,
-            listed_as=core.registry.listed_as,
-            door=self.tenants.door,
-            traced=self._spans is not None,
+        reader = ModelReader(
+            settings, core, self.metrics, door=self.tenants.door, traced=self._spans is not None
         )
         self._tokenizing = opened_tokenizing(
             settings.placement, core, reader.hasher, self.workers.client, self.metrics
@@ -289,6 +289,7 @@ class GatewayProcess:
                 "workers": self.workers.use,
                 "picker": lambda new: None if self.picker is None else self.picker.use(new),
                 "roles": lambda new: self.roles.use(new.roles, new.admission),
+                "models": self.models.use,
                 "routes": self.routes.use,
                 "streams": self.stream_keeper.use,
                 "responses": lambda new: self.responses.use(new.placement),
@@ -401,6 +402,7 @@ class GatewayProcess:
             finally:
                 await self.console.close()
                 await tasks.end()
+                await self.models.close()
                 self.registry.close()
                 # Last, so that the last releases still reach the log.
                 await shared.end()

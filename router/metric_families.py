@@ -140,6 +140,27 @@ SHADOW_CACHED_DIFFERENCE = Family(
     "Predicted cached tokens of the second policy's choice less those of the active one's.",
     buckets=ERROR_TOKENS,
 )
+MODEL_SPLITS = Family(
+    "model_splits",
+    "counter",
+    "Requests of a model with a canary (models.splits), by that model and part: canary or rest; with "
+    "_elsewhere if no worker of the part could take it.",
+    ("model", "part"),
+)
+MIRRORED_REQUESTS = Family(
+    "mirrored_requests",
+    "counter",
+    "Requests drawn for a copy to a second fleet (models.mirror_url), by outcome: answered, refused, failed, "
+    "late; or not copied: too_many, too_large.",
+    ("outcome",),
+)
+ADAPTER_LOADS = Family(
+    "adapter_loads",
+    "counter",
+    "Loads of LoRA adapters at workers (models.adapters), by outcome: loaded, failed, unloaded or "
+    "not_unloaded.",
+    ("outcome",),
+)
 OWN_POLICY_DECISIONS = Family(
     "own_policy_decisions",
     "counter",

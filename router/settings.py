@@ -15,7 +15,8 @@
     ├── tenancy         how requests of different tenants are kept apart
     ├── observability   logs and metrics
     ├── admin           where the admin API listens, and who may use it
-    └── picker          how proxies are told where their requests go
+    ├── picker          how proxies are told where their requests go
+    └── models          names that clients may ask for, and which models serve them
 
 A setting is declared once: in a frozen dataclass beside the code that reads it, of which a section is made,
 or here if several parts read it. `router.catalogue` derives its flag, environment variable, line of the
@@ -53,6 +54,7 @@ from router.discovery import DiscoveryRules
 from router.fleet import HealthRules
 from router.forwarded_headers import FORWARDED_HEADERS, PATTERNS_MAX, header_pattern
 from router.logs import LogRules
+from router.model_rules import ModelRules
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.pass_through import passed_path
 from router.picker_rules import PickerRules
@@ -874,6 +876,11 @@ class PickerSettings(PickerRules):
     """How proxies are told where their requests go, by the endpoint-picker protocol."""
 
 
+@dataclass(frozen=True, config=JUDGED)
+class ModelsSettings(ModelRules):
+    """Names that clients may ask for, and which models serve them."""
+
+
 class Settings(BaseModel):
     """All settings of one gateway."""
 
@@ -894,6 +901,7 @@ class Settings(BaseModel):
     observability: ObservabilitySettings = ObservabilitySettings()
     admin: AdminSettings = AdminSettings()
     picker: PickerSettings = PickerSettings()
+    models: ModelsSettings = ModelsSettings()
 
     @model_validator(mode="after")
     def _prefill_and_decode_need_each_other(self) -> Self:

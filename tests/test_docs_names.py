@@ -78,12 +78,13 @@ OF_OTHERS = {
     "SGLang": {
         *("--allowed-local-media-path", "--allowed-media-domains", "--disaggregation-bootstrap-port"),
         *("--disaggregation-decode-enable-radix-cache", "--disaggregation-mode"),
-        *("--dp", "--enable-dp-attention", "--tp"),
+        *("--dp", "--enable-dp-attention", "--enable-lora", "--max-loaded-loras", "--tp"),
         *("--enable-cache-report", "--enable-metrics", "--enable-pd-role-switch"),
         *("--encoder-only", "--encoder-register-urls", "--encoder-urls", "--language-only", "--model-path"),
         "--tokenizer-path",
     },
     "vLLM": {
+        "--max-cpu-loras",
         *("--api-server-count", "--data-parallel-external-lb", "--data-parallel-size"),
         *(
             "--enable-prompt-tokens-details",
@@ -190,7 +191,10 @@ def test_events_that_a_page_names_are_logged(page: Path) -> None:
 
 # ---- routes ---------------------------------------------------------------------------------------------
 
-OF_ENGINES = {"POST /abort_request", "POST /pd_role_switch"}
+OF_ENGINES = {
+    *("POST /abort_request", "POST /pd_role_switch"),
+    *("POST /load_lora_adapter", "POST /v1/load_lora_adapter"),
+}
 """Routes of engines, which the gateway asks."""
 
 MADE = {"GET /openapi.json", "GET /console/assets/{}"}

@@ -176,6 +176,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "worker_request_id": decision.worker_request_id.decode("latin-1"),
         "endpoint": decision.endpoint.value if decision.endpoint is not None else None,
         "model": decision.model or None,
+        "model_choice": decision.model_choice,
         "tenant": decision.tenant or None,
         "session": decision.session or None,
         "prefix": f"{decision.prefix_key:016x}" if decision.prefix_key else None,

@@ -274,6 +274,7 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
         "request": {
             "endpoint": parsed.endpoint.value,
             "model": parsed.model,
+            "model_choice": None if parsed.choice is None else parsed.choice.told(),
             "tenant": rehearsed.tenant.name or None,
             "session": parsed.session or None,
             "prompt_tokens": round(max(prompt_tokens, 1.0)),

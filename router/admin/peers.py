@@ -28,6 +28,8 @@ from router.admin.worker_spec import PeersType, plain_role
 from router.admin.workers import refuse_known
 from router.errors import ClientError, NoWorker, UpstreamError
 from router.fleet import REGISTERED_LABEL, Health, Registry, normal_url, worker_id_of
+from router.model_rules import ModelRules
+from router.models import Aliases
 
 START_POLL_S = 0.02
 """Time between two looks at a worker that starts; its probes are those of `router.fleet.health`."""
@@ -160,20 +162,23 @@ def add_encoders(api: FastAPI, registry: Registry) -> None:
 
 def add_models(api: FastAPI, parts: AdminParts) -> None:
     """Add the routes of models."""
+    registry = parts.gateway.registry
 
     @api.get("/v1/models", tags=["models"])
     async def models() -> dict[str, Any]:
         """The models of all workers, each once, with how many workers serve it."""
-        return {"object": "list", "data": _merged_models(parts.gateway.registry)}
+        return {"object": "list", "data": with_aliases(_merged_models(registry), parts.live.current.models)}
 
     @api.get("/v1/models/{model:path}", tags=["models"])
     async def one_model(
         model: Annotated[str, Path(description="Its id, as ``/v1/models`` lists it.")],
     ) -> dict[str, Any]:
         """One model."""
-        for entry in _merged_models(parts.gateway.registry):
-            if entry["id"] == model:
-                return entry
+        rules, entries = parts.live.current.models, _merged_models(registry)
+        resolved = Aliases(rules.aliases, registry.lists).resolve(model)
+        for entry in entries:
+            if entry["id"] == resolved.model:
+                return {**entry, "id": model, "root": resolved.model} if resolved.alias else entry
         raise ClientError(
             f"The model {model!r} is not served here.", code="model_not_found", param="model", status=404
         )
@@ -183,7 +188,7 @@ def add_models(api: FastAPI, parts: AdminParts) -> None:
     @api.get("/server_info", tags=["models"])
     async def info(request: Request) -> Response:
         """What a healthy worker says about itself, passed through."""
-        for local in parts.gateway.registry.all():
+        for local in registry.all():
             if local.health is Health.HEALTHY:
                 try:
                     answer = await parts.client.get(local.worker.url + request.url.path)
@@ -198,6 +203,29 @@ def add_models(api: FastAPI, parts: AdminParts) -> None:
                     answer.headers.get("content-type"),
                 )
         raise NoWorker("No worker is healthy.", retry_after_s=2.0)
+
+
+def with_aliases(entries: list[dict[str, Any]], rules: ModelRules) -> list[dict[str, Any]]:
+    """Return the models with their aliases and the adapters that are not loaded, in order.
+
+    An alias has the name of its model as ``root``, an adapter that of its base as ``parent``.
+    """
+    if not (rules.adapters or (rules.aliases and rules.list_aliases)):
+        return entries
+    found = {entry["id"]: entry for entry in entries}
+    for name, adapter in rules.adapters.items():
+        if name not in found and adapter.base in found:
+            found[name] = {**found[adapter.base], "id": name, "parent": adapter.base, "workers": 0}
+    if not rules.list_aliases:
+        return [found[name] for name in sorted(found)]
+    exact = Aliases(rules.aliases, lambda _: False).listed()
+    aliases = {
+        alias: {**found[model], "id": alias, "root": model}
+        for alias, model in exact.items()
+        if model in found
+    }
+    merged = found | aliases
+    return [merged[name] for name in sorted(merged)]
 
 
 def _merged_models(registry: Registry) -> list[dict[str, Any]]:

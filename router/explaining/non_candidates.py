@@ -37,6 +37,7 @@ class Absence(StrEnum):
     TOO_LONG = "too_long"
     NOT_SHARED = "not_shared"
     NOT_KEPT_APART = "not_kept_apart"
+    OTHER_PART = "other_part"
     SLOW_START = "slow_start"
     OTHER_BUCKET = "other_bucket"
     NO_LINK = "no_link"
@@ -117,6 +118,11 @@ def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
         return Absence.NOT_SHARED, f"a request like this cannot be shared by two workers ({local.protocol})"
     if rehearsed.tenant.salt and local.engine in OVERLOOKED_BY.get(parsed.endpoint, ()):
         return Absence.NOT_KEPT_APART, f"{local.engine} cannot keep the tenant's cache apart here"
+    if parsed.choice is not None:
+        eligible = registry.eligible(parsed.model, rehearsed.now_us, rehearsed.length)
+        own = frozenset(parsed.choice.among(eligible).tolist())
+        if own.isdisjoint(local.slots):
+            return Absence.OTHER_PART, "it serves the other part of the model's requests (models.splits)"
     share = registry.share(local, rehearsed.now_us)
     if share < 1.0:
         return Absence.SLOW_START, f"it has just returned and takes {share:.0%} of the prompts; this is none"

@@ -123,6 +123,7 @@ class Registry:
         self._cached_as: dict[str, str] = {}
         self._can_serve: bool | None = None
         self._listed_as: dict[str, str | None] = {}
+        self._listed: frozenset[str] | None = None
         self._unlisted: UnlistedModels = rules.unlisted_models
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
@@ -286,6 +287,14 @@ class Registry:
             if len(model) <= NAME_LENGTH_MAX:
                 self._known[model] = served
         return served
+
+    def lists(self, name: str) -> bool:
+        """Return True if a worker lists a model or adapter of this name."""
+        self._sync()
+        if self._listed is None:
+            models = (served for local in self._local.values() for served in local.models or ())
+            self._listed = frozenset(served.model_id for served in models)
+        return name in self._listed
 
     def listed_as(self, name: str) -> str | None:
         """Return the listed name of a request's model (`router.fleet.model_names`); ``name`` may be empty."""
@@ -586,6 +595,7 @@ class Registry:
         self._known.clear()
         self._cached_as.clear()
         self._listed_as.clear()
+        self._listed = None
         self._can_serve = None
         self._roles_changed = True
 

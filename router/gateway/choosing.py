@@ -56,7 +56,8 @@ def choose(
     if registry.pairs.active:
         pairing = registry.pairing(every, parsed.model, now_us, length)
     if not len(slots):
-        raise gateway.placing.nobody_for(parsed.model, length)
+        why = None if parsed.choice is None else parsed.choice.missing()
+        raise why or gateway.placing.nobody_for(parsed.model, length)
     if pairing is not None and gateway.pairs is not None:
         slots, pairing = gateway.pairs.splitting(slots, pairing, parsed)
     if record.only is not None:
@@ -65,6 +66,8 @@ def choose(
             raise gateway.placing.nobody_for(parsed.model, length)
     if tried:
         slots, pairing, _ = untried(slots, pairing, tried)
+    if parsed.choice is not None:
+        slots = parsed.choice.among(slots)
     if record.tenant.salt:
         slots = _keeping_apart(registry, slots, parsed.endpoint)
     slots = registry.ramped(slots, parsed.key, now_us)

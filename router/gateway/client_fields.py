@@ -1,5 +1,6 @@
 """Fields of a body that clients may not set: taken out, hashed or refused before a worker sees them.
 
+    model                        an alias (`router.models`)      the name of the model that serves it
     rid, request_id              name a request at its engine    taken out: workers know it by our id
     cache_salt, extra_key        keep caches apart               hashed with the tenant (`salting`)
     kv_transfer_params, ...      say whose KV to fetch or keep   refused (`router.gateway.bodies`)
@@ -11,6 +12,7 @@ all ids that begin with it; ``request_id`` is vLLM's, by which ``/v1/responses``
 from collections.abc import Callable
 
 from msgspec import UNSET
+from msgspec.json import encode
 
 from router.gateway.bodies import ABSENT, BOM, Scalars
 from router.gateway.edits import Member, members, removal
@@ -29,6 +31,8 @@ def edits_of(
     tenant: Tenant,
     skeleton: bytes | None = None,
     place: Callable[[int], int] = int,
+    *,
+    renamed: bool = False,
 ) -> tuple[Edit, ...]:
     """Return the edits of a body for its worker; none, for most requests.
 
@@ -39,6 +43,7 @@ def edits_of(
         tenant: Its salt goes in.
         skeleton: The decoded part of the body (`router.gateway.body_outline`); None for all of it.
         place: Maps a place of the skeleton to the body.
+        renamed: The model in ``fields`` is another one than in the body, and goes in.
 
     Raises:
         ClientError: A field occurs too often.
@@ -46,7 +51,7 @@ def edits_of(
     """
     has_ids = fields.rid is not ABSENT or fields.request_id is not ABSENT
     has_salt = fields.cache_salt is not UNSET or getattr(fields, "extra_key", ABSENT) is not ABSENT
-    if not (has_ids or has_salt or tenant.salt):
+    if not (has_ids or has_salt or tenant.salt or renamed):
         return ()
     salts = SALT_FIELDS if has_salt and takes_salt(endpoint) else ()
     needs_salt = bool(tenant.salt) and takes_salt(endpoint)
@@ -68,6 +73,10 @@ def edits_of(
             edits.append((start, end, value))
         if name == salt_field(endpoint):
             needs_salt = False
+    if renamed:
+        model = encode(fields.model)
+        found = members(text, "model")
+        edits += [(place(mark_bytes + each.start), place(mark_bytes + each.end), model) for each in found]
     gone = removal(text, taken)
     edits += [(place(mark_bytes + start), place(mark_bytes + end), b"") for start, end, _ in gone]
     if needs_salt:

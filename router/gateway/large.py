@@ -28,7 +28,7 @@ from router.gateway.client_fields import edits_of
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
-from router.gateway.parsing import Identifier, ParsedRequest, invalid_json, parsed_request
+from router.gateway.parsing import Identifier, ParsedRequest, Rename, invalid_json, parsed_request, use_name
 from router.tenant import ANONYMOUS, Tenant
 
 LARGE_BODY_BYTES = 256 * 1024
@@ -50,6 +50,7 @@ def parse_in_steps(
     *,
     tenant: Tenant = ANONYMOUS,
     sizes: Sizes = DEFAULT_SIZES,
+    rename: Rename | None = None,
 ) -> Parsing:
     """Parse a body as `Identifier.parse` does, in steps of ``sizes``, which do not change the result.
 
@@ -65,6 +66,8 @@ def parse_in_steps(
             strictly=outline.has_arrays,
             handover_allowed=identifier.handover_allowed,
         )
+        outline.refuse(fields.model)
+        renamed = rename is not None and use_name(fields, rename)
         outline.refuse(fields.cache_salt or None, bytes(getattr(fields, "extra_key", b"")).decode())
         scope = tuple(
             (yield from _filled(identifier.scope(endpoint, fields, tenant, outline.digest), outline))
@@ -78,16 +81,16 @@ def parse_in_steps(
                 outline.refuse(bytes(fields.lora_path).decode())
                 ids_root = identifier.ids_root(endpoint, fields, tenant)
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
-        edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place)
+        edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         if not identifier.finds_roots:
             ids_root = None
         listed = identifier.listed_as(fields.model or "")
         request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
-        outline.refuse(fields.model, request.session, request.lora, request.service_tier)
+        outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:
             raise too_complex() from None
-        request = identifier.parse(endpoint, body, tenant=tenant)
+        request = identifier.parse(endpoint, body, tenant=tenant, rename=rename)
     except (ValueError, RecursionError) as error:
         raise invalid_json(error) from error
     return request

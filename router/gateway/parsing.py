@@ -13,12 +13,13 @@ Scalars are read as leniently as engines read them (``"128"`` is 128, ``null`` i
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from policies import Attempt, Slots
 from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
-from router.errors import ClientError
+from router.errors import ClientError, RouterError
 from router.gateway.bodies import (
     ABSENT,
     BESIDE_IDS,
@@ -55,6 +56,26 @@ _EMPTY = (b"null", b"[]", b"{}", b'""')
 """Values of unused fields."""
 
 
+Rename = Callable[[str], str]
+"""Maps the model that a client asks for, not empty, to the one that serves it (`router.models`)."""
+
+
+class ModelChoice(Protocol):
+    """A decision on a request's model, or on who may serve it, before its worker (`router.models`)."""
+
+    def among(self, slots: Slots) -> Slots:
+        """Return the slots that should serve it; never none of some. Called for each decision."""
+
+    def missing(self) -> RouterError | None:
+        """Return the error if no worker serves it; None: the usual one."""
+
+    def told(self) -> dict[str, str]:
+        """Return it for logs and views."""
+
+    def ended(self, attempt: Attempt | None) -> dict[str, str]:
+        """Count the request, whose last attempt this was, and return the same."""
+
+
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """The facts that a decision needs; a frozen dataclass of this size would cost 1.3 us more to make.
 
@@ -79,6 +100,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         computes_all: Engines compute the whole prompt, cached or not, for its log probabilities
             (``skip_reading_prefix_cache`` in vLLM's sampling_params.py, ``logprob_start_len`` in SGLang's
             schedule_policy.py).
+        choice: Of its model; None for most requests.
     """
 
     endpoint: Endpoint
@@ -100,6 +122,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     ids_root: int | None = None
     tokenized_bytes: int = 0
     computes_all: bool = False
+    choice: ModelChoice | None = None
 
 
 class Identifier:
@@ -127,7 +150,9 @@ class Identifier:
         self.handover_allowed = handover_allowed
         self.finds_roots = False
 
-    def parse(self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS) -> ParsedRequest:
+    def parse(
+        self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS, rename: Rename | None = None
+    ) -> ParsedRequest:
         """Parse a body and identify its prompts.
 
         Text of another tenant's namespace is never matched, nor token ids of another salt. Raises
@@ -135,6 +160,7 @@ class Identifier:
         """
         try:
             fields = decode(endpoint, body, handover_allowed=self.handover_allowed)
+            renamed = rename is not None and use_name(fields, rename)
             scope = self.scope(endpoint, fields, tenant)
             ids_root = None
             if type(fields) is PassedThroughBody:
@@ -145,7 +171,7 @@ class Identifier:
                 if self.finds_roots or list in map(type, prompts):
                     ids_root = self.ids_root(endpoint, fields, tenant)
                 identity = self.hasher.identify(scope, prompts, ids_root)
-            edits = edits_of(endpoint, fields, body, tenant)
+            edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
             if not self.finds_roots:
                 ids_root = None
             listed = self.listed_as(fields.model or "")
@@ -239,6 +265,14 @@ class Identifier:
     def _tools(self, raw: msgspec.Raw) -> list[bytes]:
         canonical = self.hasher.canonical(raw)
         return [] if canonical in _EMPTY else [TOOLS, canonical]
+
+
+def use_name(fields: Scalars, rename: Rename) -> bool:
+    """Replace the model of a decoded body by the one that serves it; return True if that is another one."""
+    asked = fields.model
+    if asked:
+        fields.model = rename(asked)
+    return fields.model != asked
 
 
 def parsed_request(

@@ -103,6 +103,8 @@ class RequestReader:
         self.shows_names = details == "names"
         self.names = WorkerNames(self.hasher)
         self.next_request_id: Callable[[], bytes] = request_ids().__next__
+        self.renames = False
+        """True if the model that a client asks for may be another one than serves it (`chosen`)."""
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -177,6 +179,10 @@ class RequestReader:
     def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
         """Parse and identify a request."""
         return self.identifier.parse(endpoint, body, tenant=tenant)
+
+    def chosen(self, parsed: ParsedRequest) -> ParsedRequest:
+        """Return a request without JSON with the model that serves it (`router.models`)."""
+        return parsed
 
     def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
         """Do the same in steps."""

@@ -43,6 +43,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         detail: Message of the error.
         continued: Times that another worker continued its stream.
         session: Name of its session; empty for none.
+        model_choice: What was decided on its model (`router.models`); None for most requests.
     """
 
     number: int
@@ -67,6 +68,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
     worker_request_id: bytes = b""
     continued: int = 0
     session: str = ""
+    model_choice: dict[str, str] | None = None
 
 
 class RecentDecisions:

@@ -190,6 +190,8 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["stream"] = parsed.stream
             if parsed.session:
                 fields["session"] = parsed.session[:TEXT_CHARS_MAX]
+            if parsed.choice is not None:
+                fields |= parsed.choice.told()
         if attempt is not None:
             fields["worker_id"] = attempt.worker_id
             fields["reason"] = attempt.chosen.reason
@@ -295,6 +297,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 self.worker_request_id,
                 self.continued,
                 "" if parsed is None else parsed.session[:TEXT_CHARS_MAX],
+                None if parsed is None or parsed.choice is None else parsed.choice.ended(self.attempt),
             )
         )
 

@@ -152,8 +152,6 @@ smg | the label handover says how a pod hands over
     --kv-connector-annotation V --kv-engine-id-annotation V
 smg | models are those that the workers list
     --model-id-from V
-smg | engines have names for models: --served-model-name takes several
-    --model-alias V
 smg | workers are asked over HTTP
     --zmq-engine-count V
 smg | no module runs in the gateway

@@ -70,12 +70,16 @@ class FormReader:
 
     Attributes:
         model: Its value; None before it is found, or if there is none.
+        model_at: Begin and end of the value in the form, in bytes.
         ended: True once its end came.
     """
 
     def __init__(self, boundary: bytes, *, handover_allowed: bool = False) -> None:
         self.model: str | None = None
+        self.model_at = 0, 0
         self.ended = False
+        self._passed = -2
+        """Bytes of the form before the window; the window begins with two that are not in the form."""
         self._forbidden = FORBIDDEN if handover_allowed else FORBIDDEN | OF_HANDOVER
         self._delimiter = b"\r\n--" + boundary
         self._window = bytearray(b"\r\n")  # the first delimiter begins the form
@@ -106,10 +110,10 @@ class FormReader:
         size = len(self._delimiter)
         begin = window.find(self._delimiter)
         if begin < 0:
-            del window[: max(0, len(window) - size + 1)]
+            self._drop(max(0, len(window) - size + 1))
             return False
         if len(window) < begin + size + 2:
-            del window[:begin]
+            self._drop(begin)
             return False
         after = bytes(window[begin + size : begin + size + 2])
         if after == b"--":
@@ -121,7 +125,7 @@ class FormReader:
             self._next = _Next.HEADERS
         elif after[:1] in b" \t":
             raise _malformed("blanks behind its boundary")
-        del window[: begin + size]
+        self._drop(begin + size)
         return True
 
     def _read_headers(self, window: bytearray) -> bool:
@@ -142,7 +146,7 @@ class FormReader:
             raise _malformed("it has model twice")  # engines take the last one
         wanted = name == "model" and not is_file
         self._next = _Next.VALUE if wanted else _Next.DELIMITER
-        del window[: end + 4]
+        self._drop(end + 4)
         return True
 
     def _read_model(self, window: bytearray) -> bool:
@@ -157,10 +161,15 @@ class FormReader:
             raise ClientError("model is not UTF-8.", code="invalid_value", param="model") from None
         if len(model) > NAME_CHARS_MAX:
             raise ClientError("model is too long.", code="invalid_value", param="model")
-        self.model = model
+        self.model, self.model_at = model, (self._passed, self._passed + end)
         self._next = _Next.DELIMITER
-        del window[:end]
+        self._drop(end)
         return True
+
+    def _drop(self, size: int) -> None:
+        """Move the window on."""
+        del self._window[:size]
+        self._passed += size
 
 
 def _name_of(headers: bytes) -> tuple[str, bool]:

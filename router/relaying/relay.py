@@ -5,6 +5,8 @@ A worker is chosen as for every request without a prompt, by load; its failure i
 
 from collections.abc import Sequence
 
+import msgspec
+
 from router.errors import ClientError
 from router.fleet import LocalWorker
 from router.gateway.endpoints import WITHOUT_CACHE, Endpoint
@@ -55,7 +57,7 @@ class RelayExchange(RequestExchange):
             parsed = self._gateway.reader.parse(endpoint, request.body, tenant)
             self._begin_dispatch(parsed, headers)
             return
-        model = None
+        form = None
         boundary = boundary_of(content_type) if endpoint is Endpoint.MORE else b""
         if endpoint is Endpoint.MORE and not boundary and content_type.strip()[:10].lower() == b"multipart/":
             raise ClientError(
@@ -67,8 +69,12 @@ class RelayExchange(RequestExchange):
             form = FormReader(boundary, handover_allowed=self._gateway.reader.identifier.handover_allowed)
             for start in range(0, len(request.body), PIECE_BYTES):
                 form.feed(request.body[start : start + PIECE_BYTES])
-            model = form.model
-        self._begin_dispatch(without_prompt(endpoint, model, tenant, self._record.worker_request_id), headers)
+        parsed = without_prompt(
+            endpoint, None if form is None else form.model, tenant, self._record.worker_request_id
+        )
+        if form is not None:
+            parsed = renamed(form, self._gateway.reader.chosen(parsed))
+        self._begin_dispatch(parsed, headers)
 
     def _ask_keeper(self, endpoint: Endpoint, tenant: Tenant, headers: Sequence[Header]) -> None:
         """Ask the worker that keeps the response."""
@@ -113,6 +119,13 @@ def without_prompt(endpoint: Endpoint, model: str | None, tenant: Tenant, reques
         key=key,
         prefix_key=key,
     )
+
+
+def renamed(form: FormReader, parsed: ParsedRequest) -> ParsedRequest:
+    """Return a request with the edit that writes another model than the client's into its form, if any."""
+    if not parsed.model or parsed.model == form.model:
+        return parsed
+    return msgspec.structs.replace(parsed, edits=((*form.model_at, parsed.model.encode()),))
 
 
 def header_of(headers: Sequence[Header], wanted: bytes) -> bytes:

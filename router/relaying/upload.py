@@ -21,9 +21,10 @@ from router.gateway.exchange import RequestExchange
 from router.gateway.gateway import Gateway
 from router.gateway.phase import NEXT, Phase
 from router.gateway.reservation import Reservation
+from router.offsets import Edit, edited
 from router.proxy import ClientRequest, Header, StreamingConnection, Upload, UpstreamUpload
 from router.relaying.forms import FormReader, boundary_of
-from router.relaying.relay import header_of, keep_apart, without_prompt
+from router.relaying.relay import header_of, keep_apart, renamed, without_prompt
 from router.tenant import Tenant
 
 SPOOL_BYTES_MAX = 32 * 1024 * 1024
@@ -132,7 +133,7 @@ class StreamingExchange(RequestExchange):
 class UploadExchange(StreamingExchange):
     """Serves one form."""
 
-    __slots__ = ("_form", "_headers", "_held", "_is_complete", "_placed", "_tenant")
+    __slots__ = ("_edits", "_form", "_headers", "_held", "_is_complete", "_placed", "_tenant")
 
     def __init__(
         self, gateway: Gateway, request: ClientRequest, client: StreamingConnection, endpoint: Endpoint
@@ -140,6 +141,7 @@ class UploadExchange(StreamingExchange):
         super().__init__(gateway, request, client, endpoint)
         self._held = bytearray()
         self._is_complete = self._placed = False
+        self._edits: tuple[Edit, ...] = ()
 
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         self._record.endpoint = self._endpoint
@@ -187,7 +189,8 @@ class UploadExchange(StreamingExchange):
 
     def _look(self) -> None:
         form = self._form
-        if form.model is not None or form.ended or serves_one_model(self._gateway.registry.all()):
+        one_model = not self._gateway.reader.renames and serves_one_model(self._gateway.registry.all())
+        if form.model is not None or form.ended or one_model:
             self._place()
         elif len(self._held) > SPOOL_BYTES_MAX:
             raise ClientError(
@@ -204,19 +207,24 @@ class UploadExchange(StreamingExchange):
         self._placed = True
         self._client.pause_body()
         model, request_id = self._form.model, self._record.worker_request_id
-        self._begin_dispatch(without_prompt(self._endpoint, model, self._tenant, request_id), self._headers)
+        parsed = without_prompt(self._endpoint, model, self._tenant, request_id)
+        parsed = renamed(self._form, self._gateway.reader.chosen(parsed))
+        self._edits = parsed.edits
+        self._begin_dispatch(parsed, self._headers)
 
     # From its dispatcher and its worker.
 
     def send(self, decision: Decision, dispatcher: Dispatcher) -> None:
         """Reserve, and send the head to the chosen worker."""
         length = int(header_of(self._request.headers, b"content-length") or b"0")
+        if length:
+            length += sum(len(value) - (end - start) for start, end, value in self._edits)
         self.send_streaming(decision, dispatcher, Upload(self, length or None), b"")
 
     def worker_connected(self) -> None:
         """Send what was held, then let the client go on."""
         self.streaming = True
-        held, self._held = bytes(self._held), bytearray()
+        held, self._held = b"".join(edited(bytes(self._held), self._edits)), bytearray()
         assert self._attempt is not None
         upstream = self._upstream
         if upstream is None:

@@ -56,8 +56,11 @@ class EngineTokenizer:
         return answer.content
 
 
-def question_of(endpoint: Endpoint, body: bytes) -> bytes:
-    """Return the question for a request's body; raise NotTokenized if its ids cannot be asked for."""
+def question_of(endpoint: Endpoint, body: bytes, served: str = "") -> bytes:
+    """Return the question for a request's body; raise NotTokenized if its ids cannot be asked for.
+
+    ``served`` is the model that serves it, if that is another one than in the body.
+    """
     try:
         fields: dict[str, Any] = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
@@ -65,7 +68,7 @@ def question_of(endpoint: Endpoint, body: bytes) -> bytes:
     for name in (*NOT_RENDERED_HERE, "suffix"):
         if fields.get(name) is not None:
             raise NotTokenized(Cause.UNSUPPORTED, f"it has {name}")
-    question: dict[str, Any] = {"model": fields.get("model")}
+    question: dict[str, Any] = {"model": served or fields.get("model")}
     if endpoint is Endpoint.COMPLETIONS:
         prompt = fields.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1:

@@ -237,7 +237,8 @@ class Tokenizing:
     async def _ask(self, key: Key, tokenizer: EngineTokenizer, parsed: ParsedRequest, body: bytes) -> None:
         run = self._loop.run_in_executor
         try:
-            question = await run(self._threads, question_of, parsed.endpoint, body)
+            served = "" if parsed.choice is None else parsed.model or ""
+            question = await run(self._threads, question_of, parsed.endpoint, body, served)
             answer = await tokenizer.asked(parsed.model or "", question, self._limit_s)
             found: Identity | BaseException = await run(
                 self._threads, lambda: self._hasher.identify_packed(key[0], answered(answer))

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -37,6 +38,8 @@ class EchoWorker:
         got: Requests that were no probes, the oldest first.
         reads: Cleared to leave bodies unread.
         refuses: Status with which it answers before it reads a body; 0 to read it.
+        answers: Functions that answer requests for a path: status and body.
+        parents: Bases of the models that are adapters.
         breaks: Paths at which it sends the begin of an event stream and closes.
     """
 
@@ -47,6 +50,8 @@ class EchoWorker:
         self.reads.set()
         self.refuses = 0
         self.breaks: set[str] = set()
+        self.answers: dict[str, Callable[[Got], Awaitable[tuple[int, str]]]] = {}
+        self.parents: dict[str, str] = {}
         self.tunnels: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -85,7 +90,9 @@ class EchoWorker:
             self._answer(writer, 200 if got.path == "/health" else 404, b"{}")
             return True
         if got.path == "/v1/models":
-            entries = [{"id": name, "object": "model"} for name in self.models]
+            entries = [
+                {"id": name, "object": "model", "parent": self.parents.get(name)} for name in self.models
+            ]
             self._answer(writer, 200, json.dumps({"object": "list", "data": entries}).encode())
             return True
         self.got.append(got)
@@ -105,6 +112,10 @@ class EchoWorker:
             writer.write(b"10\r\nevent: x\ndata:\n\n\r\n")
             await writer.drain()
             return False
+        if got.path in self.answers:
+            status, text = await self.answers[got.path](got)
+            self._answer(writer, status, text.encode())
+            return True
         status, said = self.said(got)
         self._answer(writer, status, json.dumps(said).encode())
         return True

@@ -13,6 +13,8 @@ from router.app import GatewayProcess
 from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.live_settings import LiveSettings, value_of
+from router.model_rules import Adapter, Split
+from router.models import ModelReader
 from router.settings import Settings
 from router.shared import LogPort
 from router.sources import Loaded, Origin
@@ -337,6 +339,11 @@ OTHER: dict[str, Any] = {
     "placement.shadow_ratio": 0.5,
     "offload.scarce_above": 0.9,
     "offload.abundant_below": 0.1,
+    "models.aliases": {"claude-*": "m"},
+    "models.adapters": {"sql": Adapter(path="/sql", base="m")},
+    "models.mirror_model": "v2",
+    "models.mirror_ratio": 0.5,
+    "models.splits": {"m": Split(ratio=0.1, label="version=v2")},
 }
 """Another value than the default, where that is not a little more or the opposite."""
 
@@ -346,6 +353,7 @@ NOT_RULES = {
     "placement.policy_options",
     "placement.shadow_policy_options",
     "observability.log_level",
+    "models.list_aliases",
 }
 """Read from the settings when it matters, or empty here and tested by what they do."""
 
@@ -429,8 +437,22 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             gateway.reader.forwarding.headers._exact,
             gateway.reader.forwarding.headers._begins,
         ),
+        "models": models_of(process),
         "routes": (process.routes._more._exact, process.routes._more._below),
     }
+
+
+def models_of(process: GatewayProcess) -> Any:
+    reader = process.gateway.reader
+    assert isinstance(reader, ModelReader)
+    return (
+        None if reader.aliases is None else reader.aliases._patterns,
+        None if reader.splits is None else reader.splits._splits,
+        None if reader.adapters is None else reader.adapters.rules,
+        process.models.loader.per_worker_max,
+        process.models.mirror.rules,
+        process.gateway.tokenizing is not None,
+    )
 
 
 def process_of(values: dict[str, Any]) -> GatewayProcess:

@@ -1,0 +1,150 @@
+"""Loads adapters at engines, and unloads those that were used longest ago.
+
+    POST /v1/load_lora_adapter, /v1/unload_lora_adapter    vLLM (with VLLM_ALLOW_RUNTIME_LORA_UPDATING)
+    POST /load_lora_adapter, /unload_lora_adapter          SGLang (with --enable-lora)
+
+Each load is done once, however many requests want it, and one at a time at a worker. A load that failed is
+tried again after `AGAIN_S`. What an engine lists counts: a restarted engine has none, and gets it again.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import httpx
+
+from router.engines import Description
+from router.engines.sources import decoded
+from router.fleet import Core, LocalWorker, ServedModel
+from router.metric_families import ADAPTER_LOADS
+from router.metrics import Metrics
+from router.models.adapters import Adapters, holds
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 60.0
+AGAIN_S = 5.0
+
+DETAIL_CHARS_MAX = 300
+
+PREFIXES = {"vllm": ("/v1",), "sglang": ("",)}
+"""In front of the path, by engine; of an engine that is not known both are tried."""
+
+
+class AdapterLoader:
+    """Loads the adapters of one process.
+
+    Attributes:
+        per_worker_max: Most declared adapters that a worker holds.
+    """
+
+    def __init__(self, core: Core, client: httpx.AsyncClient, metrics: Metrics) -> None:
+        self._registry, self._client, self._metrics = core.registry, client, metrics
+        self.per_worker_max = 1
+        self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self._failed: dict[tuple[str, str], tuple[float, str]] = {}
+        self._used_s: dict[str, float] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def used(self, name: str) -> None:
+        """Note that a request wants an adapter."""
+        self._used_s[name] = time.monotonic()
+
+    async def first(self, adapters: Adapters, name: str) -> str:
+        """Load an adapter where it should be, until one worker has it; return the reasons if none will."""
+        loads = self.spread(adapters, name)
+        if not loads:
+            failed = [
+                self._failed[key][1]
+                for local in adapters.wanted(name)
+                if (key := (local.worker.worker_id, name)) in self._failed
+            ]
+            return "; ".join(failed) or f"no healthy worker serves {adapters.rules[name].base}"
+        reasons = []
+        for load in asyncio.as_completed([asyncio.shield(load) for load in loads]):
+            reason = await load
+            if not reason:
+                return ""
+            reasons.append(reason)
+        return "; ".join(reasons)
+
+    def spread(self, adapters: Adapters, name: str) -> list[asyncio.Task[str]]:
+        """Begin the loads that an adapter lacks; return those that are under way."""
+        now_s, loads = time.monotonic(), []
+        for local in adapters.wanted(name):
+            key = local.worker.worker_id, name
+            if holds(local, name) or self._failed.get(key, (0.0, ""))[0] > now_s:
+                continue
+            load = self._loads.get(key)
+            if load is None:
+                load = asyncio.create_task(self._load(local, adapters, name), name="adapter")
+                self._loads[key] = load
+                load.add_done_callback(lambda _, key=key: self._loads.pop(key, None))  # type: ignore[misc]
+            loads.append(load)
+        return loads
+
+    async def close(self) -> None:
+        """End the loads that are under way."""
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+
+    async def _load(self, local: LocalWorker, adapters: Adapters, name: str) -> str:
+        """Load an adapter at a worker; return the reason if that failed."""
+        rule, worker_id = adapters.rules[name], local.worker.worker_id
+        async with self._locks.setdefault(worker_id, asyncio.Lock()):
+            await self._make_room(local, adapters, name)
+            body = {"lora_name": name, "lora_path": rule.path}
+            reason = await self._ask(local, "load_lora_adapter", body)
+            if reason and "already" in reason:  # loaded by another replica
+                reason = ""
+            if not reason and not holds(local, name):
+                served = ServedModel(name, root=rule.base, parent=rule.base)
+                self._registry.described(local, (*(local.models or ()), served), Description())
+        self._metrics.counts[ADAPTER_LOADS].add(("failed" if reason else "loaded",))
+        level = logging.WARNING if reason else logging.INFO
+        fields = {"event": "adapter.load", "adapter": name, "worker_id": worker_id, "detail": reason}
+        logger.log(level, "an adapter was not loaded" if reason else "adapter loaded", extra=fields)
+        self._failed.pop((worker_id, name), None)
+        if reason:
+            reason = f"{worker_id}: {reason}"
+            self._failed[worker_id, name] = time.monotonic() + AGAIN_S, reason
+        return reason
+
+    async def _make_room(self, local: LocalWorker, adapters: Adapters, name: str) -> None:
+        held = [
+            served.model_id
+            for served in local.models or ()
+            if served.model_id in adapters.rules and served.model_id != name
+        ]
+        held.sort(key=lambda each: self._used_s.get(each, 0.0))
+        for other in held[: max(0, len(held) - self.per_worker_max + 1)]:
+            models = tuple(served for served in local.models or () if served.model_id != other)
+            self._registry.described(local, models, Description())  # no request goes there any more
+            reason = await self._ask(local, "unload_lora_adapter", {"lora_name": other})
+            self._metrics.counts[ADAPTER_LOADS].add(("not_unloaded" if reason else "unloaded",))
+            fields = {"event": "adapter.unload", "adapter": other, "worker_id": local.worker.worker_id}
+            logger.info("adapter unloaded", extra={**fields, "detail": reason})
+
+    async def _ask(self, local: LocalWorker, path: str, body: dict[str, str]) -> str:
+        """Ask an engine; return the reason if it did not do so."""
+        reason = "it has no such path"
+        for prefix in PREFIXES.get(local.engine, ("/v1", "")):
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    url = f"{local.worker.url}{prefix}/{path}"
+                    answer = await self._client.post(url, json=body, timeout=TIMEOUT_S)
+            except TimeoutError:
+                return f"no answer within {TIMEOUT_S:g} s"
+            except httpx.HTTPError as error:
+                return type(error).__name__
+            if answer.status_code in (404, 405):
+                continue
+            said = decoded(answer.content, dict[str, Any]) or {}
+            if answer.is_success and said.get("success", True):
+                return ""
+            text = answer.text.encode("ascii", "replace").decode()
+            reason = f"HTTP {answer.status_code}: {text[:DETAIL_CHARS_MAX]}"
+        return reason

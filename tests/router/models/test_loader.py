@@ -1,0 +1,120 @@
+"""Loads at engines: once for all, one at a time at a worker, told if they fail."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+from fakes.gateway import Bench
+
+from router.engines import Description
+from router.fleet import ServedModel
+from router.model_rules import Adapter
+from router.models import loader as loading
+from router.models.adapters import Adapters, holds
+from router.models.loader import AdapterLoader
+
+Answers = Callable[[httpx.Request], httpx.Response]
+
+
+class Stage:
+    def __init__(self, answers: Answers, engine: str = "vllm") -> None:
+        self.bench = Bench(workers=1)
+        (self.local,) = self.bench.registry.all()
+        self.bench.registry.described(self.local, (ServedModel("mimo"),), Description(engine=engine))
+        rules = {name: Adapter(path=f"/{name}", base="mimo") for name in ("a", "b")}
+        self.adapters = Adapters(rules, self.bench.core)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            self.asked.append((request.url.path, json.loads(request.content)))
+            return answers(request)
+
+        client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        self.loader = AdapterLoader(self.bench.core, client, self.bench.metrics)
+
+    async def load(self, name: str) -> str:
+        return await self.loader.first(self.adapters, name)
+
+
+def well(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, text="Success: LoRA adapter added successfully.")
+
+
+async def test_many_wait_for_one_load() -> None:
+    stage = Stage(well)
+    assert await asyncio.gather(*(stage.load("a") for _ in range(5))) == [""] * 5
+    assert stage.asked == [("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/a"})]
+    assert holds(stage.local, "a")
+    assert stage.loader.spread(stage.adapters, "a") == []
+
+
+async def test_the_one_used_longest_ago_makes_room() -> None:
+    stage = Stage(well, "sglang")
+    await stage.load("a")
+    await stage.load("b")
+    assert [path for path, _ in stage.asked] == [
+        "/load_lora_adapter",
+        "/unload_lora_adapter",
+        "/load_lora_adapter",
+    ]
+    assert (holds(stage.local, "a"), holds(stage.local, "b")) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.Response(500, text="out of memory"), "HTTP 500: out of memory"),
+        (httpx.Response(200, json={"success": False, "error_message": "no rank"}), "no rank"),
+        (httpx.Response(404), "it has no such path"),
+        (httpx.Response(400, text="x" * 10_000), "HTTP 400: xxx"),
+    ],
+)
+async def test_a_failure_is_told_and_not_repeated_at_once(answer: httpx.Response, reason: str) -> None:
+    stage = Stage(lambda _: answer)
+    told = await stage.load("a")
+    assert told.startswith(stage.local.worker.worker_id)
+    assert reason in told
+    assert len(told) < 400
+    assert await stage.load("a") == told
+    assert len(stage.asked) == 1
+    assert not holds(stage.local, "a")
+
+
+async def test_an_adapter_that_another_replica_loaded_is_there() -> None:
+    stage = Stage(lambda _: httpx.Response(400, text="The lora adapter a has already been loaded."))
+    assert await stage.load("a") == ""
+    assert holds(stage.local, "a")
+
+
+async def test_an_engine_that_nobody_knows_is_asked_both_ways() -> None:
+    stage = Stage(lambda request: httpx.Response(404 if request.url.path.startswith("/v1") else 200), "")
+    assert await stage.load("a") == ""
+
+
+async def test_a_worker_that_cannot_be_reached_or_is_silent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    assert "ConnectError" in await Stage(refuse).load("a")
+
+    def late(_: httpx.Request) -> httpx.Response:
+        raise TimeoutError
+
+    assert "no answer within" in await Stage(late).load("a")
+    assert loading.TIMEOUT_S > 0
+
+
+async def test_without_a_worker_of_its_base_nothing_is_asked() -> None:
+    stage = Stage(well)
+    stage.bench.registry.described(stage.local, (ServedModel("other"),), Description())
+    assert await stage.load("a") == "no healthy worker serves mimo"
+    assert stage.asked == []
+
+
+async def test_loads_end_with_the_process() -> None:
+    stage = Stage(well)
+    loads = stage.loader.spread(stage.adapters, "a")
+    await stage.loader.close()
+    assert [load.cancelled() for load in loads] == [True]
