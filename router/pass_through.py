@@ -13,20 +13,13 @@ import re
 OWN_ROOTS = frozenset(
     (
         *("add_worker", "admin", "audit", "buckets", "console", "decisions", "discovery", "engine_metrics"),
-        *(
-            "events",
-            "explain",
-            "finish_session",
-            "flush_cache",
-            "get_loads",
-            "get_model_info",
-            "get_server_info",
-            "health",
-        ),
+        *("events", "explain", "finish_session", "flush_cache", "get_loads", "get_model_info"),
+        *("get_server_info", "health"),
         *("health_generate", "kv_events", "links", "list_encoder_urls", "list_workers", "liveness"),
         *("metrics", "offload", "openapi.json", "ping", "policies", "queue", "readiness"),
-        *("register_encoder_url", "remove_worker", "replicas", "roles", "server_info", "settings", "shadow"),
-        *("tenants", "tree", "unregister_encoder_url", "workers"),
+        *("register_encoder_url", "remove_worker", "replicas", "reset_prefix_cache", "roles", "server_info"),
+        *("settings", "shadow", "start_profile", "stop_profile", "tenants", "tree", "unregister_encoder_url"),
+        "workers",
     )
 )
 """First parts of the paths that the gateway answers itself; a test compares them with its routes."""

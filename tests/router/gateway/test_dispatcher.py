@@ -287,6 +287,7 @@ def test_what_is_missing_in_a_fleet_of_halves_is_said() -> None:
     assert (client.status, client.error["code"]) == (503, "no_worker_available")
     assert "have no decode worker for it that is well: add one." in client.error["message"]
     bench.add_half("d0:80", "decode", "nixl")
+    bench.registry.described(bench.local("p0:80"), (ServedModel(chat()["model"]),), Description("", 0))
     bench.registry.described(bench.local("d0:80"), (ServedModel("other"),), Description("", 0))
     _, client = bench.start(chat())
     assert "have no decode worker" in client.error["message"]

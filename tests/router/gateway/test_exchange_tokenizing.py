@@ -125,7 +125,8 @@ def test_what_goes_wrong_afterwards_is_answered(
 ) -> None:
     bench = Bench(workers=1)
     tokenizing = Scripted(bench)
-    bench.registry.described(bench.local("w0:80"), (ServedModel("m"),), Description("", 0))
+    models = (ServedModel("m"), ServedModel("n"))
+    bench.registry.described(bench.local("w0:80"), models, Description("", 0))
     _, client = bench.start({**chat(), "model": model})
     if status == 500:
         monkeypatch.setattr(bench.gateway.placing.decider, "decide", None)
