@@ -60,7 +60,7 @@ def test_an_alias_is_its_model_to_the_worker_and_to_caches(words: int, tenant: T
 
 
 @pytest.mark.parametrize(
-    "endpoint", [Endpoint.MESSAGES, Endpoint.GENERATE, Endpoint.RESPONSES, *PASSED_THROUGH]
+    "endpoint", [Endpoint.MESSAGES, Endpoint.GENERATE, Endpoint.RESPONSES, *sorted(PASSED_THROUGH)]
 )
 def test_every_body_is_renamed(endpoint: Endpoint) -> None:
     models, _ = reader({"a": "mimo"})
