@@ -143,7 +143,7 @@ SHADOW_CACHED_DIFFERENCE = Family(
 MODEL_SPLITS = Family(
     "model_splits",
     "counter",
-    "Requests of a model with a canary (models.splits), by that model and part: canary or rest; with "
+    "Requests of a model that is split (models.splits), by that model and its part; with "
     "_elsewhere if no worker of the part could take it.",
     ("model", "part"),
 )

@@ -17,6 +17,7 @@ from router.admin.audit import note_change
 from router.admin.metrics_page import MetricsPage
 from router.admin.parts import AdminParts
 from router.engines.sources import decoded
+from router.errors import ClientError
 from router.fleet import Health
 from router.fleet.asking import page
 
@@ -26,6 +27,7 @@ BODY_BYTES_MAX = 1 << 16
 """Longest body of a call to profile: engines take a few names and numbers."""
 
 NOT_DONE = "it answers that it did not"
+NO_SUCH_PATH = "HTTP 404"
 
 Call = Callable[[str], Awaitable[str | None]]
 """Asks the worker at a URL; returns the error, or None."""
@@ -74,7 +76,14 @@ def add_engine_calls(api: FastAPI, parts: AdminParts) -> None:
         async def call(url: str) -> str | None:
             return await _post(parts.client, f"{url}{path}", body)
 
-        return await _told(request, "done", await _all(parts, call))
+        outcomes = await _all(parts, call)
+        if outcomes and all(problem == NO_SUCH_PATH for problem in outcomes.values()):
+            raise ClientError(
+                f"No worker has {path}: start the engines with a profiler.",
+                code="profiler_not_found",
+                status=404,
+            )
+        return await _told(request, "done", outcomes)
 
 
 async def _told(request: Request, done: str, outcomes: dict[str, str | None]) -> JSONResponse:
@@ -122,7 +131,7 @@ async def _flush(client: httpx.AsyncClient, url: str) -> str | None:
     answer without a body.
     """
     problem = await _post(client, f"{url}/flush_cache")
-    if problem == "HTTP 404":
+    if problem == NO_SUCH_PATH:
         problem = await _post(client, f"{url}/reset_prefix_cache?reset_external=true")
     return "its blocks are in use" if problem == NOT_DONE else problem
 

@@ -133,9 +133,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
             if gateway.tokenizing is not None:
                 parsed = await gateway.tokenizing.now(parsed, raw)
             if gateway.sessions is not None:
-                if question.session:
-                    parsed = msgspec.structs.replace(parsed, session=question.session)
-                parsed = gateway.sessions.named(parsed, ())
+                parsed = gateway.sessions.named(parsed, (), question.session)
         policy = _policy(question, gateway.placing.make_policy)
         found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
         await asyncio.sleep(0)

@@ -36,7 +36,7 @@ def add_health(api: FastAPI, parts: AdminParts, *, root: bool = False) -> None:
     instance = instance_of(parts.gateway.log.replica)
 
     @api.get("/liveness", tags=["health"])
-    @api.post("/ping", tags=["health"], include_in_schema=False)
+    @api.post("/ping", tags=["health"])
     @api.get("/ping", tags=["health"])
     @api.get("/health", tags=["health"])
     async def liveness(response: Response) -> dict[str, str]:

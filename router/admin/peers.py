@@ -35,11 +35,16 @@ START_POLL_S = 0.02
 """Time between two looks at a worker that starts; its probes are those of `router.fleet.health`."""
 
 
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "A sentence."}
+}
+
+
 def add_peers(api: FastAPI, parts: AdminParts) -> None:
     """Add the routes of the older routers."""
     registry, loads = parts.gateway.registry, parts.gateway.fleet.loads
 
-    @api.post("/add_worker", tags=["peers"], response_class=PlainTextResponse)
+    @api.post("/add_worker", tags=["peers"], responses=_TEXT)
     async def add_worker(
         request: Request,
         url: Annotated[str, Query(description="Base URL.")],
@@ -47,7 +52,7 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
         bootstrap_port: Annotated[
             int | None, Query(ge=1, le=65535, description="Of a prefill worker; left out, 8998.")
         ] = None,
-    ) -> PlainTextResponse:
+    ) -> Response:
         """Add a worker, as the older routers spell it, and answer when it can take requests.
 
         400 if it is there already, or does not answer its health check within
@@ -62,10 +67,10 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
         await _started(registry, worker_id)
         return PlainTextResponse(f"Successfully added worker: {url}")
 
-    @api.post("/remove_worker", tags=["peers"], response_class=PlainTextResponse)
+    @api.post("/remove_worker", tags=["peers"], responses=_TEXT)
     async def remove_worker(
         request: Request, url: Annotated[str, Query(description="Base URL.")]
-    ) -> PlainTextResponse:
+    ) -> Response:
         """Remove a worker, as the older routers spell it; one that is not there is removed as well."""
         note_change(request, target=url, made=registry.remove(worker_id_of(normal_url(url))))
         return PlainTextResponse(f"Successfully removed worker: {url}")

@@ -79,8 +79,8 @@ class SessionsPort(Protocol):
     def use(self, rules: SessionRules) -> None:
         """Apply new settings."""
 
-    def named(self, parsed: ParsedRequest, headers: Sequence[Header]) -> ParsedRequest:
-        """Return a request with the name of its session, and with the session's key."""
+    def named(self, parsed: ParsedRequest, headers: Sequence[Header], name: str = "") -> ParsedRequest:
+        """Return a request with the name of its session, ``name`` if given, and with the session's key."""
 
     def home_of(self, parsed: ParsedRequest) -> int:
         """Return the slot of the worker that served its session last; -1 if none is known."""

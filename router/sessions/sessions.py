@@ -40,14 +40,20 @@ class Sessions:
         self._most = rules.sessions_max
         self._drop()
 
-    def named(self, parsed: ParsedRequest, headers: Sequence[Header]) -> ParsedRequest:
-        """Return a request with its session's name, and with the session's key if it has one."""
-        session = (session_named(headers, self._headers) if headers else "") or parsed.session
+    def named(self, parsed: ParsedRequest, headers: Sequence[Header], name: str = "") -> ParsedRequest:
+        """Return a request with its session's name, ``name`` if it is given, and with the session's key.
+
+        Logs show the name. A client may write anything into `prompt_cache_key`, so a hash of that is shown.
+        """
+        named = name or (session_named(headers, self._headers) if headers else "")
+        session = named or parsed.session
         if not session:
             return parsed
+        key = self._key(parsed.tenant, session)
+        shown = named or f"key-{key:016x}"
         if not self._most:
-            return msgspec.structs.replace(parsed, session=session)
-        return msgspec.structs.replace(parsed, session=session, key=self._key(parsed.tenant, session))
+            return msgspec.structs.replace(parsed, session=shown)
+        return msgspec.structs.replace(parsed, session=shown, key=key)
 
     def home_of(self, parsed: ParsedRequest) -> int:
         """Return the slot of the worker that served a request's session last; -1 if none is known."""

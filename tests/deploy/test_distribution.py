@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 TOOLS = {"client", "demo", "engine", "ideal", "locustfile", "locusts", "plan", "processes", "progress"}
-TOOLS |= {"replay", "report", "scenario", "simulator", "traces", "workload"}
+TOOLS |= {"profile", "replay", "report", "scenario", "simulator", "traces", "workload"}
 """What users run, and what that needs; the rest of `loadtest` is our own laboratory."""
 
 
@@ -127,7 +127,7 @@ for module in pkgutil.walk_packages(cacheway.__path__, "cacheway."):
     # Its import lets gevent change the standard library.
     if not module.name.endswith(("__main__", "locustfile")) and ".locusts" not in module.name:
         importlib.import_module(module.name)
-assert cacheway.Policy is sys.modules["cacheway.policies"].Policy
+assert cacheway.WorkersView is sys.modules["cacheway.router.own_policies"].WorkersView
 """
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],

@@ -95,7 +95,7 @@ def test_the_readme_works_in_a_fresh_environment_beside_packages_of_the_same_nam
     run(
         "cacheway --version\npython -m cacheway --version\n"
         "cacheway serve --help > help.txt\n"
-        "python -I -c 'import cacheway; assert cacheway.Policy.__module__.startswith(\"cacheway.\")'\n"
+        "python -I -c 'import cacheway; assert cacheway.WorkersView.__module__.startswith(\"cacheway.\")'\n"
         f"{script(README)}",
         work,
         variables,

@@ -4,6 +4,7 @@ Engines are as fast as a gateway believes before it has seen an answer, 20 ms an
 """
 
 import asyncio
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -160,11 +161,14 @@ async def test_the_commands_of_the_page_work(fleet: Fleet) -> None:
     gateway = await fleet.gateway(engine.url)
     await warmed(gateway.client)
     await ask(gateway, chat("anybody"))
-    assert len(commands()) == 7
+    assert len(commands()) == 8
+    (recent, *_) = (await gateway.client.get("/decisions")).json()["decisions"]
     for command in commands():
         name, silent, *options = command
         assert (name, silent) == ("curl", "-s")
         data = options[options.index("-d") + 1] if "-d" in options else None
+        if data is not None:
+            data = re.sub(r'("request_id": )"[^"]*"', rf'\1"{recent["request_id"]}"', data)
         (url,) = [option for option in options if option.startswith(ADMIN)]
         method = "POST" if data is not None or "-X" in options else "GET"
         answer = await gateway.client.request(method, url.removeprefix(ADMIN), content=data)

@@ -154,7 +154,10 @@ async def test_requests_wait_for_room_and_the_full_queue_answers_429(fleet: Flee
 
 async def test_errors_are_those_of_the_gateway(fleet: Fleet, tmp_path: Path) -> None:
     running = await picker(
-        fleet, (await fleet.engine()).url, server={"body_bytes_max": 2000, "held_bytes_max": 0}
+        fleet,
+        (await fleet.engine()).url,
+        server={"body_bytes_max": 2000, "held_bytes_max": 0},
+        fleet={"unlisted_models": "refuse"},
     )
     async with envoy(tmp_path, port(running)) as client:
         broken = await client.post("/v1/chat/completions", content=b"{broken")

@@ -251,7 +251,8 @@ async def test_every_line_of_the_log_is_json_and_none_holds_a_prompt(fleet: Flee
     """At the level that says most: debug."""
     engine = await fleet.engine()
     secret = "xyzzy-plugh"
-    async with serving(free_port(), engine.url, "--log-level", "debug") as (process, client):
+    flags = ("--log-level", "debug", "--unlisted-models", "refuse")
+    async with serving(free_port(), engine.url, *flags) as (process, client):
         for body, status in (
             (chat(secret + LONG), 200),
             (chat(secret + LONG, stream=True), 200),

@@ -14,7 +14,7 @@ import pytest
 from fakes.running import Fleet, RunningGateway, until
 
 from router.gateway.bodies import HANDOVER_FIELDS
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import ENDPOINTS
 from router.tenants.keys import digest_of, new_key
 
 PROMPT = {
@@ -93,13 +93,16 @@ async def test_no_body_names_a_request_or_says_how_kv_is_handed_over(fleet: Flee
     prompt = PROMPT | ({"messages": [{"role": "user", "content": "x" * 400_000}]} if large else {})
     async with recording() as (url, seen):
         gateway = await ready(await fleet.gateway(url))
-        for endpoint in Endpoint:
+        for endpoint in ENDPOINTS.values():
             body = {"rid": "theirs", **prompt, "request_id": ["theirs"]}
             assert (await gateway.client.post(endpoint, json=body)).status_code == 200
             assert seen.pop()[1] == prompt
             for name in HANDOVER_FIELDS:
                 answer = await gateway.client.post(endpoint, json={**prompt, name: {"remote_host": "evil"}})
-                assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+                error = answer.json()["error"]
+                # Anthropic's errors name no parameter.
+                assert (answer.status_code, error.get("param", name)) == (400, name)
+                assert name in error["message"]
         assert not seen
 
 
@@ -130,17 +133,13 @@ async def test_an_operator_may_trust_clients_with_the_hand_over(fleet: Fleet) ->
 
 
 async def test_no_route_ends_or_reads_another_ones_request(fleet: Fleet) -> None:
-    """Engines have such routes; none of them is forwarded."""
+    """Engines have such routes; none is forwarded. Stored responses are their tenant's (test_sessions.py)."""
     async with recording() as (url, seen):
         gateway = await ready(await fleet.gateway(url))
         for method, path in (
             ("POST", "/abort_request"),
-            ("POST", "/v1/responses/resp_1/cancel"),
-            ("GET", "/v1/responses/resp_1"),
-            ("DELETE", "/v1/responses/resp_1"),
             ("POST", "/open_session"),
             ("POST", "/close_session"),
-            ("POST", "/inference/v1/generate"),
             ("POST", "/pause_generation"),
         ):
             answer = await gateway.client.request(method, path, json={"rid": "", "abort_all": True})

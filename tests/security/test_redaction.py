@@ -29,7 +29,7 @@ PROMPT, COMPLETION, TOOL, MEDIA = "canary-prompt", "canary-completion", "canary-
 TENANT_KEY, GATEWAY_KEY, WORKER_KEY = "canary-tenant-key", "canary-gateway-key", "canary-worker-key"
 SALT = "canary-salt-0123456789"
 AS_DATA = "data:image/png;base64," + base64.b64encode(MEDIA.encode() * 10).decode()
-MARKS = [b"canary", base64.b64encode(MEDIA.encode() * 10)[:40], base64.b64encode(PROMPT.encode())[:12]]
+MARKS = [b"canary-", base64.b64encode(MEDIA.encode() * 10)[:40], base64.b64encode(PROMPT.encode())[:12]]
 
 MESSAGES = [
     {"role": "system", "content": PROMPT},
@@ -81,7 +81,7 @@ class Engine:
         head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
         match self.mood:
             case "error 400" | "error 500" | "error 503":
-                writer.write(head % (self.mood[6:].encode() + b" canary", len(ECHO), ECHO))
+                writer.write(head % (self.mood[6:].encode() + b" canary-", len(ECHO), ECHO))
             case "stream":
                 event = b'data: {"choices":[{"delta":{"content":"%b"}}],%b}\n\n' % (
                     COMPLETION.encode(),
