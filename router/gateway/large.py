@@ -69,8 +69,9 @@ def parse_in_steps(
         outline.refuse(fields.model)
         renamed = rename is not None and use_name(fields, rename)
         outline.refuse(fields.cache_salt or None, bytes(getattr(fields, "extra_key", b"")).decode())
+        listed = identifier.listed_as(fields.model or "")
         scope = tuple(
-            (yield from _filled(identifier.scope(endpoint, fields, tenant, outline.digest), outline))
+            (yield from _filled(identifier.scope(endpoint, fields, tenant, listed, outline.digest), outline))
         )
         ids_root = None
         if isinstance(fields, PassedThroughBody):
@@ -84,7 +85,6 @@ def parse_in_steps(
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         if not identifier.finds_roots:
             ids_root = None
-        listed = identifier.listed_as(fields.model or "")
         request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):

@@ -161,7 +161,8 @@ class Identifier:
         try:
             fields = decode(endpoint, body, handover_allowed=self.handover_allowed)
             renamed = rename is not None and use_name(fields, rename)
-            scope = self.scope(endpoint, fields, tenant)
+            listed = self.listed_as(fields.model or "")
+            scope = self.scope(endpoint, fields, tenant, listed)
             ids_root = None
             if type(fields) is PassedThroughBody:
                 key = self.hasher.body_key(scope, body)
@@ -174,21 +175,19 @@ class Identifier:
             edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
             if not self.finds_roots:
                 ids_root = None
-            listed = self.listed_as(fields.model or "")
             return parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
 
     def scope(
-        self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, digest: Digest = opaque
+        self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, listed: str | None, digest: Digest = opaque
     ) -> tuple[bytes, ...]:
-        """Return the values that must be equal before blocks may be compared.
+        """Return the values that must be equal before blocks may be compared; ``listed`` is of `listed_as`.
 
         Raises `ClientError` without a model where one is needed, `ValueError` if a field is not JSON after
         all.
         """
         name = fields.model or ""
-        listed = self.listed_as(name)
         if listed != name:
             if listed is not None and not name.startswith(f"{listed}:"):  # an adapter's cache is apart
                 name = listed

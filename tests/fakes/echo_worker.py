@@ -2,12 +2,13 @@
 
 import asyncio
 import base64
-import contextlib
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
+
+from fakes.socket_worker import SocketWorker
 
 MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455, section 1.3."""
@@ -28,7 +29,7 @@ class Got:
         return self.target.partition("?")[0]
 
 
-class EchoWorker:
+class EchoWorker(SocketWorker):
     """Use it as an async context manager.
 
     Args:
@@ -53,33 +54,7 @@ class EchoWorker:
         self.answers: dict[str, Callable[[Got], Awaitable[tuple[int, str]]]] = {}
         self.parents: dict[str, str] = {}
         self.tunnels: list[asyncio.StreamWriter] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 16)
-        port = self._server.sockets[0].getsockname()[1]
-        self.worker_id = f"127.0.0.1:{port}"
-        self.url = f"http://{self.worker_id}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._serve(reader, writer):
-                    pass
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
+        super().__init__()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

@@ -5,7 +5,6 @@ continues a message that it is given, and dies on the way as a test wants it to.
 """
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import socket
@@ -13,7 +12,9 @@ import struct
 import termios
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Self
+from typing import Any
+
+from fakes.socket_worker import SocketWorker
 
 PIECES = [
     "Zwei",
@@ -50,7 +51,7 @@ class Death(Enum):
     """Wait until the test lets it die by a reset."""
 
 
-class WritingEngine:
+class WritingEngine(SocketWorker):
     """Use it as an async context manager.
 
     Attributes:
@@ -73,32 +74,7 @@ class WritingEngine:
         self.edits: Callable[[dict[str, Any]], None] = lambda _: None
         self.piece_bytes = 0
         """Bytes per write; 0 to write whole events."""
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.worker_id = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self.url = f"http://{self.worker_id}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._serve(reader, writer):
-                    pass
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
+        super().__init__()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
