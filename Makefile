@@ -57,13 +57,14 @@ test-engines: engines ## The suite on real engines: SHORT=1 for one model (4 min
 test-peers: setup ## The suite of sglang-router, from its sdist, with its own command lines and workers (5 min)
 	@$(BIN)/python -m loadtest.conformance $(if $(SUITE),--suite $(SUITE))
 
-lint: setup ## Format, lint, types and import contracts
+lint: setup ## Format, lint, types, import contracts and wording
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m deploy.language
 
-check: lint test audit sbom ## Everything CI checks, the audit of what is locked, and its bill of materials
+check: lint test audit sbom site ## Everything CI checks, the audit of what is locked, and its bill of materials
 
 audit: setup ## Look locked packages up in the advisory database (STRICT=1 fails if it cannot)
 	@$(BIN)/python -m deploy.supply_chain audit $(if $(STRICT),--strict)
@@ -108,6 +109,9 @@ docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
 	@$(BIN)/cacheway config --peers-reference > docs/flags-of-other-routers.md
 	@$(BIN)/python -m deploy.write
+
+site: setup ## Build the documentation's site into build/site; it fails on a link or an anchor that leads nowhere
+	@$(BIN)/python -m deploy.website
 
 bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, of the queue and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
