@@ -1,9 +1,10 @@
 """``python -m deploy.language [PATH ...]``: find wording that readers have to read twice.
 
-``make lint`` runs it. Checked are the pages, docstrings, comments, messages and help texts, the console, and the
-files of the deployment. The rules are those of the house style that a pattern can check: a sentence begins with
-its actor instead of a clause ("What a client is told ..."), no pronoun stands for an actor ("nobody"), and no
-word is archaic ("anew"). Code in backquotes is not read, and neither are strings of tests, which may be data.
+``make lint`` runs it. Checked are the pages, docstrings, comments, messages and help texts, the
+console, and the files of the deployment. The rules are those of the house style that a pattern can
+check: a sentence begins with its actor instead of a clause ("What a client is told ..."), no pronoun
+stands for an actor ("nobody"), and no word is archaic ("anew"). Code in backquotes is not read, and
+neither are strings of tests, which may be data.
 """
 
 import ast

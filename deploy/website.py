@@ -1,10 +1,10 @@
 """``python -m deploy.website``: build the documentation's site into ``build/site``, with a search.
 
-The pages of ``docs/`` and those at the root (README, ARCHITECTURE, CONTRIBUTING, CHANGELOG) are one site. Its
-navigation is in ``mkdocs.yml``. GitHub shows the same files, so their links are written for the repository;
-this script copies the pages to ``build/pages`` and turns the links. A link to a file that is no page (a
-manifest, a module) becomes plain text. The build fails on a page that the navigation leaves out, and on a link
-or an anchor that leads nowhere.
+The pages of ``docs/`` and those at the root (README, ARCHITECTURE, CONTRIBUTING, CHANGELOG) are one
+site. Its navigation is in ``mkdocs.yml``. GitHub shows the same files, so their links are written for
+the repository; this script copies the pages to ``build/pages`` and turns the links. A link to a file
+that is no page (a manifest, a module) becomes plain text. The build fails on a page that the navigation
+leaves out, and on a link or an anchor that leads nowhere.
 """
 
 import os

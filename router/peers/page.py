@@ -12,9 +12,9 @@ _OPENING = f"""# Flags of other routers
 Written by `cacheway config --peers-reference`; `make docs` writes it again.
 
 Cacheway takes the command lines of sglang-router 0.3, smg 1.13 and vllm-router 0.1.17 as they are. Flags
-that it has under the same name are in [migrating.md](migrating.md#flags-of-sglang-router-smg-and-vllm-router),
-with the differences. The others are here. Flags of routers with other ancestors stop the start, and the error
-says what to write.
+that it has under the same name are in
+[migrating.md](migrating.md#flags-of-sglang-router-smg-and-vllm-router), with the differences. The others
+are here. Flags of routers with other ancestors stop the start, and the error says what to write.
 
 `cacheway serve` logs one warning (`flags.translated`) that names the flags it took under another name and
 the flags without effect; `cacheway config` prints it. A flag of no router stops the start. The error
