@@ -24,7 +24,7 @@ import msgspec
 from rich.console import Console
 
 from loadtest.bench.fleet.cells import CELLS, Cell, Part, Router
-from loadtest.bench.fleet.chart import draw
+from loadtest.bench.fleet.chart import draw, draw_front
 from loadtest.bench.fleet.page import markdown
 from loadtest.bench.fleet.results import Outcome, append, of_revision, read
 from loadtest.bench.fleet.routers import BINARIES, HOME, PARTS
@@ -80,6 +80,7 @@ def write(path: Path, folder: Path) -> None:
     older = sorted({outcome.cell for outcome in outcomes} - {outcome.cell for outcome in fresh})
     folder.with_suffix(".md").write_text(markdown(outcomes, Machine.here(), folder.name, older))
     draw(outcomes, folder / "fleet.png")
+    draw_front(outcomes, folder / "front.png")
 
 
 def visits(

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
+
 from loadtest.bench.fleet.aims import CellRuns, judge, mean_s
 from loadtest.bench.fleet.cells import CELLS, Part, Router
-from loadtest.bench.fleet.chart import draw
+from loadtest.bench.fleet.chart import FRONT, draw, draw_front
 from loadtest.bench.fleet.interval import Answer
 from loadtest.bench.fleet.page import markdown
 from loadtest.bench.fleet.results import Outcome, append, of_revision, read
@@ -97,3 +99,17 @@ def test_results_come_back_and_make_a_page_and_a_chart(tmp_path: Path) -> None:
     assert f"| {CELL.key} | **cacheway** | 2.00 (" in page
     draw(outcomes, tmp_path / "fleet.png")
     assert (tmp_path / "fleet.png").stat().st_size > 10_000
+
+
+def test_the_front_picture_needs_both_cells_and_all_its_routers(tmp_path: Path) -> None:
+    picture = tmp_path / "front.png"
+    outcomes = [
+        msgspec.structs.replace(one, cell=cell, router=router)
+        for cell in FRONT.values()
+        for router in (Router.CACHEWAY, Router.SMG, Router.SGLANG)
+        for one in field()[:1]
+    ]
+    draw_front(outcomes[1:], picture)
+    assert not picture.exists()
+    draw_front(outcomes, picture)
+    assert picture.stat().st_size > 10_000
