@@ -55,7 +55,7 @@ _WORDS_OF_A_MESSAGE = 4
 
 
 def problems(text: str, *, sentences: bool) -> Iterator[tuple[int, str]]:
-    """Yield the offset and a description of each finding in a piece of prose.
+    """Yield the line, from 0, and a description of each finding in a piece of prose.
 
     Args:
         text: Prose; code in backquotes counts as one word.
@@ -64,12 +64,12 @@ def problems(text: str, *, sentences: bool) -> Iterator[tuple[int, str]]:
     text = _CODE.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
     for pattern, advice in _PATTERNS:
         for found in pattern.finditer(text):
-            yield found.start(), f"'{found[0]}': {advice}"
+            yield text.count("\n", 0, found.start()), f"'{found[0]}': {advice}"
     if sentences:
         flat = re.sub(r"(?<=\S)\n(?=[^\n|#*-])", " ", text)
         for found in OPENINGS.finditer(flat):
             if not found["rest"].endswith("?"):
-                yield found.start(), f"a sentence begins with '{found[1]}': begin with the actor"
+                yield text.count("\n", 0, found.start()), f"a sentence begins with '{found[1]}': begin with the actor"
 
 
 def pieces(path: Path) -> Iterator[tuple[int, str, bool]]:
@@ -101,8 +101,8 @@ def findings(paths: Sequence[Path]) -> Iterator[str]:
     """Yield ``path:line: problem`` for each finding in some files."""
     for path in paths:
         for line, text, sentences in pieces(path):
-            for offset, problem in problems(text, sentences=sentences):
-                yield f"{path.relative_to(ROOT)}:{line + text.count(chr(10), 0, offset)}: {problem}"
+            for below, problem in problems(text, sentences=sentences):
+                yield f"{path.relative_to(ROOT)}:{line + below}: {problem}"
 
 
 def main(arguments: Sequence[str]) -> int:
