@@ -4,6 +4,7 @@ A row of a table is one order of the queue at one load. The best is not marked: 
 TTFT.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,6 +118,7 @@ _PANELS: tuple[tuple[str, Callable[[Figures], float]], ...] = (
     ("TTFT P90 of long prompts, s", lambda figures: figures.long_ttft_s[1]),
     ("TTFT P90 of the others, s", lambda figures: figures.short_ttft_s[1]),
     ("goodput, requests/s", lambda figures: figures.goodput_per_s),
+    ("answered, % of requests", lambda figures: 100 * figures.completed_share),
 )
 
 _HEAD = (
@@ -183,12 +185,28 @@ def draw(rows: Sequence[QueueRow], path: Path) -> None:
             panel.set_xlabel("load, % of capacity")
         handles, labels = panels[0][0].get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        canvas.suptitle("The queue around capacity", fontsize=13, fontweight="bold", color=INK)
+        canvas.suptitle(_heading(shown), fontsize=13, fontweight="bold", color=INK)
         canvas.savefig(path)
 
 
+def _heading(rows: Sequence[QueueRow]) -> str:
+    """Title of the chart: P90 of long prompts at the highest load, of both orders, if both ran."""
+    most = max(row.cell.load for row in rows)
+    p90_s = {
+        row.cell.k: row.figures.long_ttft_s[1]
+        for row in rows
+        if row.cell.load == most and not row.cell.early and row.cell.k is not None
+    }
+    if not {0.0, K} <= p90_s.keys():
+        return "The queue around capacity"
+    before_s, after_s = p90_s[0.0], p90_s[K]
+    change = f"from {before_s:.0f} to {after_s:.0f} s (seed 1)"
+    return f"At {100 * most:.0f} % load, k = {K:g} takes P90 of long prompts {change}"
+
+
 def _draw_orders(rows: Sequence[QueueRow], panel: Axes, measured: Callable[[Figures], float]) -> None:
-    orders = list(dict.fromkeys(row.cell.order for row in rows))
+    loads = Counter(row.cell.order for row in rows)
+    orders = [order for order, count in loads.items() if count > 1]  # one point is no line
     for order, colour, marker in zip(orders, _COLOURS, _MARKERS, strict=False):
         line = sorted((100 * row.cell.load, measured(row.figures)) for row in rows if row.cell.order == order)
         panel.plot(*zip(*line, strict=True), marker + "-", color=colour, label=order, markersize=4)

@@ -25,7 +25,7 @@ def draw_study(study: Study, folder: Path) -> list[Path]:
     with style():
         charts = []
         if study.trials:
-            charts += [rates_chart(study), storm_chart(study.storm), queue_chart(study.storm)]
+            charts += [rates_chart(study), storm_chart(study.storm)]
         for chart in charts:
             path = folder / f"{chart.key}.png"
             chart.figure.suptitle(chart.title, fontsize=8.5, fontweight="bold", wrap=True)
@@ -72,6 +72,9 @@ def rates_chart(study: Study) -> Chart:
 def storm_chart(storm: Mapping[str, Result]) -> Chart:
     """Chart of bytes over the link while its capacity changes."""
     figure, panels = canvas(0.8 + 1.15 * len(storm), rows=len(storm), share_x=True)
+    top = 1.05 * max(
+        float(rates(*result.egress[LINK], WINDOW_S)[1].max()) / GBIT for result in storm.values()
+    )
     for (name, result), axes in zip(storm.items(), panels, strict=True):
         end_s = float(result.records.arrival_s[-1])
         times_s, egress = rates(*result.egress[LINK], WINDOW_S)
@@ -79,7 +82,7 @@ def storm_chart(storm: Mapping[str, Result]) -> Chart:
         color = series(list(CONTENDERS).index(name))["color"]
         axes.fill_between(times_s[shown], egress[shown] / GBIT, color=color, linewidth=0.0, alpha=0.75)
         _weather(axes, end_s)
-        axes.set_ylim(0.0, 22.0)
+        axes.set_ylim(0.0, max(22.0, top))
         axes.set_title(name, loc="left", fontsize=8, pad=2)
         most = float(egress.max()) / GBIT
         axes.set_title(f"busiest second {most:.1f} Gbit/s", loc="right", fontsize=8, color=FAINT, pad=2)
@@ -87,35 +90,11 @@ def storm_chart(storm: Mapping[str, Result]) -> Chart:
     panels[-1].set_xlabel("seconds")
     figure.supylabel("egress, Gbit/s", fontsize=8.5)
     lost = {name: int((result.records.outcome != 0).sum()) for name, result in storm.items()}
-    counts = ", ".join(f"{name} {count or 'none'}" for name, count in lost.items())
+    counts = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
     return Chart(
         "egress",
-        f"Egress while the link has a tenth of its capacity, none, and loses 30 %; not answered: {counts}",
+        f"On a bad link (a tenth, nothing, 30 % loss) {counts or 'no request'} stayed unanswered",
         "The line is the link's capacity; at other times it is 100 Gbit/s, far above.",
-        figure,
-    )
-
-
-def queue_chart(storm: Mapping[str, Result]) -> Chart:
-    """Chart of requests without a first token while the link's capacity changes."""
-    figure, (axes,) = canvas(lines_height_in(len(storm)))
-    for name, result in storm.items():
-        records = result.records
-        answered_s = np.sort(np.where(np.isnan(records.first_s), records.finished_s, records.first_s))
-        at_s = np.arange(0.0, float(records.arrival_s[-1]), 1.0)
-        open_ = np.searchsorted(records.arrival_s, at_s) - np.searchsorted(answered_s, at_s)
-        axes.plot(at_s, open_, label=name, linewidth=1.2, **series(list(CONTENDERS).index(name)))
-    for begins, ends in zip(STORM[::2], STORM[1::2], strict=True):
-        axes.axvspan(begins.at_s, ends.at_s, color=FAINT, alpha=0.2, linewidth=0.0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("requests without first token")
-    plain(axes)
-    legend_below(axes)
-    return Chart(
-        "queue",
-        "How many requests wait for their first token while the link is bad (grey)",
-        "Each fleet at 85 % of the rate that it sustains.",
         figure,
     )
 

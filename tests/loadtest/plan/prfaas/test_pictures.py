@@ -9,8 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from loadtest.plan.prfaas.fleets import CONTENDERS
-from loadtest.plan.prfaas.pictures import draw_study, queue_chart, rates_chart, storm_chart
-from loadtest.plan.prfaas.study import QUICK, STORM, Study
+from loadtest.plan.prfaas.pictures import draw_study, rates_chart, storm_chart
+from loadtest.plan.prfaas.study import QUICK, Study
 from loadtest.plan.prfaas.sustained import Trial
 from loadtest.plan.prfaas.trials import Figures
 from loadtest.simulator.records import Floats, Outcome, Result
@@ -59,7 +59,7 @@ def test_all_charts_are_drawn_and_the_same_study_draws_the_same(tmp_path: Path) 
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         drawn.append([path.read_bytes() for path in draw_study(study(), tmp_path / name)])
-    assert {path.name for path in (tmp_path / "first").iterdir()} == {"rates.png", "egress.png", "queue.png"}
+    assert {path.name for path in (tmp_path / "first").iterdir()} == {"rates.png", "egress.png"}
     assert all(picture.startswith(b"\x89PNG") for picture in drawn[0])
     assert drawn[0] == drawn[1]
 
@@ -88,7 +88,7 @@ def test_the_chart_of_egress_says_the_busiest_second_and_who_was_not_answered() 
     assert naive.get_title("left") == "naive"
     assert naive.get_title("right") == "busiest second 10.0 Gbit/s"
     assert ours.get_title("right") == "busiest second 0.0 Gbit/s"
-    assert chart.title.endswith("not answered: naive 1, ours none")
+    assert chart.title.endswith("naive 1 stayed unanswered")
 
 
 def test_the_chart_of_egress_has_the_capacity_that_is_there() -> None:
@@ -105,20 +105,7 @@ def test_the_chart_of_egress_has_the_capacity_that_is_there() -> None:
     ]
 
 
-def test_the_chart_of_queues_counts_requests_without_first_token() -> None:
-    chart = queue_chart({"ours": simulated()})
-    (axes,) = axes_of(chart)
-    waiting = dict(map(tuple, line(axes, "ours")))
-    assert (waiting[1.0], waiting[50.0], waiting[101.0], waiting[399.0], waiting[401.0]) == (1, 0, 1, 1, 0)
-    grey = {patch.get_x() for patch in axes.patches}  # type: ignore[attr-defined]
-    assert grey == {one.at_s for one in STORM[::2]}
-
-
-def test_a_fleet_has_the_same_colour_in_every_chart() -> None:
+def test_fleets_have_colours_of_their_own() -> None:
     (axes,) = axes_of(rates_chart(study()))
-    (queues,) = axes_of(queue_chart(study().storm))
     colours = {one.get_label(): one.get_color() for one in axes.lines}
-    for name in ("naive", "static", "ours"):
-        (shown,) = (one for one in queues.lines if one.get_label() == name)
-        assert shown.get_color() == colours[name]
     assert len({colours[name] for name in CONTENDERS}) == len(CONTENDERS)
