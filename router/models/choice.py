@@ -5,15 +5,20 @@ import msgspec
 from policies import Attempt, Slots
 from router.errors import NoWorker
 from router.models.splits import Drawn
+from router.shared import Use
 
 RETRY_AFTER_S = 5.0
 
 
 class AdapterUse(msgspec.Struct, frozen=True):
-    """A declared adapter that serves a request; ``reason`` says why no worker has it."""
+    """A declared adapter that serves a request; ``reason`` says why no worker has it.
+
+    ``use`` marks the request as in flight; None if it is only explained.
+    """
 
     name: str
     reason: str = ""
+    use: Use | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +50,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
         """Count the request, and return the decision for views."""
         if self.drawn is not None:
             self.drawn.ended(-1 if attempt is None else attempt.chosen.slot)
+        if self.adapter is not None and self.adapter.use is not None:
+            self.adapter.use.over = True
         return self.told()
 
     def told(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from router.gateway.parsing import ParsedRequest
 from router.models.adapters import Adapters
 from router.models.choice import AdapterUse, Choice
 from router.models.loader import AdapterLoader
+from router.shared import Use
 
 HELD_MAX = 1000
 """Requests that wait for adapters in one process."""
@@ -41,10 +42,10 @@ class AdapterGate:
         name = parsed.model or ""
         if name not in self._adapters.rules:
             return self._tokenized(parsed, body, done)
-        self._loader.used(name)
+        use = self._loader.uses.begun(name)
         if self._is_ready(name):
             self._loader.spread(self._adapters, name)
-            return self._tokenized(using(parsed, name), body, done)
+            return self._tokenized(using(parsed, name, use=use), body, done)
         if self._held >= HELD_MAX:
             raise NoWorker("Too many requests wait for adapters.", retry_after_s=RETRY_AFTER_S)
         self._held += 1
@@ -64,7 +65,7 @@ class AdapterGate:
             if reason:
                 done(using(parsed, name, f"The adapter {name} was not loaded: {reason}"))
                 return
-            found = self._tokenized(using(parsed, name), body, done)
+            found = self._tokenized(using(parsed, name, use=use), body, done)
             if found is not None:
                 done(found)
 
@@ -94,8 +95,8 @@ class AdapterGate:
         return len(self._registry.eligible(name, self._registry.now_us())) > 0
 
 
-def using(parsed: ParsedRequest, name: str, reason: str = "") -> ParsedRequest:
+def using(parsed: ParsedRequest, name: str, reason: str = "", use: Use | None = None) -> ParsedRequest:
     """Return a request with the adapter that it uses, and the reason if it cannot."""
     choice = parsed.choice if isinstance(parsed.choice, Choice) else Choice()
-    choice = msgspec.structs.replace(choice, adapter=AdapterUse(name, reason))
+    choice = msgspec.structs.replace(choice, adapter=AdapterUse(name, reason, use))
     return msgspec.structs.replace(parsed, choice=choice)

@@ -5,6 +5,11 @@
 
 Each load is done once, however many requests want it, and one at a time at a worker. A load that failed is
 tried again after `AGAIN_S`. What an engine lists counts: a restarted engine has none, and gets it again.
+
+Requests that are in flight at an unload end well: vLLM reads the adapter again for them
+(lora/worker_manager.py, ``_apply_adapters``), SGLang unloads when they have ended
+(managers/tokenizer_control_mixin.py, ``_unload_lora_adapter_locked``). So adapters with requests in flight
+here go last.
 """
 
 import asyncio
@@ -20,6 +25,7 @@ from router.fleet import Core, LocalWorker, ServedModel
 from router.metric_families import ADAPTER_LOADS
 from router.metrics import Metrics
 from router.models.adapters import Adapters, holds
+from router.shared import AdapterUses
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +43,18 @@ class AdapterLoader:
 
     Attributes:
         per_worker_max: Most declared adapters that a worker holds.
+        uses: Uses of adapters by all replicas.
     """
 
-    def __init__(self, core: Core, client: httpx.AsyncClient, metrics: Metrics) -> None:
+    def __init__(
+        self, core: Core, client: httpx.AsyncClient, metrics: Metrics, uses: AdapterUses | None = None
+    ) -> None:
         self._registry, self._client, self._metrics = core.registry, client, metrics
+        self.uses = AdapterUses(core.log.now_us) if uses is None else uses
         self.per_worker_max = 1
         self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._failed: dict[tuple[str, str], tuple[float, str]] = {}
-        self._used_s: dict[str, float] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-
-    def used(self, name: str) -> None:
-        """Note that a request wants an adapter."""
-        self._used_s[name] = time.monotonic()
 
     async def first(self, adapters: Adapters, name: str) -> str:
         """Load an adapter where it should be, until one worker has it; return the reasons if none will."""
@@ -90,6 +95,7 @@ class AdapterLoader:
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
+        await self.uses.close()
 
     async def _load(self, local: LocalWorker, adapters: Adapters, name: str) -> str:
         """Load an adapter at a worker; return the reason if that failed."""
@@ -119,8 +125,12 @@ class AdapterLoader:
             for served in local.models or ()
             if served.model_id in adapters.rules and served.model_id != name
         ]
-        held.sort(key=lambda each: self._used_s.get(each, 0.0))
-        for other in held[: max(0, len(held) - self.per_worker_max + 1)]:
+        too_many = len(held) - self.per_worker_max + 1
+        if too_many <= 0:
+            return
+        newest_us = await self.uses.newest(held)
+        held.sort(key=lambda each: (self.uses.is_busy(each), newest_us[each]))
+        for other in held[:too_many]:
             models = tuple(served for served in local.models or () if served.model_id != other)
             self._registry.described(local, models, Description())  # no request goes there any more
             reason = await self._ask(local, "unload_lora_adapter", {"lora_name": other})
@@ -129,8 +139,12 @@ class AdapterLoader:
             logger.info("adapter unloaded", extra={**fields, "detail": reason})
 
     async def _ask(self, local: LocalWorker, path: str, body: dict[str, str]) -> str:
-        """Ask an engine; return the reason if it did not do so."""
-        reason = "it has no such path"
+        """Ask an engine; return the reason if it did not do so.
+
+        A 404 that names the adapter is the engine's answer, not that of an unknown path: vLLM found no files,
+        or has nothing to unload (entrypoints/openai/models/serving.py).
+        """
+        reason, name = "it has no such path", body["lora_name"]
         for prefix in PREFIXES.get(local.engine, ("/v1", "")):
             try:
                 async with asyncio.timeout(TIMEOUT_S):
@@ -140,8 +154,10 @@ class AdapterLoader:
                 return f"no answer within {TIMEOUT_S:g} s"
             except httpx.HTTPError as error:
                 return type(error).__name__
-            if answer.status_code in (404, 405):
+            if answer.status_code in (404, 405) and name not in answer.text:
                 continue
+            if answer.status_code == 404 and path.startswith("unload"):
+                return ""
             said = decoded(answer.content, dict[str, Any]) or {}
             if answer.is_success and said.get("success", True):
                 return ""

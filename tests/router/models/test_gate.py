@@ -19,6 +19,7 @@ from router.models import gate as gating
 from router.models.adapters import Adapters
 from router.models.gate import AdapterGate
 from router.models.loader import AdapterLoader
+from router.shared import AdapterUses
 from router.tenant import ANONYMOUS
 
 
@@ -30,9 +31,7 @@ class Loader(AdapterLoader):
         self.opens = asyncio.Event()
         self.firsts = 0
         self.reason = ""
-
-    def used(self, name: str) -> None:
-        pass
+        self.uses = AdapterUses(bench.core.log.now_us)
 
     def spread(self, adapters: Adapters, name: str) -> list[Any]:
         return []
