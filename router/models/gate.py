@@ -21,6 +21,9 @@ from router.shared import Use
 HELD_MAX = 1000
 """Requests that wait for adapters in one process."""
 
+LOADS_MAX = 5
+"""Loads of its adapter that a request waits for."""
+
 RETRY_AFTER_S = 5.0
 
 Done = Callable[[ParsedRequest], None]
@@ -43,12 +46,32 @@ class AdapterGate:
         if name not in self._adapters.rules:
             return self._tokenized(parsed, body, done)
         use = self._loader.uses.begun(name)
+        reading = self._loader.stale()
+        if reading is None:
+            return self._come(parsed, body, done, use)
+        self._hold()
+
+        def read(reading: "asyncio.Task[None]") -> None:
+            self._held -= 1
+            self._go_on(parsed, body, done, use)
+
+        reading.add_done_callback(read)
+        return None
+
+    def _come(
+        self, parsed: ParsedRequest, body: bytes, done: Done, use: Use, loads: int = 0
+    ) -> ParsedRequest | None:
+        """Go on with a request if a worker has its adapter, and wait for one otherwise.
+
+        Another adapter may take its place before the request goes on; ``loads`` were waited for so far.
+        """
+        name = parsed.model or ""
+        self._loader.follow()
         if self._is_ready(name):
             self._loader.spread(self._adapters, name)
+            use.in_flight = True
             return self._tokenized(using(parsed, name, use=use), body, done)
-        if self._held >= HELD_MAX:
-            raise NoWorker("Too many requests wait for adapters.", retry_after_s=RETRY_AFTER_S)
-        self._held += 1
+        self._hold()
         arrival = self._arrivals.get(name)
         if arrival is None:
             load = self._loader.first(self._adapters, name)
@@ -62,15 +85,30 @@ class AdapterGate:
             else:
                 error = arrival.exception()
                 reason = arrival.result() if error is None else type(error).__name__
+            if not reason and loads + 1 >= LOADS_MAX and not self._is_ready(name):
+                reason = "too many adapters are wanted at its workers"
             if reason:
                 done(using(parsed, name, f"The adapter {name} was not loaded: {reason}"))
                 return
-            found = self._tokenized(using(parsed, name, use=use), body, done)
-            if found is not None:
-                done(found)
+            self._go_on(parsed, body, done, use, loads + 1)
 
         arrival.add_done_callback(arrived)
         return None
+
+    def _go_on(self, parsed: ParsedRequest, body: bytes, done: Done, use: Use, loads: int = 0) -> None:
+        """Do the same for a request that has waited."""
+        try:
+            found = self._come(parsed, body, done, use, loads)
+        except NoWorker as error:
+            found = using(parsed, parsed.model or "", str(error), use)
+        if found is not None:
+            done(found)
+
+    def _hold(self) -> None:
+        """Count a request that waits; raise `NoWorker` if too many do."""
+        if self._held >= HELD_MAX:
+            raise NoWorker("Too many requests wait for adapters.", retry_after_s=RETRY_AFTER_S)
+        self._held += 1
 
     async def now(self, parsed: ParsedRequest, body: bytes) -> ParsedRequest:
         """Return a request as it would be placed now; nothing is loaded."""

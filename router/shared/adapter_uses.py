@@ -1,10 +1,14 @@
-"""Uses of adapters by all replicas: which one an engine should lose first.
+"""Uses of adapters by all replicas: which one an engine should lose first, and which ones it is losing.
 
     a request ──begun──> memory ── at most once in `TOLD_US` ──> ZADD cw:{ns}:adapters, log time, name
     before an unload ──newest──> memory and ZRANGE: the later of both
+    an unload ──all_know──> ZADD cw:{ns}:adapters:leaving ── `GRACE_S` ──> the engine unloads
+                              └──sync── each replica, at most `SYNC_US` before it sends a request
 
-In flight are the requests of this process only, counted by references that end with the request. Without
-Redis each process knows its own uses.
+A replica that unloads waits until no sibling sends requests for the adapter there any more: each reads the
+list again before a request for an adapter if its own is older than `SYNC_US`. In flight are the requests of
+this process only, counted by references that end with the request. Without Redis each process knows its own
+uses.
 """
 
 import asyncio
@@ -22,17 +26,29 @@ TOLD_US = 1_000_000
 KEPT_US = 24 * 3600 * 1_000_000
 """Older uses are deleted in Redis, in microseconds: settings may no longer declare the adapter."""
 
+SYNC_US = 1_000_000
+GRACE_S = 1.5
+"""Longer than `SYNC_US` by what a request needs to reach its worker."""
+
+LEAVES_US = 10_000_000
+"""An adapter that is listed this long after it began to leave is there, in microseconds."""
+
 READ_MAX = 2000
 TIMEOUT_S = 1.0
 
+Place = tuple[str, str]
+"""A worker's id and an adapter's name."""
+
+NOWHERE: frozenset[Place] = frozenset()
+
 
 class Use:
-    """A request in flight for an adapter, until it is ``over`` or forgotten."""
+    """A request for an adapter; ``in_flight`` once it may be sent, until it ends or is forgotten."""
 
-    __slots__ = ("__weakref__", "over")
+    __slots__ = ("__weakref__", "in_flight")
 
     def __init__(self) -> None:
-        self.over = False
+        self.in_flight = False
 
 
 class AdapterUses:
@@ -42,7 +58,11 @@ class AdapterUses:
         self, now_us: Callable[[], int], url: str = "", keys: Keys | None = None, replica: str = ""
     ) -> None:
         self._now_us = now_us
-        self._key = "" if keys is None else keys.adapters
+        self._key, self._leaving_key = ("", "") if keys is None else (keys.adapters, keys.leaving)
+        self._own: dict[Place, int] = {}
+        self._others: dict[Place, int] = {}
+        self._synced_us = 0
+        self._syncing: asyncio.Task[None] | None = None
         self._link: RedisLink | None = None
         if url and keys is not None:
             self._link = RedisLink(url, TIMEOUT_S, home=keys.log, name=f"cacheway-adapters-{replica}")
@@ -62,7 +82,7 @@ class AdapterUses:
 
     def is_busy(self, name: str) -> bool:
         """Return True if a request of this process for an adapter is in flight."""
-        return any(not use.over for use in self._in_flight.get(name, ()))
+        return any(use.in_flight for use in self._in_flight.get(name, ()))
 
     async def newest(self, names: Iterable[str]) -> dict[str, int]:
         """Return the log time of the newest use of each adapter, by any replica; 0 if none is known."""
@@ -78,6 +98,67 @@ class AdapterUses:
                         newest[name] = max(newest[name], used_us)
         return newest
 
+    # Adapters on their way out.
+
+    def leaving(self) -> frozenset[Place]:
+        """Return where adapters are being unloaded, by any replica, as far as this process knows."""
+        if not self._own and not self._others:
+            return NOWHERE
+        oldest_us = self._now_us() - LEAVES_US
+        for known in (self._own, self._others):
+            for place in [place for place, since_us in known.items() if since_us < oldest_us]:
+                del known[place]
+        return frozenset((*self._own, *self._others))
+
+    def leaves(self, place: Place) -> None:
+        """Note that an adapter leaves a worker."""
+        self._own[place] = self._now_us()
+
+    async def all_know(self, place: Place) -> None:
+        """Tell all replicas that an adapter leaves; return when none sends requests for it there."""
+        if self._link is None:
+            return
+        now_us = self._now_us()
+        with suppress(StateError, TimeoutError):
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._link.calls(
+                    ("ZADD", self._leaving_key, now_us, "\n".join(place)),
+                    ("ZREMRANGEBYSCORE", self._leaving_key, "-inf", now_us - LEAVES_US),
+                    ("PEXPIRE", self._leaving_key, LEAVES_US // 1000),
+                )
+            await asyncio.sleep(GRACE_S)
+
+    async def returned(self, place: Place) -> None:
+        """Tell all replicas that an adapter is there again, if it left lately."""
+        if place not in self.leaving():
+            return
+        self._own.pop(place, None)
+        self._others.pop(place, None)
+        if self._link is not None:
+            with suppress(StateError, TimeoutError):
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._link.call("ZREM", self._leaving_key, "\n".join(place))
+
+    def stale(self) -> "asyncio.Task[None] | None":
+        """Return the reading of the others' list for which a request should wait; None if it is new."""
+        if self._link is None or self._now_us() - self._synced_us <= SYNC_US:
+            return None
+        if self._syncing is None:
+            self._syncing = asyncio.create_task(self._sync(self._link), name="adapters leaving")
+        return self._syncing
+
+    async def _sync(self, link: RedisLink) -> None:
+        began_us = self._now_us()
+        try:
+            with suppress(StateError, TimeoutError):
+                async with asyncio.timeout(TIMEOUT_S):
+                    command = ("ZRANGE", self._leaving_key, 0, READ_MAX - 1, "REV", "WITHSCORES")
+                    found = list(_uses_in(await link.call(*command)))
+                parts = ((*member.partition("\n"), since_us) for member, since_us in found)
+                self._others = {(worker_id, name): since_us for worker_id, _, name, since_us in parts if name}
+        finally:
+            self._synced_us, self._syncing = began_us, None
+
     def keep(self, names: Iterable[str]) -> None:
         """Forget all other adapters."""
         for known in (self._used_us, self._told_us, self._in_flight):
@@ -86,9 +167,10 @@ class AdapterUses:
 
     async def close(self) -> None:
         """Tell no more."""
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
+        tasks = [task for task in (self._telling, self._syncing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._link is not None:
             await self._link.aclose()
 

@@ -142,6 +142,29 @@ async def test_what_a_sibling_uses_stays_loaded(fleet: Fleet) -> None:
     assert sorted(loaded(engine)) == ["a", "c"]
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_where_adapters_take_turns_no_request_meets_an_engine_without_its_adapter(
+    fleet: Fleet, replicas: int
+) -> None:
+    """One place for three adapters: vLLM would answer 404 to a request that comes behind an unload."""
+    (engine,) = await engines_of(fleet, "vllm", 1)
+    gateways = [await gateway_of(fleet, [engine], "abc", 1) for _ in range(replicas)]
+    for gateway in gateways:
+        await until(lambda gateway=gateway: len(gateway.process.shared.status.replicas) == replicas)
+
+    statuses: list[int] = []
+
+    async def client(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(3):
+            answer = await ask(chance.choice(gateways), chance.choice("abc"))
+            statuses.append(answer.status_code)
+
+    await asyncio.gather(*(client(number) for number in range(4)))
+    assert statuses == [200] * 12
+    assert engine.adapters.stats()["unloads"] > 0
+
+
 @DIALECTS
 async def test_an_adapter_without_files_is_told_with_the_engines_reason(fleet: Fleet, dialect: str) -> None:
     (engine,) = await engines_of(fleet, dialect, 1)

@@ -8,7 +8,8 @@ import pytest
 from fakes.running import until
 from redis import Redis
 
-from router.shared.adapter_uses import KEPT_US, TOLD_US, AdapterUses, Use
+from router.shared import adapter_uses
+from router.shared.adapter_uses import KEPT_US, LEAVES_US, SYNC_US, TOLD_US, AdapterUses, Use
 from router.shared.keys import Keys
 
 Make = Callable[..., AdapterUses]
@@ -83,6 +84,47 @@ async def test_what_others_wrote_does_no_harm(make: Make, redis: "Redis[bytes]",
     assert await uses.newest("a") == {"a": NOW_US}
 
 
+async def test_all_replicas_know_where_an_adapter_leaves(
+    make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_uses, "GRACE_S", 0.0)
+    one, other, place = make(), make(), ("w1:80", "a\u00e9")
+    one.leaves(place)
+    assert (one.leaving(), other.leaving()) == ({place}, frozenset())
+    await one.all_know(place)
+
+    reading = other.stale()
+    assert reading is not None
+    assert other.stale() is reading
+    await reading
+    assert other.leaving() == {place}
+    assert other.stale() is None
+
+    await other.returned(place)  # it was loaded there by this one
+    assert other.leaving() == frozenset()
+    clock.now_us += SYNC_US + 1
+    reading = other.stale()
+    assert reading is not None
+    await reading
+    assert other.leaving() == frozenset()
+    assert one.leaving() == {place}
+    clock.now_us += LEAVES_US
+    assert one.leaving() == frozenset()
+
+
+async def test_without_a_server_a_request_waits_once_a_second_at_most(make: Make, clock: Clock) -> None:
+    uses = make("redis://127.0.0.1:1")
+    uses.leaves(("w", "a"))
+    await uses.all_know(("w", "a"))
+    reading = uses.stale()
+    assert reading is not None
+    await reading
+    assert uses.stale() is None
+    assert uses.leaving() == {("w", "a")}
+    await uses.returned(("w", "a"))
+    assert AdapterUses(lambda: clock.now_us).stale() is None
+
+
 async def test_without_a_server_each_process_knows_its_own_uses(make: Make, clock: Clock) -> None:
     for uses in (make("redis://127.0.0.1:1"), AdapterUses(lambda: clock.now_us)):
         uses.begun("a")
@@ -92,6 +134,8 @@ async def test_without_a_server_each_process_knows_its_own_uses(make: Make, cloc
 
 def in_flight(uses: AdapterUses) -> Use:
     use = uses.begun("a")
+    assert not uses.is_busy("a")
+    use.in_flight = True
     assert uses.is_busy("a")
     return use
 
@@ -100,7 +144,7 @@ async def test_a_request_is_in_flight_until_it_ends_or_is_forgotten(clock: Clock
     uses = AdapterUses(lambda: clock.now_us)
     assert not uses.is_busy("a")
     use = in_flight(uses)
-    use.over = True
+    use.in_flight = False
     assert not uses.is_busy("a")
     use = in_flight(uses)
     del use
@@ -111,6 +155,8 @@ async def test_a_request_is_in_flight_until_it_ends_or_is_forgotten(clock: Clock
 async def test_adapters_that_are_no_longer_declared_are_forgotten(clock: Clock) -> None:
     uses = AdapterUses(lambda: clock.now_us)
     kept = [uses.begun(name) for name in "ab"]
+    for use in kept:
+        use.in_flight = True
     uses.keep("b")
     assert len(kept) == 2
     assert [uses.is_busy(name) for name in "ab"] == [False, True]
