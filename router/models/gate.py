@@ -53,7 +53,10 @@ class AdapterGate:
 
         def read(reading: "asyncio.Task[None]") -> None:
             self._held -= 1
-            self._go_on(parsed, body, done, use)
+            if reading.cancelled():
+                done(using(parsed, name, "The gateway shuts down."))
+            else:
+                self._go_on(parsed, body, done, use)
 
         reading.add_done_callback(read)
         return None

@@ -1,7 +1,7 @@
 """Uses of adapters by all replicas: which one an engine should lose first, and which ones it is losing.
 
     a request ──begun──> memory ── at most once in `TOLD_US` ──> ZADD cw:{ns}:adapters, log time, name
-    before an unload ──newest──> memory and ZRANGE: the later of both
+    before an unload ──newest──> memory and ZREVRANGE: the later of both
     an unload ──all_know──> ZADD cw:{ns}:adapters:leaving ── `GRACE_S` ──> the engine unloads
                               └──sync── each replica, at most `SYNC_US` before it sends a request
 
@@ -29,6 +29,10 @@ KEPT_US = 24 * 3600 * 1_000_000
 SYNC_US = 1_000_000
 GRACE_S = 1.5
 """Longer than `SYNC_US` by what a request needs to reach its worker."""
+
+SYNC_S_MAX = 0.3
+PAUSE_US = 4_000_000
+"""Without Redis a request waits for the list this seldom, in microseconds beside `SYNC_US`."""
 
 LEAVES_US = 10_000_000
 """An adapter that is listed this long after it began to leave is there, in microseconds."""
@@ -92,7 +96,7 @@ class AdapterUses:
                 async with asyncio.timeout(TIMEOUT_S):
                     if await self._link.replaced():
                         self._link.lose("the Sentinels name another primary")
-                    found = await self._link.call("ZRANGE", self._key, 0, READ_MAX - 1, "REV", "WITHSCORES")
+                    found = await self._link.call("ZREVRANGE", self._key, 0, READ_MAX - 1, "WITHSCORES")
                 for name, used_us in _uses_in(found):
                     if name in newest:
                         newest[name] = max(newest[name], used_us)
@@ -150,12 +154,13 @@ class AdapterUses:
     async def _sync(self, link: RedisLink) -> None:
         began_us = self._now_us()
         try:
-            with suppress(StateError, TimeoutError):
-                async with asyncio.timeout(TIMEOUT_S):
-                    command = ("ZRANGE", self._leaving_key, 0, READ_MAX - 1, "REV", "WITHSCORES")
-                    found = list(_uses_in(await link.call(*command)))
-                parts = ((*member.partition("\n"), since_us) for member, since_us in found)
-                self._others = {(worker_id, name): since_us for worker_id, _, name, since_us in parts if name}
+            async with asyncio.timeout(SYNC_S_MAX):
+                command = ("ZREVRANGE", self._leaving_key, 0, READ_MAX - 1, "WITHSCORES")
+                found = list(_uses_in(await link.call(*command)))
+            parts = ((*member.partition("\n"), since_us) for member, since_us in found)
+            self._others = {(worker_id, name): since_us for worker_id, _, name, since_us in parts if name}
+        except (StateError, TimeoutError):
+            began_us += PAUSE_US
         finally:
             self._synced_us, self._syncing = began_us, None
 

@@ -191,3 +191,12 @@ async def test_an_adapter_that_is_gone_when_its_load_has_ended_is_loaded_again(
     await until(lambda: stage.done)
     assert stage.loader.firsts == 2
     assert "too many adapters" in use_of(stage.done[0]).reason
+
+
+async def test_a_request_ends_with_the_process() -> None:
+    stage = Stage()
+    stage.loader.reading = asyncio.create_task(asyncio.sleep(60))
+    assert stage.begin("sql") is None
+    stage.loader.reading.cancel()
+    await until(lambda: stage.done)
+    assert (use_of(stage.done[0]).reason, stage.loader.firsts) == ("The gateway shuts down.", 0)
