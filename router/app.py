@@ -67,7 +67,7 @@ from router.relaying import Relaying, Routes
 from router.samples import Samples
 from router.sessions import Sessions
 from router.settings import PlacementSettings, Settings
-from router.shared import Hooks, Keys, LogClock, LogPort, SharedState, StoredResponses
+from router.shared import AdapterUses, Hooks, Keys, LogClock, LogPort, SharedState, StoredResponses
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, quota_samples
 from router.tokenizing import opened_tokenizing
@@ -131,11 +131,12 @@ class GatewayProcess:
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         self._make_gateway(settings, files)
-        self.models = ModelSide(self.gateway, self.workers.client, self._tokenizing)
+        names = Keys(settings.shared.namespace)
+        uses = AdapterUses(self.clock.now_us, redis_url, names, self.replica)
+        self.models = ModelSide(self.gateway, self.workers.client, self._tokenizing, uses)
         self.models.use(settings)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
         self.stream_keeper = StreamKeeper(settings)
-        names = Keys(settings.shared.namespace)
         self.responses = StoredResponses(settings.placement, redis_url, names, self.replica)
         self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)

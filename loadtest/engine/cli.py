@@ -184,6 +184,13 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     flag("profile", "an engine whose numbers the other flags change", choices=sorted(PROFILES))
     flag("models", "names of the served model", "served-model-name", nargs="+", metavar="NAME")
     flag("loras", "LoRA adapters, requested by name", "lora-modules", nargs="*", metavar="NAME")
+    flag(
+        "enable_lora",
+        "load and unload further adapters while it serves, as the engines' API says",
+        action=argparse.BooleanOptionalAction,
+    )
+    flag("max_loaded_loras", "loaded adapters that stay in memory; 0: all")
+    flag("lora_load_ms", "time of loading an adapter, in milliseconds")
     flag("block_tokens", "tokens of a KV block")
     flag("cache_tokens", "KV capacity of one engine, in tokens")
     flag("host_tokens", "KV capacity of the host tier, in tokens; 0: none")

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from loadtest.engine import infos
+from loadtest.engine.adapters import Adapters
 from loadtest.engine.build import build_shared_pool, build_worker
 from loadtest.engine.errors import error_body
 from loadtest.engine.faults import Fault, Faults
@@ -169,6 +170,7 @@ class EmulatedEngine:
         profile = settings.engine()
         vllm = settings.dialect == "vllm"
         self.counters = Counters(self._started_unix_s)
+        self.adapters = Adapters(settings, lambda: self.scheduler.jobs())
         self.feed = None
         if self._kv_events:
             self.feed = KvFeed(self._kv_events, profile, vllm=vllm, legacy=settings.kv_events_legacy)
@@ -195,7 +197,14 @@ class EmulatedEngine:
         if self._part is not None:
             self.handover = build_handover(self._part, profile, self.scheduler, self.faults)
         self._routes = Routes(
-            settings, self.scheduler, self.handover, self.feed, self.counters, int(self._started_unix_s), self
+            settings,
+            self.scheduler,
+            self.handover,
+            self.feed,
+            self.counters,
+            int(self._started_unix_s),
+            self,
+            self.adapters,
         )
 
     @property
@@ -271,7 +280,8 @@ class EmulatedEngine:
 
     def stats(self) -> Mapping[str, Any]:
         """Body of ``/_stats``; see `infos.stats`."""
-        return infos.stats(self.settings, self.counters, self.scheduler, self.handover)
+        told = infos.stats(self.settings, self.counters, self.scheduler, self.handover)
+        return {**told, "adapters": self.adapters.stats()}
 
     def opened(self, connection: Connection) -> None:
         """See `Handler`."""

@@ -13,23 +13,28 @@ SGLANG_VERSION = "0.5.23"
 VLLM_VERSION = "0.32.0"
 
 
-def models(settings: EngineSettings, created_unix_s: int) -> dict[str, Any]:
-    """``/v1/models``: every served name, then the adapters."""
+def models(
+    settings: EngineSettings, created_unix_s: int, adapters: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """``/v1/models``: every served name, then the adapters; ``adapters`` has the paths of loaded ones."""
     owner = settings.dialect
 
-    def model(name: str, parent: str | None) -> dict[str, Any]:
+    def model(name: str, parent: str | None, path: str = "") -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": created_unix_s,
             "owned_by": owner,
-            "root": name,
+            "root": path or name,
             "parent": parent,
-            "max_model_len": settings.max_model_len,
+            "max_model_len": None if path else settings.max_model_len,
         }
 
-    names = [model(name, None) for name in settings.models]
-    return {"object": "list", "data": names + [model(name, settings.models[0]) for name in settings.loras]}
+    base = settings.models[0]
+    data = [model(name, None) for name in settings.models]
+    data += [model(name, base) for name in settings.loras]
+    data += [model(name, base, path) for name, path in (adapters or {}).items()]
+    return {"object": "list", "data": data}
 
 
 def model_info(settings: EngineSettings) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from loadtest.engine.errors import RequestRefused
 from loadtest.engine.outputs import Sampling
 from loadtest.engine.template import BadPrompt, anthropic_messages, joined, render_chat, responses_messages
@@ -21,6 +23,17 @@ class Intake:
     prompts: list[bytes]
     samplings: list[Sampling]
     batch: bool = False
+
+
+def decoded(body: bytes) -> Mapping[str, Any]:
+    """Return the object that a body is; `RequestRefused` if it is none."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestRefused(f"JSON decode error: {error}") from error
+    if not isinstance(fields, dict):
+        raise RequestRefused("the request body must be a JSON object")
+    return fields
 
 
 def chat_intake(body: Mapping[str, Any]) -> Intake:

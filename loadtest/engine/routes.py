@@ -8,10 +8,11 @@ from uuid import uuid4
 import orjson
 
 from loadtest.engine import infos
+from loadtest.engine.adapters import Adapters
 from loadtest.engine.errors import RequestRefused, error_body
 from loadtest.engine.generation import Generation
 from loadtest.engine.handover import Handover
-from loadtest.engine.intake import Intake, count_tokens_intake, tokenize_intake
+from loadtest.engine.intake import Intake, count_tokens_intake, decoded, tokenize_intake
 from loadtest.engine.job import Job
 from loadtest.engine.kv_feed import KvFeed
 from loadtest.engine.metrics import Counters
@@ -51,20 +52,21 @@ class Routes:
         counters: Counters,
         created_unix_s: int,
         part: Part,
+        adapters: Adapters,
     ) -> None:
         self._settings = settings
         self._vllm = settings.dialect == "vllm"
         self._scheduler = scheduler
         self._handover = handover
         self._counters = counters
-        self._part = part
+        self._part, self._adapters = part, adapters
         self._created_unix_s = created_unix_s
         self._closed = False
         ours: dict[str, Callable[[Request, Answer], None]] = {
             "/health": lambda _, answer: answer.send(200, b"", _TEXT),
             "/ping": lambda _, answer: answer.send(200, b"", _TEXT),
             "/metrics": self._metrics,
-            "/v1/models": self._json(lambda: infos.models(settings, created_unix_s)),
+            "/v1/models": self._json(lambda: infos.models(settings, created_unix_s, adapters.listed())),
             "/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
             "/v1/messages/count_tokens": self._count_tokens,
@@ -92,7 +94,7 @@ class Routes:
                 "/abort_request": self._abort_request,
                 "/pd_role_switch": self._switch_role,
             }
-        self._ours = ours
+        self._ours = ours | adapters.routes
         # /rerank and /score are vLLM's older names of the same routes.
         self._apis = dict(APIS) | {"/rerank": APIS["/v1/rerank"], "/score": APIS["/v1/score"]}
         if self._vllm:
@@ -124,7 +126,7 @@ class Routes:
         """Turn a request into jobs and hand them to the scheduler."""
         if request.method != "POST":
             raise RequestRefused("Method Not Allowed", status=405)
-        body = _decode(request.body)
+        body = decoded(request.body)
         model, extra = self._model(body, api)
         intake = api.read(body)
         rank = self._rank(api, request, body)
@@ -190,15 +192,16 @@ class Routes:
         """The model's name as the client wrote it, and with whom it may share blocks."""
         settings = self._settings
         asked = body.get("lora_path") if api.native else body.get("model")
-        if asked is not None and asked not in settings.models and asked not in settings.loras:
-            names = ", ".join((*settings.models, *settings.loras))
-            message = f"The model `{asked}` does not exist. Valid aliases: {names}."
-            raise RequestRefused(message, status=404, param="model")
         name = settings.models[0] if asked is None else str(asked)
+        adapter = ""
+        if name not in settings.models:
+            adapter = self._adapters.named(name, native=api.native)
+            if not adapter:
+                names = ", ".join((*settings.models, *settings.loras))
+                message = f"The model `{asked}` does not exist. Valid aliases: {names}."
+                raise RequestRefused(message, status=404, param="model")
         salt = self._salt(body, api)
-        if name not in settings.loras:
-            return name, Extra(salt)
-        return name, Extra(salt, name, settings.loras.index(name) + 1)
+        return name, self._adapters.use(adapter, salt) if adapter else Extra(salt)
 
     def _rank(self, api: Api, request: Request, body: Mapping[str, Any]) -> int:
         """Data-parallel rank that a request names; -1 for none, `RequestRefused` for one that is not there.
@@ -283,7 +286,7 @@ class Routes:
         answer.send(200, body, _EXPOSITION)
 
     def _tokenize(self, request: Request, answer: Answer) -> None:
-        intake = tokenize_intake(_decode(request.body))
+        intake = tokenize_intake(decoded(request.body))
         ids = [unpack_ids(prompt) for prompt in intake.prompts]
         counts = [len(one) for one in ids]
         answer.send(
@@ -298,12 +301,12 @@ class Routes:
         )
 
     def _count_tokens(self, request: Request, answer: Answer) -> None:
-        (prompt,) = count_tokens_intake(_decode(request.body)).prompts
+        (prompt,) = count_tokens_intake(decoded(request.body)).prompts
         answer.send(200, orjson.dumps({"input_tokens": count(prompt)}))
 
     def _detokenize(self, request: Request, answer: Answer) -> None:
         try:
-            text = unpack_text(pack_ids(_decode(request.body).get("tokens", ())))
+            text = unpack_text(pack_ids(decoded(request.body).get("tokens", ())))
         except (TypeError, OverflowError) as error:
             raise RequestRefused("tokens must be a list of token ids", param="tokens") from error
         answer.send(200, orjson.dumps({"prompt" if self._vllm else "text": text}))
@@ -320,7 +323,7 @@ class Routes:
         answer.send(200, b'{"success":true}')
 
     def _abort_request(self, request: Request, answer: Answer) -> None:
-        body = _decode(request.body)
+        body = decoded(request.body)
         rid = body.get("rid")
         begins = "" if body.get("abort_all") else rid
         if isinstance(begins, str) and (begins or body.get("abort_all")):
@@ -332,18 +335,8 @@ class Routes:
     def _switch_role(self, request: Request, answer: Answer) -> None:
         if request.method != "POST":
             raise RequestRefused("Method Not Allowed", status=405)
-        self._part.switch(str(_decode(request.body).get("new_role") or "").lower(), answer)
+        self._part.switch(str(decoded(request.body).get("new_role") or "").lower(), answer)
 
 
 def _not_found(request: Request, answer: Answer) -> None:
     raise RequestRefused("Not Found", status=404)
-
-
-def _decode(body: bytes) -> Mapping[str, Any]:
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise RequestRefused(f"JSON decode error: {error}") from error
-    if not isinstance(fields, dict):
-        raise RequestRefused("the request body must be a JSON object")
-    return fields

@@ -232,7 +232,7 @@ class Scheduler:
 
     def abort_id(self, id_prefix: str) -> None:
         """Abort all jobs whose id begins so; an empty one aborts all."""
-        for job in list(self._jobs()):
+        for job in list(self.jobs()):
             if job.id.startswith(id_prefix):
                 self.abort(job)
 
@@ -244,7 +244,8 @@ class Scheduler:
                 timer.cancel()
         self._step_timer = self._decode_timer = self._ready_timer = None
 
-    def _jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[Job]:
+        """Yield all jobs in the engine."""
         for rank in self.ranks:
             yield from rank.waiting
             yield from rank.prefilling

@@ -29,6 +29,9 @@ class EngineSettings:
         profile: Name of a profile, for all without a setting of its own; empty: full attention, one rank.
         models: Names of the served model; the first is its own, the others are aliases.
         loras: LoRA adapters, requested by name; each has a cache of its own.
+        enable_lora: Load and unload further adapters while it serves (`loadtest.engine.adapters`).
+        max_loaded_loras: Loaded adapters that stay in memory. 0: all.
+        lora_load_ms: Time of loading an adapter.
         block_tokens: Tokens of a KV block, the unit of reuse.
         cache_tokens: KV capacity in tokens, for running requests and reusable blocks together.
         host_tokens: KV capacity of the host tier in tokens, over all ranks. 0: there is none.
@@ -65,6 +68,9 @@ class EngineSettings:
     profile: str = ""
     models: tuple[str, ...] = ("emulated",)
     loras: tuple[str, ...] = ()
+    enable_lora: bool = False
+    max_loaded_loras: int = 0
+    lora_load_ms: float = 0.0
     block_tokens: int = 64
     cache_tokens: int = 500_000
     host_tokens: int = 0
@@ -100,6 +106,8 @@ class EngineSettings:
             ("block_tokens", 1),
             ("dp_ranks", 1),
             ("cache_tokens", self.block_tokens * self.dp_ranks),
+            ("max_loaded_loras", 0),
+            ("lora_load_ms", 0),
             ("host_tokens", 0),
             ("pool_tokens", 0),
             ("max_model_len", 2),

@@ -1,8 +1,9 @@
 """Requests whose streams another worker could continue: plain text of one choice.
 
 Refused are requests for which the text so far is not all that the next worker needs (tool calls, structured
-output, log probabilities, seeds, several choices, hidden states), and those that continue a message
-themselves. What is not known from the request alone (reasoning) is seen in the stream (`text.py`).
+output, log probabilities, seeds, several choices, hidden states, SGLang's ``input_ids``, which stand for the
+messages), and those that continue a message themselves. What is not known from the request alone (reasoning)
+is seen in the stream (`text.py`).
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ _REFUSED = (
     *("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
     *("continue_final_message", "return_token_ids", "return_tokens_as_token_ids", "return_hidden_states"),
+    *("input_ids", "session_params", "return_prompt_token_ids"),
     *("prompt_embeds", "truncate_prompt_tokens", "custom_logit_processor", "logits_processors"),
     *("return_routed_experts", "return_meta_info", "thinking_token_budget", "stream_reasoning"),
 )
@@ -69,7 +71,9 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         limits: Its limits of generated tokens, by field.
         usage: True if the client asked for the final usage.
         usage_always: True if it asked for usage in every chunk.
-        counting: Value of ``stream_options`` by which engines tell their counts with every chunk.
+        counting: Value of ``stream_options`` by which engines tell their counts with every chunk. Both
+            engines know ``continuous_usage_stats`` (``StreamOptions`` of the same files), SGLang for chats
+            (serving_chat.py) and completions (serving_completions.py); its first and last chunk have none.
         edits: Of the body, to that end.
     """
 
@@ -114,8 +118,11 @@ def asked_for(parsed: ParsedRequest, body: bytes) -> Asked | None:
 def continued_body(asked: Asked, body: bytes, text: str, tokens: int) -> bytes | None:
     """Return the client's body with the text so far, of so many tokens; None if no token is left to make.
 
-    ``continue_final_message`` is vLLM's and SGLang's field (``ChatCompletionRequest`` of both); vLLM demands
-    the other one beside it.
+    ``continue_final_message`` is a field of ``ChatCompletionRequest`` in vLLM 0.32
+    (entrypoints/openai/chat_completion/protocol.py), which demands the other one beside it, and in SGLang
+    0.5.23 (srt/entrypoints/openai/protocol.py), which has no other one and overlooks it. SGLang takes the
+    last message out and writes its text behind the template's prompt (serving_chat.py,
+    ``_handle_last_assistant_message``); that needs a text, not parts.
     """
     values = {"stream_options": asked.counting}
     for name, limit in asked.limits.items():

@@ -125,6 +125,8 @@ class Registry:
         self._listed_as: dict[str, str | None] = {}
         self._listed: frozenset[str] | None = None
         self._unlisted: UnlistedModels = rules.unlisted_models
+        self.withheld: frozenset[tuple[str, str]] = frozenset()
+        """Ids of workers with names that they list but get no requests for: adapters on their way out."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
@@ -470,6 +472,9 @@ class Registry:
         told: Description,
     ) -> None:
         """Apply an engine's own description."""
+        if self.withheld and models:
+            worker_id = local.worker.worker_id
+            models = tuple(each for each in models if (worker_id, each.model_id) not in self.withheld)
         if models != local.models:
             local.models = models
             self._lists_changed()

@@ -5,15 +5,20 @@ import msgspec
 from policies import Attempt, Slots
 from router.errors import NoWorker
 from router.models.splits import Drawn
+from router.shared import Use
 
 RETRY_AFTER_S = 5.0
 
 
 class AdapterUse(msgspec.Struct, frozen=True):
-    """A declared adapter that serves a request; ``reason`` says why no worker has it."""
+    """A declared adapter that serves a request; ``reason`` says why no worker has it.
+
+    ``use`` marks the request as in flight; None if it is only explained.
+    """
 
     name: str
     reason: str = ""
+    use: Use | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -33,9 +38,10 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
     def missing(self) -> NoWorker | None:
         """Return the error if no worker serves it; None: the usual one."""
-        if self.adapter is None or not self.adapter.reason:
+        if self.adapter is None:
             return None
-        return NoWorker(self.adapter.reason, retry_after_s=RETRY_AFTER_S)
+        reason = self.adapter.reason or f"The adapter {self.adapter.name} has just been unloaded; ask again."
+        return NoWorker(reason, retry_after_s=RETRY_AFTER_S)
 
     def among(self, slots: Slots) -> Slots:
         """Return the slots that should serve it; never none of some."""
@@ -45,6 +51,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
         """Count the request, and return the decision for views."""
         if self.drawn is not None:
             self.drawn.ended(-1 if attempt is None else attempt.chosen.slot)
+        if self.adapter is not None and self.adapter.use is not None:
+            self.adapter.use.in_flight = False
         return self.told()
 
     def told(self) -> dict[str, str]:

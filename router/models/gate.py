@@ -16,9 +16,13 @@ from router.gateway.parsing import ParsedRequest
 from router.models.adapters import Adapters
 from router.models.choice import AdapterUse, Choice
 from router.models.loader import AdapterLoader
+from router.shared import Use
 
 HELD_MAX = 1000
 """Requests that wait for adapters in one process."""
+
+LOADS_MAX = 5
+"""Loads of its adapter that a request waits for."""
 
 RETRY_AFTER_S = 5.0
 
@@ -41,13 +45,36 @@ class AdapterGate:
         name = parsed.model or ""
         if name not in self._adapters.rules:
             return self._tokenized(parsed, body, done)
-        self._loader.used(name)
+        use = self._loader.uses.begun(name)
+        reading = self._loader.stale()
+        if reading is None:
+            return self._come(parsed, body, done, use)
+        self._hold()
+
+        def read(reading: "asyncio.Task[None]") -> None:
+            self._held -= 1
+            if reading.cancelled():
+                done(using(parsed, name, "The gateway shuts down."))
+            else:
+                self._go_on(parsed, body, done, use)
+
+        reading.add_done_callback(read)
+        return None
+
+    def _come(
+        self, parsed: ParsedRequest, body: bytes, done: Done, use: Use, loads: int = 0
+    ) -> ParsedRequest | None:
+        """Go on with a request if a worker has its adapter, and wait for one otherwise.
+
+        Another adapter may take its place before the request goes on; ``loads`` were waited for so far.
+        """
+        name = parsed.model or ""
+        self._loader.follow()
         if self._is_ready(name):
             self._loader.spread(self._adapters, name)
-            return self._tokenized(using(parsed, name), body, done)
-        if self._held >= HELD_MAX:
-            raise NoWorker("Too many requests wait for adapters.", retry_after_s=RETRY_AFTER_S)
-        self._held += 1
+            use.in_flight = True
+            return self._tokenized(using(parsed, name, use=use), body, done)
+        self._hold()
         arrival = self._arrivals.get(name)
         if arrival is None:
             load = self._loader.first(self._adapters, name)
@@ -61,15 +88,30 @@ class AdapterGate:
             else:
                 error = arrival.exception()
                 reason = arrival.result() if error is None else type(error).__name__
+            if not reason and loads + 1 >= LOADS_MAX and not self._is_ready(name):
+                reason = "too many adapters are wanted at its workers"
             if reason:
                 done(using(parsed, name, f"The adapter {name} was not loaded: {reason}"))
                 return
-            found = self._tokenized(using(parsed, name), body, done)
-            if found is not None:
-                done(found)
+            self._go_on(parsed, body, done, use, loads + 1)
 
         arrival.add_done_callback(arrived)
         return None
+
+    def _go_on(self, parsed: ParsedRequest, body: bytes, done: Done, use: Use, loads: int = 0) -> None:
+        """Do the same for a request that has waited."""
+        try:
+            found = self._come(parsed, body, done, use, loads)
+        except NoWorker as error:
+            found = using(parsed, parsed.model or "", str(error), use)
+        if found is not None:
+            done(found)
+
+    def _hold(self) -> None:
+        """Count a request that waits; raise `NoWorker` if too many do."""
+        if self._held >= HELD_MAX:
+            raise NoWorker("Too many requests wait for adapters.", retry_after_s=RETRY_AFTER_S)
+        self._held += 1
 
     async def now(self, parsed: ParsedRequest, body: bytes) -> ParsedRequest:
         """Return a request as it would be placed now; nothing is loaded."""
@@ -94,8 +136,8 @@ class AdapterGate:
         return len(self._registry.eligible(name, self._registry.now_us())) > 0
 
 
-def using(parsed: ParsedRequest, name: str, reason: str = "") -> ParsedRequest:
+def using(parsed: ParsedRequest, name: str, reason: str = "", use: Use | None = None) -> ParsedRequest:
     """Return a request with the adapter that it uses, and the reason if it cannot."""
     choice = parsed.choice if isinstance(parsed.choice, Choice) else Choice()
-    choice = msgspec.structs.replace(choice, adapter=AdapterUse(name, reason))
+    choice = msgspec.structs.replace(choice, adapter=AdapterUse(name, reason, use))
     return msgspec.structs.replace(parsed, choice=choice)

@@ -5,6 +5,13 @@
 
 Each load is done once, however many requests want it, and one at a time at a worker. A load that failed is
 tried again after `AGAIN_S`. What an engine lists counts: a restarted engine has none, and gets it again.
+
+Requests that are in flight at an unload end well: vLLM reads the adapter again for them
+(lora/worker_manager.py, ``_apply_adapters``), SGLang unloads when they have ended
+(managers/tokenizer_control_mixin.py, ``_unload_lora_adapter_locked``). So adapters with requests in flight
+here go last. But a request that is still on its way would not find its adapter (404 of vLLM): from the first
+moment of an unload no request for the adapter goes to its worker, here at once and from siblings within
+`router.shared.adapter_uses.SYNC_US`, and the engine is asked when earlier ones are there.
 """
 
 import asyncio
@@ -20,11 +27,17 @@ from router.fleet import Core, LocalWorker, ServedModel
 from router.metric_families import ADAPTER_LOADS
 from router.metrics import Metrics
 from router.models.adapters import Adapters, holds
+from router.shared import AdapterUses
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 AGAIN_S = 5.0
+
+ARRIVAL_S = 1.0
+"""Seconds after which a request that was sent to a worker counts as known to its engine."""
+
+POLL_S = 0.02
 
 DETAIL_CHARS_MAX = 300
 
@@ -37,19 +50,23 @@ class AdapterLoader:
 
     Attributes:
         per_worker_max: Most declared adapters that a worker holds.
+        uses: Uses of adapters by all replicas.
     """
 
-    def __init__(self, core: Core, client: httpx.AsyncClient, metrics: Metrics) -> None:
+    def __init__(
+        self, core: Core, client: httpx.AsyncClient, metrics: Metrics, uses: AdapterUses | None = None
+    ) -> None:
         self._registry, self._client, self._metrics = core.registry, client, metrics
+        self._replicas = core.log.replicas
+        self.uses = AdapterUses(core.log.now_us) if uses is None else uses
         self.per_worker_max = 1
         self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._failed: dict[tuple[str, str], tuple[float, str]] = {}
-        self._used_s: dict[str, float] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    def used(self, name: str) -> None:
-        """Note that a request wants an adapter."""
-        self._used_s[name] = time.monotonic()
+    def stale(self) -> "asyncio.Task[None] | None":
+        """Return the reading of the siblings' unloads for which a request should wait; None for none."""
+        return self.uses.stale() if len(self._replicas()) > 1 else None
 
     async def first(self, adapters: Adapters, name: str) -> str:
         """Load an adapter where it should be, until one worker has it; return the reasons if none will."""
@@ -90,6 +107,7 @@ class AdapterLoader:
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
+        await self.uses.close()
 
     async def _load(self, local: LocalWorker, adapters: Adapters, name: str) -> str:
         """Load an adapter at a worker; return the reason if that failed."""
@@ -100,6 +118,9 @@ class AdapterLoader:
             reason = await self._ask(local, "load_lora_adapter", body)
             if reason and "already" in reason:  # loaded by another replica
                 reason = ""
+            if not reason:
+                await self.uses.returned((worker_id, name))
+                self.follow()
             if not reason and not holds(local, name):
                 served = ServedModel(name, root=rule.base, parent=rule.base)
                 self._registry.described(local, (*(local.models or ()), served), Description())
@@ -119,18 +140,49 @@ class AdapterLoader:
             for served in local.models or ()
             if served.model_id in adapters.rules and served.model_id != name
         ]
-        held.sort(key=lambda each: self._used_s.get(each, 0.0))
-        for other in held[: max(0, len(held) - self.per_worker_max + 1)]:
-            models = tuple(served for served in local.models or () if served.model_id != other)
-            self._registry.described(local, models, Description())  # no request goes there any more
+        too_many = len(held) - self.per_worker_max + 1
+        if too_many <= 0:
+            return
+        newest_us = await self.uses.newest(held)
+        held.sort(key=lambda each: (self.uses.is_busy(each), newest_us[each]))
+        for other in held[:too_many]:
+            place = local.worker.worker_id, other
+            await self._idle(other)
+            self.uses.leaves(place)
+            self.follow()
+            if len(self._replicas()) > 1:
+                await self.uses.all_know(place)
+            await self._idle(other)
             reason = await self._ask(local, "unload_lora_adapter", {"lora_name": other})
             self._metrics.counts[ADAPTER_LOADS].add(("not_unloaded" if reason else "unloaded",))
             fields = {"event": "adapter.unload", "adapter": other, "worker_id": local.worker.worker_id}
             logger.info("adapter unloaded", extra={**fields, "detail": reason})
 
+    def follow(self) -> None:
+        """Send no requests for adapters where they are being unloaded, whatever health checks find."""
+        registry, leaving = self._registry, self.uses.leaving()
+        if leaving == registry.withheld:
+            return
+        fresh, registry.withheld = leaving - registry.withheld, leaving
+        for worker_id, _ in fresh:
+            local = registry.get(worker_id)
+            if local is not None:
+                registry.described(local, local.models, Description())
+
+    async def _idle(self, name: str) -> None:
+        """Wait until no request of this process is in flight, or all are at their workers for sure."""
+        for _ in range(round(ARRIVAL_S / POLL_S)):
+            if not self.uses.is_busy(name):
+                return
+            await asyncio.sleep(POLL_S)
+
     async def _ask(self, local: LocalWorker, path: str, body: dict[str, str]) -> str:
-        """Ask an engine; return the reason if it did not do so."""
-        reason = "it has no such path"
+        """Ask an engine; return the reason if it did not do so.
+
+        A 404 that names the adapter is the engine's answer, not that of an unknown path: vLLM found no files,
+        or has nothing to unload (entrypoints/openai/models/serving.py).
+        """
+        reason, name = "it has no such path", body["lora_name"]
         for prefix in PREFIXES.get(local.engine, ("/v1", "")):
             try:
                 async with asyncio.timeout(TIMEOUT_S):
@@ -140,8 +192,10 @@ class AdapterLoader:
                 return f"no answer within {TIMEOUT_S:g} s"
             except httpx.HTTPError as error:
                 return type(error).__name__
-            if answer.status_code in (404, 405):
+            if answer.status_code in (404, 405) and name not in answer.text:
                 continue
+            if answer.status_code == 404 and path.startswith("unload"):
+                return ""
             said = decoded(answer.content, dict[str, Any]) or {}
             if answer.is_success and said.get("success", True):
                 return ""

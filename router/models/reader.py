@@ -79,9 +79,12 @@ class ModelReader(RequestReader):
         """Return a request without JSON with the model that serves it."""
         if not self.renames or not parsed.model:
             return parsed
-        naming = Naming(self.aliases, None)
+        naming = Naming(self.aliases, self.adapters)
         parsed = msgspec.structs.replace(parsed, model=naming(parsed.model))
-        drawn = None if self.splits is None else self.splits.drawn(parsed)
+        drawn = None
+        if self.splits is not None:
+            listed = self._listed_as(parsed.model or "") or None
+            drawn = self.splits.drawn(msgspec.structs.replace(parsed, model=listed))
         if drawn is not None and drawn.model:
             parsed = msgspec.structs.replace(parsed, model=drawn.model)
         return naming.chosen(parsed, drawn)

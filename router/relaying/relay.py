@@ -1,6 +1,10 @@
 """Requests that need no body to be placed: answers by id, and the paths of `upstream.pass_through`.
 
 A worker is chosen as for every request without a prompt, by load; its failure is redispatched likewise.
+
+    body of a path of `upstream.pass_through`      where its model is
+    JSON, or a form                                in the body
+    none, or one of another type                   in the query, as ``model``; the body passes unread
 """
 
 from collections.abc import Sequence
@@ -14,8 +18,10 @@ from router.gateway.exchange import RequestExchange
 from router.gateway.gateway import Gateway
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
+from router.gateway.reader import RequestReader
 from router.proxy import ClientConnection, ClientRequest, Header
 from router.relaying.forms import FormReader, boundary_of
+from router.relaying.model_query import ModelQuery
 from router.relaying.responses import find_worker, pinned_to
 from router.relaying.routes import response_id_of
 from router.shared import StoredResponses
@@ -69,12 +75,18 @@ class RelayExchange(RequestExchange):
             form = FormReader(boundary, handover_allowed=self._gateway.reader.identifier.handover_allowed)
             for start in range(0, len(request.body), PIECE_BYTES):
                 form.feed(request.body[start : start + PIECE_BYTES])
-        parsed = without_prompt(
-            endpoint, None if form is None else form.model, tenant, self._record.worker_request_id
-        )
+        reader, request_id = self._gateway.reader, self._record.worker_request_id
         if form is not None:
-            parsed = renamed(form, self._gateway.reader.chosen(parsed))
-        self._begin_dispatch(parsed, headers)
+            parsed = reader.chosen(without_prompt(endpoint, form.model, tenant, request_id))
+            parsed = renamed(form, parsed)
+        elif endpoint is Endpoint.MORE:
+            query = ModelQuery(request.query)
+            parsed = reader.chosen(without_prompt(endpoint, query.model, tenant, request_id))
+            self._request = msgspec.structs.replace(request, query=query.renamed(parsed.model))
+        else:
+            self._begin_dispatch(without_prompt(endpoint, None, tenant, request_id), headers)
+            return
+        self._begin_dispatch(listed(reader, parsed), headers)
 
     def _ask_keeper(self, endpoint: Endpoint, tenant: Tenant, headers: Sequence[Header]) -> None:
         """Ask the worker that keeps the response."""
@@ -126,6 +138,15 @@ def renamed(form: FormReader, parsed: ParsedRequest) -> ParsedRequest:
     if not parsed.model or parsed.model == form.model:
         return parsed
     return msgspec.structs.replace(parsed, edits=((*form.model_at, parsed.model.encode()),))
+
+
+def listed(reader: RequestReader, parsed: ParsedRequest) -> ParsedRequest:
+    """Return a request without JSON with the name that workers list for its model, as JSON requests have it.
+
+    `fleet.unlisted_models` decides on a name that no worker lists; the request's bytes stay.
+    """
+    model = reader.identifier.listed_as(parsed.model or "") or None
+    return parsed if model == parsed.model else msgspec.structs.replace(parsed, model=model)
 
 
 def header_of(headers: Sequence[Header], wanted: bytes) -> bytes:

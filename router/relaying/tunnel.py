@@ -5,23 +5,26 @@
                        └──any other   ├────silence, time, the process ends──> both closed
                           status: an answer as any other
 
+Its model is the query's (``?model=``), and is replaced there for an alias; frames pass unread.
+
 It counts as a request in flight for all of its life, here and in the log. The worker may be silent for
 `upstream.idle_timeout_s` if the client is, too (engines send a ping every 20 s), and all of it lasts
 `server.request_timeout_s` at most. When the process ends, a tunnel closes after `server.shutdown_delay_s`.
 """
 
 from collections.abc import Sequence
-from urllib.parse import parse_qs
+
+import msgspec
 
 from policies import Decision
-from radix import NAME_CHARS_MAX
 from router.errors import ClientError, RouterError, UpstreamError
 from router.gateway.attempt import WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
 from router.gateway.phase import NEXT, Phase
 from router.gateway.reservation import Reservation
 from router.proxy import Header, Upload
-from router.relaying.relay import header_of, keep_apart, without_prompt
+from router.relaying.model_query import ModelQuery
+from router.relaying.relay import header_of, keep_apart, listed, without_prompt
 from router.relaying.upload import StreamingExchange
 from router.tenant import Tenant
 
@@ -50,11 +53,13 @@ class TunnelExchange(StreamingExchange):
             )
         keep_apart(self._endpoint, tenant)
         self._early = bytearray()
-        model = model_of(self._request.query)
-        parsed = without_prompt(self._endpoint, model, tenant, self._record.worker_request_id)
+        reader, query = self._gateway.reader, ModelQuery(self._request.query)
+        parsed = without_prompt(self._endpoint, query.model, tenant, self._record.worker_request_id)
+        parsed = reader.chosen(parsed)
+        self._request = msgspec.structs.replace(self._request, query=query.renamed(parsed.model))
         self._client.read_body(self)
         if self._record.phase is not Phase.DONE:
-            self._begin_dispatch(parsed, headers)
+            self._begin_dispatch(listed(reader, parsed), headers)
 
     def client_left(self) -> None:
         """Free the worker; that the client closes is how a tunnel ends."""
@@ -161,14 +166,6 @@ class TunnelAttempt(WorkerAttempt):
         reservation.release(abandoned=False, prefilled_us=now_us)
         self.owner.finish("completed", SWITCHED)
         self.record.closed("completed", SWITCHED, now_us)
-
-
-def model_of(query: bytes) -> str | None:
-    """Return the model that a query names, or None; raise `ClientError` for a name that cannot be one."""
-    found = parse_qs(query[:4096].decode("latin-1"), max_num_fields=64).get("model") if query else None
-    if found and len(found[0]) > NAME_CHARS_MAX:
-        raise ClientError("model is too long.", code="invalid_value", param="model")
-    return found[0] if found else None
 
 
 def offer(headers: Sequence[Header], *, keeps_keys: bool) -> bytes:

@@ -3,10 +3,10 @@
     head ──> looking for ``model`` ──found, or not needed──> placed ──connected──> streaming ──> answered
              `── held, `SPOOL_BYTES_MAX` at most              `── client paused     `── worker slow: it too
 
-OpenAI's SDKs write ``model`` before the file; others may not. Where the fleet serves one model the worker is
-chosen without it. Where it serves several, what comes before ``model`` is held, and counted among the bodies
-that a process holds. Until the connection is made another worker may take the request; from then on nobody
-has its body but that worker, so a failure is the answer.
+OpenAI's SDKs write ``model`` before the file; others may not. Where the fleet serves one model under any name
+the worker is chosen without it. Where it serves several, what comes before ``model`` is held, and counted
+among the bodies that a process holds. Until the connection is made another worker may take the request; from
+then on that worker alone has its body, so a failure is the answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from router.gateway.reservation import Reservation
 from router.offsets import Edit, edited
 from router.proxy import ClientRequest, Header, StreamingConnection, Upload, UpstreamUpload
 from router.relaying.forms import FormReader, boundary_of
-from router.relaying.relay import header_of, keep_apart, renamed, without_prompt
+from router.relaying.relay import header_of, keep_apart, listed, renamed, without_prompt
 from router.tenant import Tenant
 
 SPOOL_BYTES_MAX = 32 * 1024 * 1024
@@ -189,7 +189,12 @@ class UploadExchange(StreamingExchange):
 
     def _look(self) -> None:
         form = self._form
-        one_model = not self._gateway.reader.renames and serves_one_model(self._gateway.registry.all())
+        registry = self._gateway.registry
+        one_model = (
+            not self._gateway.reader.renames
+            and registry.rules.unlisted_models != "refuse"
+            and serves_one_model(registry.all())
+        )
         if form.model is not None or form.ended or one_model:
             self._place()
         elif len(self._held) > SPOOL_BYTES_MAX:
@@ -210,7 +215,7 @@ class UploadExchange(StreamingExchange):
         parsed = without_prompt(self._endpoint, model, self._tenant, request_id)
         parsed = renamed(self._form, self._gateway.reader.chosen(parsed))
         self._edits = parsed.edits
-        self._begin_dispatch(parsed, self._headers)
+        self._begin_dispatch(listed(self._gateway.reader, parsed), self._headers)
 
     # From its dispatcher and its worker.
 

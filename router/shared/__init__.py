@@ -1,5 +1,6 @@
 """The shared log, snapshots, heartbeats and limits on Redis."""
 
+from router.shared.adapter_uses import AdapterUses, Use
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharingRules, Warming
 from router.shared.embedded import EmbeddedValkey
@@ -13,6 +14,7 @@ from router.shared.stored_responses import StoredResponses
 from router.shared.vitals import Vitals
 
 __all__ = [
+    "AdapterUses",
     "Charge",
     "EmbeddedValkey",
     "Fold",
@@ -31,6 +33,7 @@ __all__ = [
     "SharingRules",
     "SkipReason",
     "StoredResponses",
+    "Use",
     "Vitals",
     "Warming",
 ]

@@ -79,6 +79,16 @@ class Keys:
         """The worker that keeps a stored response."""
         return f"cw:{{{self.namespace}}}:response:{name}"
 
+    @property
+    def adapters(self) -> str:
+        """Sorted set of LoRA adapters by the log time of their newest use, at any replica."""
+        return f"cw:{{{self.namespace}}}:adapters"
+
+    @property
+    def leaving(self) -> str:
+        """Sorted set of workers and adapters by the log time at which a replica began to unload them."""
+        return f"{self.adapters}:leaving"
+
     def limits(self, account: str) -> str:
         """Use of the limits of one account, a hash. Older versions keep a string under ``limits``."""
         return f"cw:{{{self.namespace}}}:account:{account}"

@@ -9,11 +9,11 @@ import anthropic
 import httpx
 import openai
 import pytest
-import wsproto
+import wsproto.utilities
 from fakes.echo_worker import EchoWorker
 from fakes.running import Fleet, RunningGateway, until
-from wsproto.connection import ConnectionType
-from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
+from fakes.web_socket import Socket
+from wsproto.events import AcceptConnection, CloseConnection, TextMessage
 
 from loadtest.processes import free_port
 from router.gateway.endpoints import ENDPOINTS, UPLOADS, Endpoint
@@ -293,35 +293,6 @@ async def test_no_client_administers_an_engine(fleet: Fleet, worker: EchoWorker,
 
 
 # ---- WebSockets ------------------------------------------------------------------------------------------
-
-
-class Socket:
-    """A WebSocket's client, by wsproto."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.ws = wsproto.WSConnection(ConnectionType.CLIENT)
-
-    @classmethod
-    async def at(cls, url: str, target: str = "/v1/realtime", **more: str) -> "Socket":
-        host, port = url.removeprefix("http://").split(":")
-        socket = cls(*await asyncio.open_connection(host, int(port)))
-        headers = [(name.encode(), value.encode()) for name, value in more.items()]
-        request = Request(host=f"{host}:{port}", target=target, extra_headers=headers)
-        socket.writer.write(socket.ws.send(request))
-        return socket
-
-    async def event(self) -> Any:
-        while True:
-            for event in self.ws.events():
-                return event
-            data = await self.reader.read(65536)
-            self.ws.receive_data(data or None)
-
-    async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self.writer.wait_closed()
 
 
 async def test_a_websocket_is_a_tunnel_to_one_worker(fleet: Fleet) -> None:

@@ -10,6 +10,8 @@ import openai
 import pytest
 from fakes.echo_worker import EchoWorker, Got
 from fakes.running import Fleet, RunningGateway, until
+from fakes.web_socket import Socket
+from wsproto.events import AcceptConnection
 
 from router.models import ModelReader, loader
 
@@ -91,6 +93,62 @@ async def test_forms_are_renamed_wherever_the_model_stands(fleet: Fleet, first: 
             answer = await gateway.client.post(path, content=form, headers=headers)
             assert answer.status_code == 200, answer.text
             assert bytes(mimo.got[-1].body) == form.replace(b"whisper-1", b"mimo")
+        await until(gateway.idle)
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "codes"),
+    [("single", 200, {"mimo": 200, "": 200}), ("refuse", 404, {"mimo": 200, "": 200}), ("any", 200, {})],
+)
+async def test_forms_and_queries_follow_the_rule_for_models_that_no_worker_lists(
+    fleet: Fleet, rule: str, status: int, codes: dict[str, int]
+) -> None:
+    async with EchoWorker("mimo") as mimo:
+        gateway = await in_front_of(
+            fleet, mimo, fleet={"unlisted_models": rule}, upstream={"pass_through": ["/v1/more"]}
+        )
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        raw = {"content-type": "application/octet-stream"}
+        for name, expected in {"whisper-1": status, **codes}.items():
+            field = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\n%b\r\n' % name.encode()
+            file = b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\nabc\r\n'
+            for form in (field + file + b"--b--\r\n", file + field + b"--b--\r\n"):
+                for path in ("/v1/audio/transcriptions", "/v1/more"):
+                    answer = await gateway.client.post(path, content=form, headers=headers)
+                    assert answer.status_code == expected, (name, path, answer.text)
+                    assert expected != 200 or bytes(mimo.got[-1].body) == form
+            target = f"/v1/more?x=1&model={name}"
+            answer = await gateway.client.post(target, content=b"\x00{", headers=raw)
+            assert answer.status_code == expected
+            assert expected != 200 or mimo.got[-1].target == target
+        await until(gateway.idle)
+
+
+async def test_an_alias_in_a_query_is_replaced_and_nothing_else(fleet: Fleet) -> None:
+    async with EchoWorker("mimo") as mimo, EchoWorker("a b") as other:
+        gateway = await in_front_of(
+            fleet,
+            mimo,
+            other,
+            models={"aliases": {"gpt-realtime": "mimo", "x": "a b"}},
+            upstream={"pass_through": ["/v1/more"]},
+        )
+        raw = {"content-type": "text/plain"}
+        for name, worker, served in (("gpt-realtime", mimo, "mimo"), ("x", other, "a%20b")):
+            for path in ("/v1/more", "/v1/realtime"):
+                target = f"{path}?v=%41&model={name}&w=+"
+                if path == "/v1/more":
+                    answer = await gateway.client.post(target, content=b"model=mimo", headers=raw)
+                    assert answer.status_code == 200
+                else:
+                    socket = await Socket.at(gateway.url, target)
+                    assert isinstance(await socket.event(), AcceptConnection)
+                    await socket.close()
+                assert worker.got[-1].target == f"{path}?v=%41&model={served}&w=+"
+        twice = await gateway.client.get("/v1/more?model=mimo&model=x")
+        assert (twice.status_code, twice.json()["error"]["param"]) == (400, "model")
+        (newest, *_) = (await gateway.client.get("/decisions?model=mimo")).json()["decisions"]
+        assert newest["model_choice"] == {"asked_model": "gpt-realtime", "alias": "gpt-realtime"}
         await until(gateway.idle)
 
 

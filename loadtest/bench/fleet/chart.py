@@ -1,8 +1,8 @@
 """Charts of the fleet bench: one bar for each router, with 95 % intervals.
 
 `draw` shows mean and P90 TTFT in every cell, `draw_front` the picture of the README: TTFT and hit rate with
-one and with four replicas. Colours are Okabe and Ito's, for any colour vision; hatches tell bars apart in grey
-print.
+one and with four replicas. Colours are Okabe and Ito's, for any colour vision; hatches tell bars apart in
+grey print.
 """
 
 from collections.abc import Mapping, Sequence

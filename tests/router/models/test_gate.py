@@ -17,8 +17,10 @@ from router.gateway.parsing import ParsedRequest
 from router.model_rules import Adapter
 from router.models import gate as gating
 from router.models.adapters import Adapters
+from router.models.choice import AdapterUse, Choice
 from router.models.gate import AdapterGate
 from router.models.loader import AdapterLoader
+from router.shared import AdapterUses
 from router.tenant import ANONYMOUS
 
 
@@ -28,10 +30,15 @@ class Loader(AdapterLoader):
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.opens = asyncio.Event()
-        self.firsts = 0
+        self.firsts = self.forgets = 0
         self.reason = ""
+        self.reading: asyncio.Task[None] | None = None
+        self.uses = AdapterUses(bench.core.log.now_us)
 
-    def used(self, name: str) -> None:
+    def stale(self) -> "asyncio.Task[None] | None":
+        return self.reading
+
+    def follow(self) -> None:
         pass
 
     def spread(self, adapters: Adapters, name: str) -> list[Any]:
@@ -40,7 +47,7 @@ class Loader(AdapterLoader):
     async def first(self, adapters: Adapters, name: str) -> str:
         self.firsts += 1
         await self.opens.wait()
-        if not self.reason:
+        if not self.reason and self.firsts > self.forgets:
             (local,) = self.bench.registry.all()
             served = (ServedModel("m"), ServedModel(name, parent="m"))
             self.bench.registry.described(local, served, Description())
@@ -83,6 +90,12 @@ class Stage:
         return self.gate.begin(self.parsed(model), b"", self.done.append)
 
 
+def use_of(parsed: ParsedRequest) -> AdapterUse:
+    assert isinstance(parsed.choice, Choice)
+    assert parsed.choice.adapter is not None
+    return parsed.choice.adapter
+
+
 async def test_other_models_pass_through_the_tokenizer() -> None:
     stage = Stage()
     found = stage.begin("m")
@@ -101,7 +114,7 @@ async def test_requests_wait_for_one_load_and_then_go_on() -> None:
     assert stage.loader.firsts == 1
     assert stage.tokenizing.begun == ["sql"] * 3
     assert {each.choice.told()["adapter"] for each in stage.done if each.choice is not None} == {"sql"}
-    assert all(each.choice is not None and each.choice.missing() is None for each in stage.done)
+    assert {use_of(each).reason for each in stage.done} == {""}
     assert stage.begin("sql") is not None
 
 
@@ -136,3 +149,54 @@ async def test_an_explanation_loads_nothing() -> None:
     assert error is not None
     assert "a request has it loaded at" in error.message
     assert stage.loader.firsts == 0
+
+
+async def test_a_request_waits_for_what_siblings_unload() -> None:
+    stage = Stage()
+    stage.loader.opens.set()
+    opens = asyncio.Event()
+
+    async def read() -> None:
+        await opens.wait()
+
+    stage.loader.reading = asyncio.create_task(read())
+    assert stage.begin("sql") is None
+    assert (stage.done, stage.loader.firsts) == ([], 0)
+    stage.loader.reading = None
+    opens.set()
+    await until(lambda: stage.done)
+    assert stage.loader.firsts == 1
+    use = use_of(stage.done[0]).use
+    assert use is not None
+    assert use.in_flight
+
+
+async def test_an_adapter_that_is_gone_when_its_load_has_ended_is_loaded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one took its place, time and again."""
+    stage = Stage()
+    stage.loader.opens.set()
+    stage.loader.forgets = 2
+    assert stage.begin("sql") is None
+    await until(lambda: stage.done)
+    assert stage.loader.firsts == 3
+    assert use_of(stage.done[0]).reason == ""
+
+    monkeypatch.setattr(gating, "LOADS_MAX", 2)
+    stage = Stage()
+    stage.loader.opens.set()
+    stage.loader.forgets = 9
+    assert stage.begin("sql") is None
+    await until(lambda: stage.done)
+    assert stage.loader.firsts == 2
+    assert "too many adapters" in use_of(stage.done[0]).reason
+
+
+async def test_a_request_ends_with_the_process() -> None:
+    stage = Stage()
+    stage.loader.reading = asyncio.create_task(asyncio.sleep(60))
+    assert stage.begin("sql") is None
+    stage.loader.reading.cancel()
+    await until(lambda: stage.done)
+    assert (use_of(stage.done[0]).reason, stage.loader.firsts) == ("The gateway shuts down.", 0)

@@ -10,6 +10,7 @@ from fakes.gateway import Bench
 
 from router.engines import Description
 from router.fleet import ServedModel
+from router.metric_families import ADAPTER_LOADS
 from router.model_rules import Adapter
 from router.models import loader as loading
 from router.models.adapters import Adapters, holds
@@ -23,7 +24,7 @@ class Stage:
         self.bench = Bench(workers=1)
         (self.local,) = self.bench.registry.all()
         self.bench.registry.described(self.local, (ServedModel("mimo"),), Description(engine=engine))
-        rules = {name: Adapter(path=f"/{name}", base="mimo") for name in ("a", "b")}
+        rules = {name: Adapter(path=f"/{name}", base="mimo") for name in ("a", "b", "c")}
         self.adapters = Adapters(rules, self.bench.core)
         self.asked: list[tuple[str, dict[str, str]]] = []
 
@@ -62,9 +63,50 @@ async def test_the_one_used_longest_ago_makes_room() -> None:
     assert (holds(stage.local, "a"), holds(stage.local, "b")) == (False, True)
 
 
+async def test_an_adapter_that_is_being_unloaded_gets_no_requests_whatever_checks_find() -> None:
+    stage = Stage(well)
+    await stage.load("a")
+    place, listed = (stage.local.worker.worker_id, "a"), stage.local.models
+    stage.loader.uses.leaves(place)
+    stage.loader.follow()
+    assert not holds(stage.local, "a")
+    stage.bench.registry.described(stage.local, listed, Description())
+    assert not holds(stage.local, "a")
+    assert await stage.load("a") == ""
+    assert holds(stage.local, "a")
+
+
+async def test_an_unload_of_what_is_gone_is_done() -> None:
+    def gone(request: httpx.Request) -> httpx.Response:
+        text = "The lora adapter 'a' cannot be found."
+        return httpx.Response(404, text=text) if "unload" in request.url.path else well(request)
+
+    stage = Stage(gone)
+    assert [await stage.load(name) for name in "ab"] == ["", ""]
+    assert stage.bench.metrics.counts[ADAPTER_LOADS].events == [("loaded",), ("unloaded",), ("loaded",)]
+
+
+async def test_an_adapter_with_requests_in_flight_goes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "ARRIVAL_S", 0.02)
+    stage = Stage(well)
+    stage.loader.per_worker_max = 2
+    await stage.load("a")
+    await stage.load("b")
+    use = stage.loader.uses.begun("a")
+    use.in_flight = True
+    stage.loader.uses.begun("b")
+    await stage.load("c")
+    assert [holds(stage.local, name) for name in "abc"] == [True, False, True]
+    stage.loader.per_worker_max = 1
+    stage.loader.uses.begun("c").in_flight = True
+    await stage.load("b")
+    assert holds(stage.local, "b")
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
+        (httpx.Response(404, text="Loading lora a failed: No adapter found for /a"), "No adapter found"),
         (httpx.Response(500, text="out of memory"), "HTTP 500: out of memory"),
         (httpx.Response(200, json={"success": False, "error_message": "no rank"}), "no rank"),
         (httpx.Response(404), "it has no such path"),

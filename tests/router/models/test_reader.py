@@ -13,7 +13,7 @@ from router.gateway.large import LARGE_BODY_BYTES, Parsing
 from router.gateway.parsing import ParsedRequest
 from router.models import ModelReader
 from router.offsets import edited
-from router.relaying.relay import without_prompt
+from router.relaying.relay import listed, without_prompt
 from router.settings import Settings
 from router.tenant import ANONYMOUS, Tenant
 
@@ -136,3 +136,34 @@ def test_a_canary_that_is_a_model_gets_its_requests_as_its_own(words: int) -> No
     assert "no worker of mimo-pro" in left.choice.told()["split_why"]
     left.choice.ended(None)
     assert b'model_splits_total{model="mimo",part="canary_elsewhere"} 1' in bench.metrics.exposition()[0]
+
+
+@pytest.mark.parametrize(("engine", "written"), [("vllm", "sql"), ("sglang", "mimo:sql")])
+@pytest.mark.parametrize("asked", ["sql", "mimo:sql", "analyst"])
+def test_a_form_names_an_adapter_as_its_engine_does(engine: str, written: str, asked: str) -> None:
+    bench = Bench()
+    for local in bench.registry.all():
+        served = (ServedModel("mimo"), ServedModel("sql", parent="mimo"))
+        bench.registry.described(local, served, Description(engine=engine))
+    rules = {"adapters": {"sql": {"path": "/sql", "base": "mimo"}}, "aliases": {"analyst": "sql"}}
+    models = ModelReader(
+        Settings.model_validate({"models": rules}), bench.core, bench.metrics, door=bench.door
+    )
+    chosen = models.chosen(without_prompt(Endpoint.TRANSCRIPTIONS, asked, ANONYMOUS, b"req-" + b"1" * 32))
+    assert (chosen.model, listed(models, chosen).model) == (written, "sql")
+
+
+@pytest.mark.parametrize("asked", ["mimo", "whisper-1"])
+def test_a_form_is_split_by_the_model_that_serves_it(asked: str) -> None:
+    """A fleet of one model takes any name."""
+    bench = Bench()
+    for local in bench.registry.all():
+        bench.registry.described(local, (ServedModel("mimo"),), Description())
+    rules = {"splits": {"mimo": {"ratio": 1.0, "label": "version=v2"}}}
+    models = ModelReader(
+        Settings.model_validate({"models": rules}), bench.core, bench.metrics, door=bench.door
+    )
+    chosen = models.chosen(without_prompt(Endpoint.TRANSCRIPTIONS, asked, ANONYMOUS, b"req-" + b"1" * 32))
+    assert chosen.model == asked
+    assert chosen.choice is not None
+    assert chosen.choice.told()["split"] == "canary"

@@ -1,17 +1,6 @@
 """WebSockets. On sockets: `tests/integration/test_endpoints.py`."""
 
-import pytest
-
-from router.errors import ClientError
-from router.relaying.tunnel import model_of, offer
-
-
-def test_the_model_is_in_the_query() -> None:
-    assert model_of(b"model=a%20b&model=c&x=1") == "a b"
-    assert model_of(b"") is None
-    assert model_of(b"models=a") is None
-    with pytest.raises(ClientError):
-        model_of(b"model=" + b"m" * 2000)
+from router.relaying.tunnel import offer
 
 
 def test_a_key_in_a_subprotocol_stays_here_where_keys_are_the_gateways() -> None:
