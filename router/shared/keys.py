@@ -79,6 +79,11 @@ class Keys:
         """The worker that keeps a stored response."""
         return f"cw:{{{self.namespace}}}:response:{name}"
 
+    @property
+    def sessions(self) -> str:
+        """The stream of sessions and their last workers."""
+        return f"cw:{{{self.namespace}}}:sessions"
+
     def limits(self, account: str) -> str:
         """Use of the limits of one account, a hash. Older versions keep a string under ``limits``."""
         return f"cw:{{{self.namespace}}}:account:{account}"
