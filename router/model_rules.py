@@ -31,7 +31,7 @@ class Split:
     model: str = setting("", "Model that is the canary.")
     stick: Literal["prefix", "tenant", "none"] = setting(
         "prefix",
-        "Requests that go the same way: of a session (prompt_cache_key), else those that begin alike, or of "
+        "Requests that go the same way: of a session (docs/sessions.md), else those that begin alike, or of "
         "a tenant; none for each prompt by itself.",
     )
     stick_tokens: int = setting(

@@ -54,7 +54,7 @@ class RelayExchange(RequestExchange):
                 self._parsing = self._parse_large(endpoint, tenant, headers)
                 self._gateway.lane.add(self._parsing)
                 return
-            parsed = self._gateway.reader.parse(endpoint, request.body, tenant)
+            parsed = self._gateway.reader.parse(endpoint, request.body, tenant, headers)
             self._begin_dispatch(parsed, headers)
             return
         form = None
@@ -73,7 +73,7 @@ class RelayExchange(RequestExchange):
             endpoint, None if form is None else form.model, tenant, self._record.worker_request_id
         )
         if form is not None:
-            parsed = renamed(form, self._gateway.reader.chosen(parsed))
+            parsed = renamed(form, self._gateway.reader.chosen(parsed, headers))
         self._begin_dispatch(parsed, headers)
 
     def _ask_keeper(self, endpoint: Endpoint, tenant: Tenant, headers: Sequence[Header]) -> None:
