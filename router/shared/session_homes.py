@@ -42,7 +42,7 @@ READ_INTERVAL_S = 0.01
 DUE_MAX = 10_000
 BATCH_MAX = 256
 ENTRIES_MAX = 4_000
-"""Entries of the stream, at most 3 KB each unless ids of workers are long: what a new replica begins with."""
+"""Entries of the stream, 2 to 7 KB each when full: what a new replica begins with."""
 
 READ_MAX = 64
 ENTRY_BYTES_MAX = 256 * 1024
