@@ -69,7 +69,10 @@ def problems(text: str, *, sentences: bool) -> Iterator[tuple[int, str]]:
         flat = re.sub(r"(?<=\S)\n(?=[^\n|#*-])", " ", text)
         for found in OPENINGS.finditer(flat):
             if not found["rest"].endswith("?"):
-                yield text.count("\n", 0, found.start()), f"a sentence begins with '{found[1]}': begin with the actor"
+                yield (
+                    text.count("\n", 0, found.start()),
+                    f"a sentence begins with '{found[1]}': begin with the actor",
+                )
 
 
 def pieces(path: Path) -> Iterator[tuple[int, str, bool]]:

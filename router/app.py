@@ -67,7 +67,16 @@ from router.relaying import Relaying, Routes
 from router.samples import Samples
 from router.sessions import Sessions
 from router.settings import PlacementSettings, Settings
-from router.shared import AdapterUses, Hooks, Keys, LogClock, LogPort, SharedState, StoredResponses
+from router.shared import (
+    AdapterUses,
+    Hooks,
+    Keys,
+    LogClock,
+    LogPort,
+    SessionHomes,
+    SharedState,
+    StoredResponses,
+)
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, quota_samples
 from router.tokenizing import opened_tokenizing
@@ -130,6 +139,8 @@ class GatewayProcess:
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
+        names = Keys(settings.shared.namespace)
+        self.session_homes = SessionHomes(settings.placement, redis_url, names, self.replica)
         self._make_gateway(settings, files)
         names = Keys(settings.shared.namespace)
         uses = AdapterUses(self.clock.now_us, redis_url, names, self.replica)
@@ -234,7 +245,8 @@ class GatewayProcess:
         self._tokenizing = opened_tokenizing(
             settings.placement, core, reader.hasher, self.workers.client, self.metrics
         )
-        self.sessions = Sessions(settings.placement, self.fleet, reader.hasher)
+        self.sessions = Sessions(settings.placement, self.fleet, reader.hasher, self.session_homes.tell)
+        reader.session_of = lambda parsed, headers: self.sessions.name_of(parsed, headers)[0]
         self.gateway = Gateway(
             settings,
             core,
@@ -294,10 +306,15 @@ class GatewayProcess:
                 "routes": self.routes.use,
                 "streams": self.stream_keeper.use,
                 "responses": lambda new: self.responses.use(new.placement),
+                "sessions": self._use_sessions,
                 "logs": lambda new: log_from(new.observability.log_level),
             },
             problems=self.own_policies.problems,
         )
+
+    def _use_sessions(self, settings: Settings) -> None:
+        self.sessions.use(settings.placement)
+        self.session_homes.use(settings.placement)
 
     def _make_api(self, admin_listener: socket.socket | None) -> FastAPI:
         """Build the admin API; return the application of the data port."""
@@ -317,6 +334,7 @@ class GatewayProcess:
             vitals=self.shared.replicas_vitals,
             degraded=self.degraded,
             own_policies=self.own_policies,
+            finish_session=self.sessions.finish,
         )
         fleet_view = ProcessFleetView(parts)
         self.rates = RateWindow(fleet_view)
@@ -331,7 +349,7 @@ class GatewayProcess:
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),
-            report.report_sessions(self.gateway, self.sessions, self.responses),
+            report.report_sessions(self.gateway, self.sessions, self.session_homes, self.responses),
             report.report_workers(self.workers),
             report.report_pairs(self.pairs, self._handovers),
             report.report_log(self.workers.core, self._ops),
@@ -377,6 +395,7 @@ class GatewayProcess:
             ("pulse", self.rates.run),
             ("kv events", self.kv_events.run),
             ("responses", self.responses.run),
+            ("sessions", partial(self.session_homes.run, self.sessions.heard)),
         ]
         loops += self.tenants.loops()
         loops += [("secrets", watch.run) for watch in self._secrets]

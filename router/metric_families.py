@@ -489,6 +489,11 @@ HEADER_NAMES_DROPPED = Family(
     combine="livesum",
 )
 SESSIONS = Family("sessions", "gauge", "Sessions whose last worker is remembered.", combine="livesum")
+SESSIONS_UNTOLD = Family(
+    "sessions_untold",
+    "counter",
+    "Workers of sessions that other replicas were not told of, since Redis did not take them in time.",
+)
 STORED_RESPONSES = Family(
     "stored_responses", "gauge", "Stored responses whose worker is remembered.", combine="livesum"
 )

@@ -31,8 +31,8 @@ class Split:
     model: str = setting("", "Model that is the canary.")
     stick: Literal["prefix", "tenant", "none"] = setting(
         "prefix",
-        "Requests that go the same way: of a session (prompt_cache_key), else those that begin alike, or of "
-        "a tenant; none for each prompt by itself.",
+        "Requests that go the same way: of a session (docs/sessions.md), else with the same beginning, or "
+        "of a tenant; none for each prompt by itself.",
     )
     stick_tokens: int = setting(
         0, "Beginning of a prompt by which prefix tells conversations apart, in tokens.", ge=0, le=1 << 30

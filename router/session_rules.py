@@ -1,7 +1,7 @@
 """Settings of sessions (`router.sessions`) and of stored responses (`router.relaying.responses`)."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -10,6 +10,7 @@ from router.values import HeaderName, distinct
 
 SESSION_HEADERS = (
     "x-session-id",
+    "x-session-affinity",
     "x-smg-routing-key",
     "x-dynamo-session-id",
     "x-claude-code-session-id",
@@ -17,9 +18,28 @@ SESSION_HEADERS = (
     "session_id",
     "thread-id",
     "conversation_id",
+    "x-litellm-session-id",
 )
-"""Headers in which clients and other routers name a session: vllm-router, smg and sglang-router, Dynamo,
-Claude Code, and Codex (its last four)."""
+"""Headers in which clients and other routers name a session: vllm-router, OpenCode (two), smg and
+sglang-router, Dynamo, Claude Code, Codex (four), and LiteLLM."""
+
+SessionField = Literal[
+    "session_id",
+    "metadata.session_id",
+    "metadata.user_id",
+    "prompt_cache_key",
+    "user",
+    "safety_identifier",
+]
+"""Fields of a body that may name its session (`router.session_fields`)."""
+
+SESSION_FIELDS: tuple[SessionField, ...] = (
+    "session_id",
+    "metadata.session_id",
+    "metadata.user_id",
+    "prompt_cache_key",
+)
+"""Without those that name a user, who may have many sessions at once."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +49,32 @@ class SessionRules:
     session_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         SESSION_HEADERS,
         "Request headers that name the session of a request; the first one of this list that is present is "
-        "used, else the field prompt_cache_key of the body. The name is a hint: between workers with as much "
-        "of the prompt cached and nearly equal cost, the session's last worker is chosen. See "
+        "used, else a field of the body (placement.session_fields). The name is a hint: between workers with "
+        "as much of the prompt cached and nearly equal cost, the session's last worker is chosen. See "
         "docs/sessions.md.",
+        live=True,
+    )
+    session_fields: Annotated[tuple[SessionField, ...], AfterValidator(distinct)] = setting(
+        SESSION_FIELDS,
+        "Fields of the body that name the session of a request without such a header; the first one of this "
+        "list that is present is used. Of metadata.user_id only the session in it counts, as Claude Code "
+        "writes it. user and safety_identifier name a user, whose sessions would then be one.",
         live=True,
     )
     sessions_max: int = setting(
         100_000,
-        "Sessions whose last worker a process remembers, the most recently used ones; some 150 bytes each. 0 "
-        "turns the hint off; names of sessions are then in logs only.",
+        "Sessions whose last worker a process remembers, the most recently used ones of all replicas; some "
+        "300 bytes each. 0 turns the hint off; names of sessions are then in logs only.",
         ge=0,
         le=10_000_000,
+        live=True,
+    )
+    session_ttl_s: float = setting(
+        3_600.0,
+        "Time without a request after which the last worker of a session is forgotten, in seconds; it may be "
+        "forgotten after half of it. A session that comes back later finds its worker by its prompt.",
+        gt=0,
+        le=2_592_000,
         live=True,
     )
     responses_max: int = setting(

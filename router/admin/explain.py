@@ -11,7 +11,7 @@ parsed in steps, so a prompt of a million tokens blocks no stream.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from math import isfinite
 from typing import Annotated, Any, TypeVar
 
@@ -33,6 +33,7 @@ from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.step_runner import StepRunner, Steps
 from router.offsets import offset
+from router.proxy import Header
 from router.tenant import Tenant
 from router.tenants import Door
 
@@ -129,7 +130,10 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
             past = past_request(gateway, question.request_id)
             parsed, tenant = past.parsed, parts.door.tenant_named(past.parsed.tenant)
         else:
-            parsed, tenant = await _in_lane(gateway.lane, _understood(gateway, parts.door, question, raw))
+            names = parts.live.current.placement.session_headers[:1] if question.session else ()
+            headers = [(name.encode(), question.session.encode("utf-8", "replace")) for name in names]
+            steps = _understood(gateway, parts.door, question, raw, headers)
+            parsed, tenant = await _in_lane(gateway.lane, steps)
             if gateway.tokenizing is not None:
                 parsed = await gateway.tokenizing.now(parsed, raw)
             if gateway.sessions is not None:
@@ -178,7 +182,7 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
 
 
 def _understood(
-    gateway: Gateway, door: Door, question: Question, raw: bytes
+    gateway: Gateway, door: Door, question: Question, raw: bytes, headers: Sequence[Header]
 ) -> Generator[None, None, tuple[ParsedRequest, Tenant]]:
     """Return the parsed request and its tenant; raise ClientError if they are not valid."""
     tenant = door.tenant_named(question.tenant)
@@ -188,8 +192,8 @@ def _understood(
         names = ", ".join(ENDPOINTS.values())
         raise ClientError(f"endpoint: none of {names}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
-        return gateway.reader.parse(endpoint, raw, tenant), tenant
-    parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant)
+        return gateway.reader.parse(endpoint, raw, tenant, headers), tenant
+    parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant, headers)
     return parsed, tenant
 
 

@@ -22,7 +22,8 @@ class AdminParts:
     """One process, as its operators see it; None stands for what is off or not configured.
 
     ``vitals`` reads those of all live replicas, None for one that does not answer; ``degraded`` returns a
-    sentence for each part that does not work.
+    sentence for each part that does not work; ``finish_session`` ends a tenant's session, False if it is not
+    known.
     """
 
     version: str
@@ -40,4 +41,5 @@ class AdminParts:
     vitals: Callable[[], Awaitable[Mapping[str, Vitals | None]]]
     degraded: Callable[[], tuple[str, ...]]
     own_policies: OwnPolicies
+    finish_session: Callable[[str, str], bool]
     now_unix_s: Callable[[], float] = time.time

@@ -18,8 +18,6 @@ def add_sessions(api: FastAPI, parts: AdminParts) -> None:
             str, Query(min_length=1, max_length=NAME_CHARS_MAX, description="Name of the session.")
         ],
     ) -> dict[str, Any]:
-        """Forget the worker of one of the caller's sessions, at this replica."""
-        sessions = parts.gateway.sessions
+        """Forget the worker of one of the caller's sessions, at all replicas; say if it was known here."""
         tenant = parts.door.tenant_of(request.scope["headers"])
-        known = sessions is not None and sessions.finish(tenant.name, session_id)
-        return {"session_id": session_id, "finished": known}
+        return {"session_id": session_id, "finished": parts.finish_session(tenant.name, session_id)}

@@ -136,12 +136,16 @@ class KeptExchange(RequestExchange):
         assert kept is not None
         assert dispatcher is not None
         assert record.endpoint is not None
+        sessions, headers = self._gateway.sessions, self._request.headers
         try:
             parsed = yield from self._gateway.reader.parse_in_steps(
-                record.endpoint, self._request.body, record.tenant
+                record.endpoint, self._request.body, record.tenant, headers
             )
             self._parsing = None
-            record.parsed = dispatcher.parsed = kept.reread(parsed)
+            parsed = kept.reread(parsed)
+            record.parsed = dispatcher.parsed = (
+                parsed if sessions is None else sessions.named(parsed, headers)
+            )
             dispatcher.dispatch_again(error)
         except RouterError:
             self._parsing = None

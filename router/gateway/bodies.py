@@ -27,6 +27,7 @@ from router.gateway.conversation import (
 )
 from router.gateway.edits import decodable, members
 from router.gateway.endpoints import PASSED_THROUGH, Endpoint
+from router.session_fields import SessionFields
 
 ABSENT = msgspec.Raw()
 """Value of a raw field that the body does not have."""
@@ -56,7 +57,7 @@ class ExtraArguments(msgspec.Struct, gc=False):
     ec_transfer_params: None = None
 
 
-class HandoverFields(msgspec.Struct, gc=False):
+class HandoverFields(SessionFields, gc=False):
     """Fields that tell an engine whose KV or media to fetch, where to send its own, and where to compute.
 
     The first two are vLLM's (``entrypoints/openai/*/protocol.py``), the others SGLang's (``GenerateReqInput``
@@ -83,7 +84,7 @@ class HandoverFields(msgspec.Struct, gc=False):
     vllm_xargs: ExtraArguments | None = None
 
 
-HANDOVER_FIELDS = frozenset(HandoverFields.__struct_fields__) - {"vllm_xargs"}
+HANDOVER_FIELDS = frozenset(HandoverFields.__annotations__) - {"vllm_xargs"}
 
 _handover_fields = msgspec.json.Decoder(
     msgspec.defstruct("_Handover", [(name, None, None) for name in sorted(HANDOVER_FIELDS)], gc=False)
@@ -187,13 +188,12 @@ _DECODERS = {kind: msgspec.json.Decoder(kind) for kind in set(_TYPES.values())}
 
 _SCALARS = frozenset(Scalars.__struct_fields__) - {*HandoverFields.__struct_fields__, "rid", "request_id"}
 
-
 _RAW = {
     kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.type is msgspec.Raw)
     for kind in _DECODERS
 }
 
-_NO_SCOPE_FIELDS = ("tools", "functions", "rid", "request_id")
+_NO_SCOPE_FIELDS = ("tools", "functions", "rid", "request_id", *SessionFields.__struct_fields__)
 
 SCOPE_FIELDS = {
     kind: tuple(name for name in _RAW[kind] if name not in _NO_SCOPE_FIELDS) for kind in _DECODERS

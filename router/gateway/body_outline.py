@@ -60,7 +60,6 @@ _SURROGATES = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]")
 
 _IDS = msgspec.json.Decoder(list[int])
 
-
 SKELETON_BYTES_MAX = 16 * 1024 * 1024
 CONTAINERS_MAX = 100_000
 """Objects and arrays, of 3 us each: 30,000 messages with parts."""
@@ -107,7 +106,9 @@ class LongValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class BodyOutline:
-    """A body, its long values, and its skeleton, which is complete when `cut` has ended."""
+    """A body, its long values, and its skeleton, complete when `cut` has ended; ``mark`` is in cut values."""
+
+    mark = _MARK_BYTES
 
     def __init__(self, body: bytes, sizes: Sizes = DEFAULT_SIZES) -> None:
         self.skeleton = b""

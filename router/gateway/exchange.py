@@ -148,7 +148,7 @@ class RequestExchange:
                 self._parsing = self._parse_large(endpoint, tenant, headers)
                 gateway.lane.add(self._parsing)
                 return
-            parsed = reader.parse(endpoint, self._request.body, tenant)
+            parsed = reader.parse(endpoint, self._request.body, tenant, headers)
             if gateway.tokenizing is None:
                 self._begin_dispatch(parsed, headers)
             else:
@@ -253,7 +253,7 @@ class RequestExchange:
     def _begin_dispatch(self, parsed: ParsedRequest, headers: Sequence[Header]) -> None:
         """Dispatch the parsed request for the first time, within its tenant's limits."""
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
-        if gateway.sessions is not None and (headers or parsed.session):
+        if gateway.sessions is not None and (headers or parsed.session or parsed.session_hints):
             parsed = gateway.sessions.named(parsed, headers)
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
@@ -280,7 +280,8 @@ class RequestExchange:
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, headers: Sequence[Header]) -> Steps:
         """Do the rest of `begin` in steps; `finish` closes this if the request ends meanwhile."""
         try:
-            parsed = yield from self._gateway.reader.parse_in_steps(endpoint, self._request.body, tenant)
+            body, reader = self._request.body, self._gateway.reader
+            parsed = yield from reader.parse_in_steps(endpoint, body, tenant, headers)
             self._parsing = None
             if self._gateway.tokenizing is None:
                 self._begin_dispatch(parsed, headers)

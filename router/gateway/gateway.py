@@ -26,7 +26,6 @@ from router.gateway.reports import Reports, Telemetry
 from router.gateway.sending import Sending
 from router.gateway.step_runner import StepRunner
 from router.proxy import Header
-from router.session_rules import SessionRules
 from router.settings import Settings
 from router.shared import Charge
 from router.tenant import Tenant
@@ -76,9 +75,6 @@ class LimiterPort(Protocol):
 class SessionsPort(Protocol):
     """Knows which requests belong together (`router.sessions`)."""
 
-    def use(self, rules: SessionRules) -> None:
-        """Apply new settings."""
-
     def named(self, parsed: ParsedRequest, headers: Sequence[Header], name: str = "") -> ParsedRequest:
         """Return a request with the name of its session, ``name`` if given, and with the session's key."""
 
@@ -87,9 +83,6 @@ class SessionsPort(Protocol):
 
     def placed(self, parsed: ParsedRequest, worker_id: str) -> None:
         """Take note of the worker, or rank, that gets a request of a session."""
-
-    def finish(self, tenant: str, session: str) -> bool:
-        """Forget a session of a tenant; False if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +153,4 @@ class Gateway:
         self.sending.use(settings)
         if self.pairs is not None:
             self.pairs.use(settings)
-        if self.sessions is not None:
-            self.sessions.use(settings.placement)
         self.reports.rules = settings.observability

@@ -29,6 +29,7 @@ from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
 from router.gateway.parsing import Identifier, ParsedRequest, Rename, invalid_json, parsed_request, use_name
+from router.session_fields import drop_cut
 from router.tenant import ANONYMOUS, Tenant
 
 LARGE_BODY_BYTES = 256 * 1024
@@ -85,6 +86,7 @@ def parse_in_steps(
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         if not identifier.finds_roots:
             ids_root = None
+        drop_cut(fields, outline.mark)
         request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):

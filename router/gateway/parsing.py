@@ -50,11 +50,11 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, Prompt, PromptHasher
 from router.gateway.salting import hashed_salt, seen_salt
 from router.offsets import Edit
+from router.session_fields import NO_FIELD, Hints, hints_in
 from router.tenant import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')
 """Values of unused fields."""
-
 
 Rename = Callable[[str], str]
 """Maps the model that a client asks for, not empty, to the one that serves it (`router.models`)."""
@@ -84,8 +84,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         output_tokens_max: The client's limit of output tokens (of each answer), None if absent.
         n: Answers per prompt, >= 1.
         priority: The engine's ``priority`` field, 0 if absent.
-        session: A hint which requests belong together; may be empty. ``prompt_cache_key``, or a header
-            (`router.sessions`).
+        session: A hint which requests belong together; may be empty. First ``prompt_cache_key``, then what
+            `router.sessions` chooses among it, headers and ``session_hints``.
         lora: LoRA adapter given beside the model, None if absent.
         paths: Packed block hashes of each prompt (`radix.chain_bytes`); empty bytes for a prompt shorter than
             one block, no paths if the endpoint has no prompt.
@@ -123,6 +123,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     tokenized_bytes: int = 0
     computes_all: bool = False
     choice: ModelChoice | None = None
+    session_hints: Hints = ()
 
 
 class Identifier:
@@ -290,6 +291,7 @@ def parsed_request(
     names = f"{model or ''}{session}{lora or ''}{tier}"
     if len(names) > NAME_CHARS_MAX or not names.isascii():
         _check_names(model=model, prompt_cache_key=session, lora_path=lora, service_tier=tier)
+    unnamed = fields.session_id is fields.metadata is fields.user is fields.safety_identifier is NO_FIELD
     priority = fields.priority or 0
     if not -WHOLE_MAX <= priority <= WHOLE_MAX:
         raise _too_many("priority", WHOLE_MAX)
@@ -313,6 +315,7 @@ def parsed_request(
         ids_root,
         0,
         _computes_all(endpoint, fields),
+        session_hints=() if unnamed else hints_in(fields),
     )
 
 

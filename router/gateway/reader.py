@@ -176,15 +176,19 @@ class RequestReader:
 
     # Bodies.
 
-    def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
-        """Parse and identify a request."""
+    def parse(
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant, _: Sequence[Header] = ()
+    ) -> ParsedRequest:
+        """Parse and identify a request; its headers are for `router.models`."""
         return self.identifier.parse(endpoint, body, tenant=tenant)
 
-    def chosen(self, parsed: ParsedRequest) -> ParsedRequest:
+    def chosen(self, parsed: ParsedRequest, _: Sequence[Header] = ()) -> ParsedRequest:
         """Return a request without JSON with the model that serves it (`router.models`)."""
         return parsed
 
-    def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
+    def parse_in_steps(
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant, _: Sequence[Header] = ()
+    ) -> Parsing:
         """Do the same in steps."""
         return parse_in_steps(self.identifier, endpoint, body, tenant=tenant)
 

@@ -5,6 +5,8 @@ an alias and for its model share caches. A request that a split gives to another
 one of that model.
 """
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 from router.fleet import Core
@@ -20,8 +22,12 @@ from router.models.aliases import Aliases, Resolved
 from router.models.choice import Choice
 from router.models.labels import LabelIndex
 from router.models.splits import Drawn, Splits
+from router.proxy import Header
 from router.settings import Settings
 from router.tenant import Tenant
+
+SessionOf = Callable[[ParsedRequest, Sequence[Header]], str]
+"""Returns the name of a request's session; empty without one."""
 
 
 class ModelReader(RequestReader):
@@ -29,6 +35,7 @@ class ModelReader(RequestReader):
 
     Attributes:
         aliases: None if there are none; ``splits`` likewise.
+        session_of: Names a request's session for its split; None without sessions (`router.sessions`).
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class ModelReader(RequestReader):
         self.aliases: Aliases | None = None
         self.splits: Splits | None = None
         self.adapters: Adapters | None = None
+        self.session_of: SessionOf | None = None
         super().__init__(
             settings,
             cached_as=self._cached_as,
@@ -57,42 +65,52 @@ class ModelReader(RequestReader):
         self.adapters = Adapters(rules.adapters, core) if rules.adapters else None
         self.renames = bool(rules.aliases or rules.splits or rules.adapters)
 
-    def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
+    def parse(
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant, headers: Sequence[Header] = ()
+    ) -> ParsedRequest:
         """Parse and identify a request."""
         if not self.renames:
             return super().parse(endpoint, body, tenant)
         naming = Naming(self.aliases, self.adapters)
         parsed = self.identifier.parse(endpoint, body, tenant=tenant, rename=naming)
-        drawn = None if self.splits is None else self.splits.drawn(parsed)
+        drawn = self._drawn(parsed, headers)
         if drawn is not None and drawn.model:
             other = Renamed(drawn.model)
             parsed = self.identifier.parse(endpoint, body, tenant=tenant, rename=other)
         return naming.chosen(parsed, drawn)
 
-    def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
+    def parse_in_steps(
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant, headers: Sequence[Header] = ()
+    ) -> Parsing:
         """Do the same in steps."""
         if not self.renames:
             return super().parse_in_steps(endpoint, body, tenant)
-        return self._parse_in_steps(endpoint, body, tenant)
+        return self._parse_in_steps(endpoint, body, tenant, headers)
 
-    def chosen(self, parsed: ParsedRequest) -> ParsedRequest:
+    def chosen(self, parsed: ParsedRequest, headers: Sequence[Header] = ()) -> ParsedRequest:
         """Return a request without JSON with the model that serves it."""
         if not self.renames or not parsed.model:
             return parsed
         naming = Naming(self.aliases, self.adapters)
         parsed = msgspec.structs.replace(parsed, model=naming(parsed.model))
-        drawn = None
-        if self.splits is not None:
-            listed = self._listed_as(parsed.model or "") or None
-            drawn = self.splits.drawn(msgspec.structs.replace(parsed, model=listed))
+        listed = self._listed_as(parsed.model or "") or None
+        drawn = self._drawn(msgspec.structs.replace(parsed, model=listed), headers)
         if drawn is not None and drawn.model:
             parsed = msgspec.structs.replace(parsed, model=drawn.model)
         return naming.chosen(parsed, drawn)
 
-    def _parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
+    def _drawn(self, parsed: ParsedRequest, headers: Sequence[Header]) -> Drawn | None:
+        if self.splits is None:
+            return None
+        session = parsed.session if self.session_of is None else self.session_of(parsed, headers)
+        return self.splits.drawn(parsed, session)
+
+    def _parse_in_steps(
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant, headers: Sequence[Header]
+    ) -> Parsing:
         naming = Naming(self.aliases, self.adapters)
         parsed = yield from parse_in_steps(self.identifier, endpoint, body, tenant=tenant, rename=naming)
-        drawn = None if self.splits is None else self.splits.drawn(parsed)
+        drawn = self._drawn(parsed, headers)
         if drawn is not None and drawn.model:
             other = Renamed(drawn.model)
             parsed = yield from parse_in_steps(self.identifier, endpoint, body, tenant=tenant, rename=other)

@@ -85,12 +85,12 @@ class Splits:
         self._splits, self._hasher, self._labels, self._count = splits, hasher, labels, count
         self._registry = core.registry
 
-    def drawn(self, parsed: ParsedRequest) -> Drawn | None:
-        """Return the part of a request; None if its model is not split."""
+    def drawn(self, parsed: ParsedRequest, session: str = "") -> Drawn | None:
+        """Return the part of a request of a session, empty for none; None if its model is not split."""
         split = self._splits.get(parsed.model or "")
         if split is None or parsed.model is None:
             return None
-        key, what = self._key(parsed, split)
+        key, what = self._key(parsed, session, split)
         seed = self._hasher.root((b"split", parsed.model.encode()))
         at = xxhash.xxh3_64_intdigest(key, seed) / HASHES
         part = CANARY if at < split.ratio else REST
@@ -103,15 +103,15 @@ class Splits:
                 why += f"; no worker of {split.model} may take it now"
         return Drawn(parsed.model, part, why, self._labels, self._count, model, split.label, elsewhere)
 
-    def _key(self, parsed: ParsedRequest, split: Split) -> tuple[bytes, str]:
+    def _key(self, parsed: ParsedRequest, session: str, split: Split) -> tuple[bytes, str]:
         """Return the bytes by which a request is drawn, and what they are."""
         tenant = parsed.tenant.encode()
         if split.stick == "tenant":
             return tenant, "its tenant"
         if split.stick == "none":
             return parsed.key.to_bytes(HASH_BYTES, "little"), "its prompt"
-        if parsed.session:
-            return b"\0".join((tenant, parsed.session.encode())), "its session"
+        if session:
+            return b"\0".join((tenant, session.encode())), "its session"
         blocks = max(1, -(-split.stick_tokens // self._hasher.block_tokens))
         path = parsed.paths[0] if parsed.paths else b""
         found = min(blocks, len(path) // HASH_BYTES)

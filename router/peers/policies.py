@@ -9,11 +9,11 @@ POLICY_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "consistent_hashing": (
             "consistent_hash",
-            "the key is the session (--session-headers, prompt_cache_key), else the prompt",
+            "the key is the session (--session-headers, --session-fields), else the prompt",
         ),
         "rendezvous_hash": (
             "consistent_hash",
-            "the key is the session (--session-headers, prompt_cache_key), else the prompt",
+            "the key is the session (--session-headers, --session-fields), else the prompt",
         ),
         "cache_aware_zmq": ("cache_aware", "with --kv-events auto its tree follows what engines say"),
         "kv_aware": ("expected_cost", "with --kv-events auto its tree follows what engines say"),

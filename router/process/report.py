@@ -40,6 +40,7 @@ from router.metric_families import (
     REGISTERS_DIFFER,
     REGISTERS_PUBLISHED_AGAIN,
     SESSIONS,
+    SESSIONS_UNTOLD,
     SETTINGS_OVERRIDDEN,
     STORED_RESPONSES,
     STORED_RESPONSES_UNTOLD,
@@ -57,7 +58,7 @@ from router.process.tenant_side import TenantSide
 from router.process.worker_side import WorkerSide
 from router.request_trace import RequestTrace
 from router.sessions import Sessions
-from router.shared import NoListener, RefusalReason, StoredResponses
+from router.shared import NoListener, RefusalReason, SessionHomes, StoredResponses
 
 Report = Callable[[Metrics], None]
 
@@ -124,11 +125,14 @@ def report_clients(clients: ClientSide) -> Report:
     return report
 
 
-def report_sessions(gateway: Gateway, sessions: Sessions, responses: StoredResponses) -> Report:
+def report_sessions(
+    gateway: Gateway, sessions: Sessions, homes: SessionHomes, responses: StoredResponses
+) -> Report:
     """Return the report of sessions, stored responses and headers."""
 
     def report(metrics: Metrics) -> None:
         metrics.set(SESSIONS, len(sessions))
+        metrics.follow(SESSIONS_UNTOLD, homes.dropped)
         metrics.set(STORED_RESPONSES, len(responses))
         metrics.follow(STORED_RESPONSES_UNTOLD, responses.dropped)
         metrics.set(HEADER_NAMES_DROPPED, gateway.reader.forwarding.headers.dropped)

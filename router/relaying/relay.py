@@ -60,7 +60,7 @@ class RelayExchange(RequestExchange):
                 self._parsing = self._parse_large(endpoint, tenant, headers)
                 self._gateway.lane.add(self._parsing)
                 return
-            parsed = self._gateway.reader.parse(endpoint, request.body, tenant)
+            parsed = self._gateway.reader.parse(endpoint, request.body, tenant, headers)
             self._begin_dispatch(parsed, headers)
             return
         form = None
@@ -77,11 +77,11 @@ class RelayExchange(RequestExchange):
                 form.feed(request.body[start : start + PIECE_BYTES])
         reader, request_id = self._gateway.reader, self._record.worker_request_id
         if form is not None:
-            parsed = reader.chosen(without_prompt(endpoint, form.model, tenant, request_id))
+            parsed = reader.chosen(without_prompt(endpoint, form.model, tenant, request_id), headers)
             parsed = renamed(form, parsed)
         elif endpoint is Endpoint.MORE:
             query = ModelQuery(request.query)
-            parsed = reader.chosen(without_prompt(endpoint, query.model, tenant, request_id))
+            parsed = reader.chosen(without_prompt(endpoint, query.model, tenant, request_id), headers)
             self._request = msgspec.structs.replace(request, query=query.renamed(parsed.model))
         else:
             self._begin_dispatch(without_prompt(endpoint, None, tenant, request_id), headers)

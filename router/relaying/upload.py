@@ -213,7 +213,7 @@ class UploadExchange(StreamingExchange):
         self._client.pause_body()
         model, request_id = self._form.model, self._record.worker_request_id
         parsed = without_prompt(self._endpoint, model, self._tenant, request_id)
-        parsed = renamed(self._form, self._gateway.reader.chosen(parsed))
+        parsed = renamed(self._form, self._gateway.reader.chosen(parsed, self._headers))
         self._edits = parsed.edits
         self._begin_dispatch(listed(self._gateway.reader, parsed), self._headers)
 

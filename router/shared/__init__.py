@@ -9,6 +9,7 @@ from router.shared.lease_account import Charge, Refusal
 from router.shared.leases import Leases
 from router.shared.log_port import LogPort
 from router.shared.ports import Fold, NoListener, Publish, RefusalReason, SharedListener, SkipReason
+from router.shared.session_homes import SessionHomes
 from router.shared.state import Hooks, SharedState
 from router.shared.stored_responses import StoredResponses
 from router.shared.vitals import Vitals
@@ -28,6 +29,7 @@ __all__ = [
     "Publish",
     "Refusal",
     "RefusalReason",
+    "SessionHomes",
     "SharedListener",
     "SharedState",
     "SharingRules",

@@ -89,6 +89,11 @@ class Keys:
         """Sorted set of workers and adapters by the log time at which a replica began to unload them."""
         return f"{self.adapters}:leaving"
 
+    @property
+    def sessions(self) -> str:
+        """The stream of sessions and their last workers."""
+        return f"cw:{{{self.namespace}}}:sessions"
+
     def limits(self, account: str) -> str:
         """Use of the limits of one account, a hash. Older versions keep a string under ``limits``."""
         return f"cw:{{{self.namespace}}}:account:{account}"

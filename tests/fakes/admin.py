@@ -59,6 +59,7 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
         ending=Ending(),
         vitals=no_vitals,
         degraded=tuple,
+        finish_session=bench.sessions.finish,
         now_unix_s=lambda: 1e9,
     )
     return replace(parts, **others)

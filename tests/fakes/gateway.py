@@ -389,7 +389,8 @@ class Bench:
             door=self.door,
             traced=spans is not None,
         )
-        self.sessions = Sessions(settings.placement, self.shared.fleet, reader.hasher)
+        self.told: dict[int, str] = {}
+        self.sessions = Sessions(settings.placement, self.shared.fleet, reader.hasher, self.told.__setitem__)
         self.gateway = Gateway(
             settings,
             self.core,

@@ -10,8 +10,12 @@ import openai
 import pytest
 from fakes.echo_worker import EchoWorker, Got
 from fakes.running import Fleet, RunningGateway, until
+from redis import Redis
 
+from router.shared import Keys
 from router.tenants.keys import digest_of
+
+IDLE_TIES = {"policy": "least_load"}
 
 
 class Engine(EchoWorker):
@@ -169,6 +173,95 @@ async def test_a_session_stays_where_it_was_until_it_ends(fleet: Fleet) -> None:
         for finished in (True, False):
             answer = await gateway.client.post("/finish_session", params={"session_id": "s-7"})
             assert answer.json() == {"session_id": "s-7", "finished": finished}
+
+
+async def ask(gateways: list[RunningGateway], number: int, text: str, session: str, **fields: Any) -> str:
+    """Send a request to one of the gateways once all see the workers idle; return its worker."""
+    gateway = gateways[number]
+    await until(lambda: not any(each.process.fleet.loads.inflight_requests.sum() for each in gateways))
+    body = {"model": "m", "messages": [{"role": "user", "content": text * 300}], **fields}
+    headers = {"x-session-id": session} if session else {}
+    answer = await gateway.client.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-cacheway-worker"]
+
+
+async def learned_everywhere(gateways: list[RunningGateway], sessions: int) -> None:
+    await until(lambda: all(len(each.process.sessions) == sessions for each in gateways))
+
+
+async def test_a_session_goes_on_at_its_worker_from_every_replica_until_it_ends(fleet: Fleet) -> None:
+    """Its first turn meets a busy worker, so it is beside the one that all replicas would choose by the hash.
+
+    Prompts share nothing, so replicas know from each other only where the session was. The other workers are
+    held back for the first turns by draining them. To the policy idle workers cost the same.
+    """
+    async with EchoWorker() as one, EchoWorker() as two, EchoWorker() as three:
+        workers = [one, two, three]
+        gateways = [await in_front_of(fleet, *workers, placement=IDLE_TIES) for _ in range(2)]
+        registry = gateways[0].process.registry
+        for held in (one, two):
+            answer = await gateways[0].client.post(f"/workers/{held.worker_id}/drain")
+            assert answer.status_code < 300, answer.text
+        names = [f"s-{number}" for number in range(6)]
+        await until(lambda: len(registry.eligible(None, registry.now_us())) == 1)
+        for name in names:
+            assert await ask(gateways, 0, f"{name} 1 ", name) == three.worker_id
+        await learned_everywhere(gateways, 6)
+        for held in (one, two):
+            answer = await gateways[0].client.post(f"/workers/{held.worker_id}/undrain")
+            assert answer.status_code < 300, answer.text
+        for gateway in gateways:
+            at = gateway.process.registry
+            await until(lambda at=at: len(at.eligible(None, at.now_us())) == 3)
+        for name in names:
+            assert await ask(gateways, 1, f"{name} 2 ", name) == three.worker_id
+        for finished in (True, False):
+            answer = await gateways[1].client.post("/finish_session", params={"session_id": "s-0"})
+            assert answer.json() == {"session_id": "s-0", "finished": finished}
+        await learned_everywhere(gateways, 5)
+        later = {await ask(gateways, 0, f"{name} 3 ", name) for name in names[1:]}
+        assert later == {three.worker_id}
+
+
+async def test_without_redis_a_replica_follows_its_own_sessions(fleet: Fleet) -> None:
+    """The namespace's stream has another type, so nothing can be told or heard; requests do not notice."""
+    async with EchoWorker() as one, EchoWorker() as two:
+        gateways = [await in_front_of(fleet, one, two, placement=IDLE_TIES) for _ in range(2)]
+        keys = Keys(gateways[0].process.settings.shared.namespace)
+        with Redis.from_url(fleet.redis_url) as redis:
+            redis.set(keys.sessions, "mine")
+        for number in range(4):
+            served = {await ask(gateways, 0, f"{number} {turn} ", f"s-{number}") for turn in range(3)}
+            assert len(served) == 1
+        assert len(gateways[0].process.sessions) == 4
+        assert len(gateways[1].process.sessions) == 0
+
+
+async def test_a_body_names_a_session_as_a_header_does(fleet: Fleet) -> None:
+    async with EchoWorker() as one, EchoWorker() as two, EchoWorker() as three:
+        gateways = [await in_front_of(fleet, one, two, three, placement=IDLE_TIES) for _ in range(2)]
+        uuid = "57a121ec-f78c-48c3-a745-e3036a3ecc33"
+        user_id = json.dumps({"device_id": "d", "account_uuid": "", "session_id": uuid})
+        home = await ask(gateways, 0, "1 ", uuid)
+        await learned_everywhere(gateways, 1)
+        named: tuple[dict[str, Any], ...] = (
+            {"session_id": uuid},
+            {"metadata": {"session_id": uuid}},
+            {"metadata": {"user_id": user_id}},
+            {"metadata": {"user_id": f"user_x_account__session_{uuid}"}},
+            {"prompt_cache_key": uuid},
+        )
+        for number, fields in enumerate(named):
+            assert await ask(gateways, 1, f"{number} ", "", **fields) == home
+        assert len(gateways[1].process.sessions) == 1
+        await ask(gateways, 1, "x ", "", user="u", metadata={"user_id": "u"})
+        assert len(gateways[1].process.sessions) == 1
+        hostile: tuple[Any, ...] = (5, None, "x" * 10_000, "ü", "a\u0000b", ["s"], {"a": {"b": 1}})
+        for value in hostile:
+            names = ("session_id", "metadata", "user", "safety_identifier")
+            await ask(gateways, 1, "y ", "", **dict.fromkeys(names, value))
+        assert len(gateways[1].process.sessions) == 1
 
 
 async def test_headers_pass_as_the_setting_says(fleet: Fleet) -> None:

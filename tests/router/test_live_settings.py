@@ -326,6 +326,7 @@ OTHER: dict[str, Any] = {
     "queue.default_class": "low",
     "roles.mode": "off",
     "placement.session_headers": ("x-team",),
+    "placement.session_fields": ("user",),
     "upstream.forward_headers": ("x-team", "anthropic-*"),
     "upstream.pass_through": ("/v1/videos",),
     "upstream.continue_streams": "all",
@@ -430,7 +431,13 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             process.stream_keeper._rules.times_max,
             process.stream_keeper._rules._models,
         ),
-        "sessions": (process.sessions._headers, process.sessions._most),
+        "sessions": (
+            process.sessions._headers,
+            process.sessions._fields,
+            process.sessions._most,
+            process.sessions._ttl_s,
+            process.session_homes._ttl_s,
+        ),
         "responses": (process.responses._most, process.responses._ttl_s),
         "headers": (
             gateway.reader._noted,

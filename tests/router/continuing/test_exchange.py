@@ -91,6 +91,19 @@ def test_the_rest_is_a_request_of_its_own(bench: Bench) -> None:
     assert (line["outcome"], line["continued"], line["attempts"]) == ("completed", 1, 2)
 
 
+def test_the_rest_belongs_to_the_same_session(bench: Bench) -> None:
+    """Its name is shown as before: a client may write anything into `prompt_cache_key`."""
+    started(bench, prompt_cache_key="private")
+    says(bench.upstream, "Hi")
+    breaks(bench)
+    bench.upstream.head(200, SSE)
+    bench.upstream.data(event("!", 2, number="b", reason="stop") + DONE)
+    bench.upstream.end()
+    (line,) = bench.log
+    assert str(line["session"]).startswith("key-")
+    assert len(bench.told) == 1
+
+
 def test_the_times_of_the_request_and_of_the_worker_are_told_apart(bench: Bench) -> None:
     started(bench)
     bench.time.advance(0.5)

@@ -59,6 +59,38 @@ def test_an_alias_is_its_model_to_the_worker_and_to_caches(words: int, tenant: T
     assert ended(models.parse_in_steps(Endpoint.CHAT, bodies[0], tenant)) == asked
 
 
+def test_a_split_is_drawn_by_the_session_of_a_request_wherever_its_name_is() -> None:
+    """By a header, a field or `prompt_cache_key`; in one step and in many; and of a form."""
+    bench = Bench()
+    for local in bench.registry.all():
+        bench.registry.described(local, (ServedModel("mimo"),), Description())
+    split = {"mimo": {"ratio": 0.5, "label": "version=v2"}}
+    settings = Settings.model_validate({"models": {"splits": split}})
+    models = ModelReader(settings, bench.core, bench.metrics, door=bench.door)
+    models.session_of = lambda parsed, headers: bench.sessions.name_of(parsed, headers)[0]
+
+    def why(parsed: ParsedRequest) -> str:
+        assert parsed.choice is not None
+        return parsed.choice.told()["split_why"]
+
+    def body(text: str, **fields: str) -> bytes:
+        return json.dumps(
+            {"model": "mimo", "messages": [{"role": "user", "content": text}], **fields}
+        ).encode()
+
+    headers = [(b"x-session-id", b"s")]
+    found = {
+        why(models.parse(Endpoint.CHAT, body("a"), ANONYMOUS, headers)),
+        why(models.parse(Endpoint.CHAT, body("b", session_id="s"), ANONYMOUS)),
+        why(models.parse(Endpoint.CHAT, body("c", prompt_cache_key="s"), ANONYMOUS)),
+        why(ended(models.parse_in_steps(Endpoint.CHAT, body("d" * LARGE_BODY_BYTES), ANONYMOUS, headers))),
+        why(models.chosen(without_prompt(Endpoint.MORE, "mimo", ANONYMOUS, b"0" * 16), headers)),
+    }
+    assert len(found) == 1
+    assert found.pop().startswith("the hash of its session")
+    assert "its prompt" in why(models.parse(Endpoint.CHAT, body("a"), ANONYMOUS))
+
+
 @pytest.mark.parametrize(
     "endpoint", [Endpoint.MESSAGES, Endpoint.GENERATE, Endpoint.RESPONSES, *sorted(PASSED_THROUGH)]
 )

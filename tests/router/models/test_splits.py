@@ -34,8 +34,8 @@ class Stage:
         body = orjson.dumps(chat(text, **more))
         return self.bench.gateway.reader.parse(Endpoint.CHAT, body, Tenant(tenant))
 
-    def drawn(self, text: str, tenant: str = "", **more: Any) -> Drawn:
-        drawn = self.splits.drawn(self.parsed(text, tenant, **more))
+    def drawn(self, text: str, tenant: str = "", session: str = "", **more: Any) -> Drawn:
+        drawn = self.splits.drawn(self.parsed(text, tenant, **more), session)
         assert drawn is not None
         return drawn
 
@@ -62,9 +62,19 @@ def test_what_begins_alike_is_told_apart_further_on_or_by_its_session() -> None:
     stage = Stage(ratio=0.5)
     system = "the same system prompt " * 200
     assert len({stage.drawn(system + str(number) * 3000).part for number in range(30)}) == 1
-    assert len({stage.drawn(system, prompt_cache_key=str(number)).part for number in range(30)}) == 2
+    assert len({stage.drawn(system, session=str(number)).part for number in range(30)}) == 2
     stage.use(ratio=0.5, stick_tokens=1800)
     assert len({stage.drawn(system + str(number) * 3000).part for number in range(30)}) == 2
+
+
+def test_a_session_stays_in_its_part_whatever_its_prompts() -> None:
+    stage = Stage(ratio=0.5)
+    for number in range(30):
+        texts = [f"{number} {turn} " * 900 for turn in range(4)]
+        assert len({stage.drawn(text, "t", f"s-{number}").part for text in texts}) == 1
+    assert stage.drawn("x", "t", "s").why.startswith("the hash of its session")
+    drawn = {(tenant, stage.drawn("x", tenant, "s").part) for tenant in map(str, range(30))}
+    assert len({part for _, part in drawn}) == 2, "a session of another tenant is another session"
 
 
 @pytest.mark.parametrize(("stick", "tenants", "texts"), [("tenant", 2, 1), ("none", 1, 2), ("prefix", 1, 2)])

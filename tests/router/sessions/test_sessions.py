@@ -10,9 +10,10 @@ from fakes.gateway import Bench, chat
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import ParsedRequest
 from router.session_rules import SESSION_HEADERS, SessionRules
-from router.sessions import session_named
+from router.sessions import Sessions, session_named
 from router.tenant import ANONYMOUS, Tenant
 
+UUID = "57a121ec-f78c-48c3-a745-e3036a3ecc33"
 WANTED = tuple(name.encode() for name in SESSION_HEADERS)
 
 
@@ -53,6 +54,39 @@ def test_a_header_counts_before_the_field(bench: Bench) -> None:
     assert bench.sessions.named(request, [(b"x-session-id", b"header")]).session == "header"
 
 
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"session_id": "a", "metadata": {"session_id": "b"}, "prompt_cache_key": "c"}, "a"),
+        ({"metadata": {"session_id": "b"}, "prompt_cache_key": "c", "user": "u"}, "b"),
+        ({"metadata": {"user_id": f"user_x_account__session_{UUID}"}, "prompt_cache_key": "c"}, UUID),
+        ({"metadata": {"user_id": "x"}, "user": "u", "safety_identifier": "h"}, ""),
+    ],
+)
+def test_fields_count_in_the_order_of_the_setting(bench: Bench, fields: dict[str, Any], shown: str) -> None:
+    assert bench.sessions.named(parsed(bench, **fields), ()).session == shown
+
+
+def test_a_field_counts_only_if_the_setting_names_it(bench: Bench) -> None:
+    request = parsed(bench, prompt_cache_key="c", session_id="s", user="u")
+    bench.sessions.use(SessionRules(session_fields=("user",)))
+    by_user = bench.sessions.named(request, ())
+    assert re.fullmatch("key-[0-9a-f]{16}", by_user.session), "a name of a person is shown as a hash"
+    bench.sessions.use(SessionRules(session_fields=()))
+    assert bench.sessions.named(request, ()).session == ""
+    assert bench.sessions.named(request, ()).key == request.key
+
+
+def test_a_name_is_one_session_wherever_it_stands(bench: Bench) -> None:
+    """Codex and Claude Code send it twice, in a header and in the body."""
+    requests = [
+        bench.sessions.named(parsed(bench), [(b"x-session-id", b"s")]),
+        bench.sessions.named(parsed(bench, prompt_cache_key="s"), ()),
+        bench.sessions.named(parsed(bench, session_id="s"), ()),
+    ]
+    assert len({each.key for each in requests}) == 1
+
+
 def test_requests_of_a_session_share_a_key_whatever_their_prompt(bench: Bench) -> None:
     headers = [(b"x-session-id", b"s")]
     one, other = (parsed(bench, messages=[{"role": "user", "content": text}]) for text in ("a", "b"))
@@ -82,6 +116,76 @@ def test_the_oldest_of_too_many_sessions_is_forgotten(bench: Bench) -> None:
     assert len(bench.sessions) == 0
     bench.sessions.placed(requests[0], "w0:80")
     assert len(bench.sessions) == 0
+
+
+class Clock:
+    """Seconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def remembering(bench: Bench, **rules: Any) -> tuple[Sessions, list[tuple[int, str]], Clock]:
+    """Sessions with a clock, and what they tell other replicas."""
+    told, clock = list[tuple[int, str]](), Clock()
+
+    def tell(session: int, worker_id: str) -> None:
+        told.append((session, worker_id))
+
+    hasher = bench.gateway.reader.hasher
+    return Sessions(SessionRules(**rules), bench.shared.fleet, hasher, tell, clock), told, clock
+
+
+def test_other_replicas_are_told_once_and_when_the_worker_changes(bench: Bench) -> None:
+    sessions, told, clock = remembering(bench, session_ttl_s=100.0)
+    request = sessions.named(parsed(bench), [(b"x-session-id", b"s")])
+    for clock.now_s, worker_id in ((0, "w0:80"), (10, "w0:80"), (20, "w1:80"), (30, "w1:80"), (80, "w1:80")):
+        sessions.placed(request, worker_id)
+    assert told == [(request.key, worker_id) for worker_id in ("w0:80", "w1:80", "w1:80")], "the last: again"
+    assert sessions.finish("", "s")
+    assert told[-1] == (request.key, "")
+    assert not sessions.finish("", "s")
+    assert told[-2:] == [(request.key, "")] * 2, "another replica may know it"
+
+
+def test_a_session_is_forgotten_in_time(bench: Bench) -> None:
+    sessions, _, clock = remembering(bench, session_ttl_s=100.0)
+    request = sessions.named(parsed(bench), [(b"x-session-id", b"s")])
+    sessions.placed(request, "w1:80")
+    clock.now_s = 99.0
+    assert sessions.home_of(request) >= 0
+    clock.now_s = 100.0
+    assert sessions.home_of(request) == -1
+    sessions.heard(request.key, "w2:80", 60.0)
+    assert sessions.home_of(request) == bench.local("w2:80").slots[0]
+    clock.now_s = 140.0
+    assert sessions.home_of(request) == -1
+
+
+def test_what_another_replica_tells_counts(bench: Bench) -> None:
+    sessions, told, _ = remembering(bench, session_ttl_s=100.0)
+    request = sessions.named(parsed(bench), [(b"x-session-id", b"s")])
+    sessions.heard(request.key, "w1:80", 0.0)
+    assert sessions.home_of(request) == bench.local("w1:80").slots[0]
+    sessions.placed(request, "w1:80")
+    assert told == [], "all replicas know that"
+    sessions.heard(request.key, "unknown:80", 0.0)
+    assert sessions.home_of(request) == -1
+    sessions.heard(request.key, "w2:80", 100.0)
+    assert sessions.home_of(request) == -1, "too old to count"
+    sessions.heard(request.key, "", 0.0)
+    assert len(sessions) == 0
+    for session in range(10):
+        sessions.heard(session, "w1:80", 0.0)
+    sessions.use(SessionRules(sessions_max=4))
+    sessions.heard(99, "w1:80", 0.0)
+    assert len(sessions) == 4
+    sessions.use(SessionRules(sessions_max=0))
+    sessions.heard(99, "w1:80", 0.0)
+    assert len(sessions) == 0
 
 
 def test_turned_off_a_session_has_a_name_only(bench: Bench) -> None:
