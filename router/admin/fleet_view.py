@@ -253,6 +253,7 @@ def counters(report: Vitals) -> Counters:
         ttft_bounds_s=report.ttft_bounds_s,
         limited=those(LIMITED),
         unavailable=those(UNAVAILABLE),
+        refused=those(("worker_refused",)),
         tpot_counts=_by_bucket(report.tpot_counts),
         tpot_bounds_s=report.tpot_bounds_s,
         all_prompt_tokens=report.prompt_tokens,

@@ -17,6 +17,9 @@ NAMED_MAX = 4
 LATE_S = 2.0
 """Lag of the shared log that is worth a word: some prompts are placed without knowing the latest."""
 
+REFUSED_RATIO = 0.5
+"""Share of refused requests that is worth a word: single clients make mistakes, fleets do not."""
+
 Severity = Literal["critical", "warning", "notice"]
 
 
@@ -170,15 +173,23 @@ def _of_traffic(conditions: Conditions) -> Iterator[Trouble]:
         yield Trouble(
             "rejecting",
             "critical",
-            f"{_rate(conditions.rejected_per_s)} are sent away.",
-            "There is no room, no time left, or a limit is reached; clients were told when to come again.",
+            f"{_rate(conditions.rejected_per_s)} rejected, in the last minute.",
+            "There is no room, no time left, or a limit is reached; clients were told when to come again. See Queue.",
         )
     if conditions.failed_per_s:
         yield Trouble(
             "failing",
             "critical",
-            f"{_rate(conditions.failed_per_s)} fail on workers.",
-            "Those that had no answer yet were tried on others before.",
+            f"{_rate(conditions.failed_per_s)} failed on workers, in the last minute.",
+            "Clients got an error, or a stream that broke off. Those without an answer were tried on others before.",
+        )
+    if conditions.refused_ratio > REFUSED_RATIO:
+        yield Trouble(
+            "refusing",
+            "warning",
+            f"Workers refuse {conditions.refused_ratio:.0%} of the requests (4xx).",
+            "Mostly a model that no worker serves, or a field that the engine does not take: its answer says "
+            "which. Workers are not ejected for it.",
         )
 
 

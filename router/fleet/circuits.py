@@ -126,7 +126,7 @@ class Circuits:
             self._move(local, local.breaker.failed(self.of(local), now_us, sent_us), reason)
 
     def restarted(self, local: LocalWorker, now_us: int) -> None:
-        """Close the circuit of a healthy worker with a new process, without a probe."""
+        """Half-open the circuit of a healthy worker with a new process: its next request probes it."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             self._move(local, local.breaker.restarted(self.of(local), now_us), "restarted")
 

@@ -106,7 +106,7 @@ function drawn({ decision, policy, request, candidates, not_candidates: others, 
               seconds(each.queue_s),
               seconds(each.prefill_s),
               seconds(each.ttft_s),
-              each.lost_because ?? "",
+              each.lost_because ? el("span", { class: "reason" }, each.lost_because) : "",
             ]),
             "Candidates, the cheapest first",
           ),
@@ -122,7 +122,7 @@ function drawn({ decision, policy, request, candidates, not_candidates: others, 
 }
 
 function then(past) {
-  const ttft = past.ttft_since_arrival_s === null ? "" : `, first token after ${seconds(past.ttft_since_arrival_s)}`;
+  const ttft = past.ttft_since_arrival_s === null || past.outcome.startsWith("worker_") ? "" : `, first token after ${seconds(past.ttft_since_arrival_s)}`;
   const cached = past.reported_cached_tokens ?? past.predicted_cached_tokens;
   const said = cached === null ? "" : `, ${tokens(cached)} of ${tokens(past.prompt_tokens)} tokens cached`;
   return `Then, at ${clock(past.ended_unix_s)}: ${past.why ?? past.detail ?? spaced(past.outcome)}${said}${ttft}.`;

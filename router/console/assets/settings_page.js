@@ -49,7 +49,7 @@ export class SettingsPage {
   #row([key, each]) {
     return [
       el("span", {}, el("code", {}, key), el("span", { class: "small about" }, each.description)),
-      el("code", { class: "wrap" }, cut(written(each.value)), each.refused ? el("span", { class: "problem" }, ` ${each.refused}`) : ""),
+      el("code", { class: "wrap" }, cut(listed(each.value)), each.refused ? el("span", { class: "problem" }, ` ${each.refused}`) : ""),
       `${each.source}${each.place ? `, ${each.place}` : ""}`,
       each.live ? el("button", { type: "button", class: "plain", "aria-label": `Change ${key}`, onclick: () => this.#change(key, each) }, "Change …") : el("span", { class: "quiet" }, "restart"),
     ];
@@ -106,6 +106,12 @@ export class SettingsPage {
       },
     });
   }
+}
+
+/** A list of words as words, so that the lines break between them. */
+function listed(value) {
+  const words = Array.isArray(value) && value.length > 0 && value.every((each) => typeof each === "string");
+  return words ? value.join(" ") : written(value);
 }
 
 function written(value) {

@@ -47,6 +47,7 @@ def test_each_condition_is_told_in_a_sentence_of_its_own(conditions: Conditions,
 def test_every_condition_that_there_is_can_be_told() -> None:
     """But how many operations wait, which says something only beside a lost Redis."""
     told = {"redis", "warming", "dropped_ops", "lag_s", "keys", "limits", "rejected_per_s", "failed_per_s"}
+    told.add("refused_ratio")
     assert {field.name for field in fields(Conditions)} == {*told, "links", "ending", "other", "buffered_ops"}
 
 
