@@ -109,6 +109,7 @@ class ProcessFleetView:
                 for name in gateway.fleet.links.rules
             },
             ending=self._parts.ending.begun,
+            lost_replicas=status.lost,
             other=[
                 (f"setting:{key}", f"The setting {key} was changed, and this replica cannot use it: {why}.")
                 for key, why in live.refused.items()

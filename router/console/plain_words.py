@@ -117,7 +117,8 @@ def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:
             "unhealthy",
             "warning",
             f"{_some(unhealthy, len(facts))} not answer health checks: {_named(unhealthy)}.",
-            "The others take their requests. They are asked again every few seconds.",
+            "The others take new requests; requests in flight there end with an answer or at their time limits. "
+            "Health checks go on: see the engine's log, or remove the worker.",
         )
     ejected = [each.id for each in facts if each.circuit == "open"]
     if ejected:
@@ -125,7 +126,7 @@ def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:
             "ejected",
             "warning",
             f"Requests failed on {_named(ejected)}: ejected.",
-            "They get no requests for a while, then one to try.",
+            "They get no requests for a while, then one to try. The engine's log says why.",
         )
 
 
@@ -134,8 +135,9 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
         yield Trouble(
             "redis",
             "warning",
-            f"Redis does not do its work ({conditions.redis}): replicas decide alone.",
-            "Affinity between replicas suffers, and figures here are of this replica; requests are served.",
+            f"Replicas do not share what they know: {conditions.redis.rstrip('.')}.",
+            "Each decides by what it knows itself, so hits get fewer; figures here are of this replica. Requests "
+            "are served. Bring Redis back; no replica needs a restart.",
         )
     elif conditions.warming is not None:
         phase, progress = conditions.warming
@@ -151,6 +153,14 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             "warning",
             f"What other replicas do arrives here {conditions.lag_s:.1f} s late.",
             "Workers may look less busy than they are; requests are served.",
+        )
+    for replica in conditions.lost_replicas:
+        yield Trouble(
+            f"replica:{replica}",
+            "notice",
+            f"Replica {replica} fell silent without a goodbye.",
+            "Its connections are lost; the other replicas serve on, and what it had reserved is free again. Its own "
+            "log and its pod say why. This is shown until it is back, for ten minutes at most.",
         )
     if conditions.dropped_ops:
         yield Trouble(
@@ -196,7 +206,8 @@ def _of_traffic(conditions: Conditions) -> Iterator[Trouble]:
 def _rate(per_s: float) -> str:
     if per_s >= 1:
         return f"{per_s:,.0f} requests per second"
-    return f"{max(per_s * 60, 1):,.0f} requests per minute"
+    per_minute = max(round(per_s * 60), 1)
+    return f"{per_minute:,} {'request' if per_minute == 1 else 'requests'} per minute"
 
 
 def _some(ids: Sequence[str], total: int) -> str:

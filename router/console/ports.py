@@ -113,6 +113,7 @@ class Conditions:
         refused_ratio: Share of the ended requests that workers refuse, 0 to 1.
         links: States of links between sites, by name.
         ending: True if this process was told to end.
+        lost_replicas: Replicas that fell silent in the last minutes and have not come back.
         other: Code and sentence of more troubles.
     """
 
@@ -128,6 +129,7 @@ class Conditions:
     refused_ratio: float = 0.0
     links: Mapping[str, str] | None = None
     ending: bool = False
+    lost_replicas: Sequence[str] = ()
     other: Sequence[tuple[str, str]] = ()
 
 

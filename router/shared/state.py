@@ -181,6 +181,7 @@ class SharedState:
             lambda: self._forms.waits,
         )
         self._started_us: int | None = None
+        self._given_up_us = 0
         self._connected = False
         self._connected_s = 0.0
         self._disowned_dropped = 0
@@ -231,6 +232,7 @@ class SharedState:
             unknown_paths=self._forms.unknown,
             differing=self._agreement.differing,
             published_again=self._agreement.published_again,
+            lost=self._heartbeat.lost,
         )
 
     @property
@@ -506,20 +508,27 @@ class SharedState:
         else:
             self._degraded_reasons.set("registers", reason)
 
-    def _on_left(self, op: Left) -> None:
+    def _on_left(self, op: Left, writer: bytes) -> None:
         self._heartbeat.left(op)
+        if writer.rpartition(b"/")[0] != op.replica.encode():
+            self._heartbeat.fell_silent(op)
         if self._started_us is not None and op.replica == self._replica and op.at_us > self._started_us:
-            logger.warning(
-                "siblings gave this replica up while it was alive",
-                extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
-            )
+            if op.at_us != self._given_up_us:  # each sibling says it, and says it again when its log begins anew
+                logger.warning(
+                    "other replicas took this one for dead: it tells them again what it has in flight",
+                    extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
+                )
+            self._given_up_us = op.at_us
             self._vectors.lost()
             if self._hooks.on_given_up is not None:
                 self._hooks.on_given_up(op.at_us)
 
     def _declare_left(self, op: Left) -> None:
         logger.warning(
-            "replica left", extra={"event": "replica.left", "replica": op.replica, "at_us": op.at_us}
+            "replica %s fell silent: its connections are lost, and what it had reserved is free again; its own "
+            "log and its pod say why",
+            op.replica,
+            extra={"event": "replica.left", "replica": op.replica, "at_us": op.at_us},
         )
         self._listener.replica_left(op.replica)
         self.publish(op)
