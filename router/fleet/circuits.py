@@ -160,11 +160,10 @@ class Circuits:
         self._log.publish(op)
         if op.state is before:
             return
-        event, level = _LINES[op.state]
+        event, level, message = _LINES[op.state]
         logger.log(
             level,
-            "circuit of a worker is %s",
-            op.state.value.replace("_", " "),
+            message,
             extra={
                 "event": event,
                 "worker_id": local.worker.worker_id,
@@ -176,7 +175,11 @@ class Circuits:
 
 
 _LINES = {
-    Circuit.OPEN: ("worker.ejected", logging.WARNING),
-    Circuit.HALF_OPEN: ("worker.probed", logging.INFO),
-    Circuit.CLOSED: ("worker.restored", logging.INFO),
+    Circuit.OPEN: (
+        "worker.ejected",
+        logging.WARNING,
+        "worker failed requests in a row and is ejected: only probes go there until they succeed",
+    ),
+    Circuit.HALF_OPEN: ("worker.probed", logging.INFO, "a request probes an ejected worker"),
+    Circuit.CLOSED: ("worker.restored", logging.INFO, "an ejected worker takes requests again"),
 }

@@ -101,7 +101,7 @@ def test_replicas_take_turns_to_probe_so_that_no_two_do_at_once() -> None:
 
 
 def test_of_two_probes_that_crossed_in_the_log_only_the_later_ones_outcome_counts() -> None:
-    """Two replicas whose turns have begun send within the log's lag: neither has heard of the other's probe."""
+    """Two replicas whose turns have begun send within the log's lag, and have not heard of each other."""
     gateway = opened()
     before = gateway.known
     assert gateway.say("dispatched", 61.0, replica="one")
