@@ -117,7 +117,7 @@ def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:
             "unhealthy",
             "warning",
             f"{_some(unhealthy, len(facts))} not answer health checks: {_named(unhealthy)}.",
-            "The others take new requests; requests in flight there end with an answer or at their time limits. "
+            "The others take new requests; those in flight there end with an answer or at their time limits. "
             "Health checks go on: see the engine's log, or remove the worker.",
         )
     ejected = [each.id for each in facts if each.circuit == "open"]
@@ -136,8 +136,8 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             "redis",
             "warning",
             f"Replicas do not share what they know: {conditions.redis.rstrip('.')}.",
-            "Each decides by what it knows itself, so hits get fewer; figures here are of this replica. Requests "
-            "are served. Bring Redis back; no replica needs a restart.",
+            "Requests are served. Each replica decides by what it knows itself, so hits get fewer; figures "
+            "here are of this replica. Bring Redis back; no replica needs a restart.",
         )
     elif conditions.warming is not None:
         phase, progress = conditions.warming
@@ -159,7 +159,7 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             f"replica:{replica}",
             "notice",
             f"Replica {replica} fell silent without a goodbye.",
-            "Its connections are lost; the other replicas serve on, and what it had reserved is free again. Its own "
+            "Its connections are lost; the others serve on, and what it had reserved is free again. Its own "
             "log and its pod say why. This is shown until it is back, for ten minutes at most.",
         )
     if conditions.dropped_ops:
@@ -184,14 +184,14 @@ def _of_traffic(conditions: Conditions) -> Iterator[Trouble]:
             "rejecting",
             "critical",
             f"{_rate(conditions.rejected_per_s)} rejected, in the last minute.",
-            "There is no room, no time left, or a limit is reached; clients were told when to come again. See Queue.",
+            "There is no room, no time left, or a limit is reached; clients were told when to come again.",
         )
     if conditions.failed_per_s:
         yield Trouble(
             "failing",
             "critical",
             f"{_rate(conditions.failed_per_s)} failed on workers, in the last minute.",
-            "Clients got an error, or a stream that broke off. Those without an answer were tried on others before.",
+            "Clients got an error, or a stream that broke off; others were tried where that was possible.",
         )
     if conditions.refused_ratio > REFUSED_RATIO:
         yield Trouble(

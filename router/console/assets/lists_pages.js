@@ -13,7 +13,7 @@ export class AuditPage {
       const listed = table(
         [["When"], ["Who"], ["From"], ["What"], ["Target"], ["Status", "number"], ["Detail"]],
         changes.map((each) => [
-          moment(each.at_unix_s),
+          el("span", { class: "nowrap" }, moment(each.at_unix_s)),
           each.actor || "–",
           `${each.client} at ${each.replica}`,
           el("code", {}, each.action),

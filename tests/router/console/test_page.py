@@ -140,11 +140,9 @@ async def test_degraded_states_come_and_go_in_plain_words(visit: Visit) -> None:
 
     app.fleet.trouble = Conditions(redis="connection refused")
     app.fleet.change(2, state="unhealthy")
-    await expect(box).to_contain_text(
-        "Redis does not do its work (connection refused): replicas decide alone."
-    )
+    await expect(box).to_contain_text("Replicas do not share what they know: connection refused.")
     await expect(box).to_contain_text("1 of 8 workers does not answer health checks: 10.0.0.3:30000.")
-    await expect(box).to_contain_text("requests are served")
+    await expect(box).to_contain_text("Requests are served")
 
     app.fleet.trouble = Conditions()
     app.fleet.change(2, state="healthy")
@@ -344,6 +342,21 @@ async def test_a_token_is_asked_for_once_and_a_wrong_one_is_said(visit: Visit) -
     await expect(dialog).to_be_hidden()
     assert await page.evaluate("Object.keys(localStorage).length") == 0
     assert await page.evaluate("document.cookie") == ""
+
+
+async def test_a_page_that_asks_for_several_things_at_once_asks_for_the_token_once(visit: Visit) -> None:
+    """As from a bookmark: the stream and two lists of the page are refused at the same time."""
+    app = ConsoleApp(MadeUpFleet(2), token="right", pages=PageAnswers("a name"))
+    _, page = await visit(app=app)
+    await page.goto(f"{app.url}/#settings")
+    await page.reload()
+    dialog = page.get_by_role("dialog", name="Token of the admin API")
+    await dialog.get_by_label("Token").fill("right")
+    await page.keyboard.press("Enter")
+    await live(page)
+    await expect(dialog).to_be_hidden()
+    await expect(page.locator("#settings-list")).to_contain_text("queue.size")
+    await expect(page.locator("#settings-history")).to_contain_text("a name")
 
 
 async def test_without_a_token_nothing_is_shown_and_it_says_so(visit: Visit) -> None:
