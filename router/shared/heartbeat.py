@@ -141,7 +141,9 @@ class Heartbeat:
         """Ids of replicas that fell silent in the last ten minutes and have not come back, sorted."""
         since_us = self._clock.now_us() - int(LOST_S * 1e6)
         alive = self._siblings.keys() | {self._replica}
-        return tuple(sorted(each for each, us in self._lost_us.items() if us > since_us and each not in alive))
+        return tuple(
+            sorted(each for each, us in self._lost_us.items() if us > since_us and each not in alive)
+        )
 
     @property
     def siblings(self) -> int:

@@ -155,7 +155,7 @@ class Reader:
             self.gaps += 1
             self._listener.gap()
             logger.warning(
-                "Redis lost the part of the log that this replica reads next: it reads the snapshot and goes on",
+                "Redis lost the part of the log that comes next: this replica reads the snapshot and goes on",
                 extra={"event": "log.gap"},
             )
         if lost:
