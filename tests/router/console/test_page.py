@@ -436,6 +436,11 @@ async def test_a_request_is_pasted_or_chosen_and_explained(visit: Visit) -> None
     await page.get_by_label("Body").fill('{"model": "m"}')
     await page.get_by_role("button", name="Explain").click()
     await expect(answer).to_contain_text("agent is the cheapest")
+    rows = answer.get_by_role("table", name="the cheapest first").get_by_role("row")
+    await expect(rows).to_have_count(1 + 12)
+    await answer.get_by_role("button", name="Show all 30 candidates").click()
+    await expect(rows).to_have_count(1 + 30)
+    await expect(answer.get_by_role("group", name="Candidates", exact=True)).to_be_focused()
     assert app.pages.asked == [{"endpoint": "/v1/chat/completions", "request": {"model": "m"}}]
 
     await page.locator("#explain-recent button").click()
@@ -449,6 +454,7 @@ async def test_a_decision_is_asked_again_from_its_panel(visit: Visit) -> None:
     await page.get_by_role("button", name="Pause").click()
     await page.locator("#decisions button").first.click()
     await page.get_by_role("button", name="What would be decided now?").click()
+    await expect(page.get_by_label("Body")).to_be_focused()
     await expect(page.locator("#explain-answer")).to_contain_text("agent is the cheapest")
     assert set(app.pages.asked[0]) == {"request_id"}
 
@@ -465,11 +471,13 @@ async def test_a_setting_is_changed_and_undone_after_confirmations(visit: Visit)
     await expect(dialog).to_be_hidden()
     said = {"values": {"queue.size": 7}, "comment": "busy", "expected_revision": "r1"}
     assert app.changes == [("settings", "placement.policy", said)]
+    await expect(page.get_by_role("button", name="Change queue.size")).to_be_focused()
 
     await page.get_by_role("button", name="Undo the change").click()
     await dialog.get_by_role("button", name="Undo it").click()
     await expect(dialog).to_be_hidden()
     assert app.pages.changed == [{"change_id": "c1"}]
+    await expect(page.get_by_role("button", name="Undo the change")).to_be_focused()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
