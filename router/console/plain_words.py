@@ -183,21 +183,21 @@ def _of_traffic(conditions: Conditions) -> Iterator[Trouble]:
         yield Trouble(
             "rejecting",
             "critical",
-            f"{_rate(conditions.rejected_per_s)} rejected, in the last minute.",
+            f"{_rate(conditions.rejected_per_s)} rejected in the last minute.",
             "There is no room, no time left, or a limit is reached; clients were told when to come again.",
         )
     if conditions.failed_per_s:
         yield Trouble(
             "failing",
             "critical",
-            f"{_rate(conditions.failed_per_s)} failed on workers, in the last minute.",
+            f"{_rate(conditions.failed_per_s)} failed on workers in the last minute.",
             "Clients got an error, or a stream that broke off; others were tried where that was possible.",
         )
     if conditions.refused_ratio > REFUSED_RATIO:
         yield Trouble(
             "refusing",
             "warning",
-            f"Workers refuse {conditions.refused_ratio:.0%} of the requests (4xx).",
+            f"Workers refuse {100 * conditions.refused_ratio:.0f} % of the requests (4xx).",
             "Mostly a model that no worker serves, or a field that the engine does not take: its answer says "
             "which. Workers are not ejected for it.",
         )
@@ -207,7 +207,7 @@ def _rate(per_s: float) -> str:
     if per_s >= 1:
         return f"{per_s:,.0f} requests per second"
     per_minute = max(round(per_s * 60), 1)
-    return f"{per_minute:,} {'request' if per_minute == 1 else 'requests'} per minute"
+    return f"{per_minute:,} {'request' if per_minute == 1 else 'requests'}"
 
 
 def _some(ids: Sequence[str], total: int) -> str:

@@ -63,8 +63,8 @@ def test_without_redis_it_says_that_requests_are_served() -> None:
 
 def test_some_refused_requests_are_single_clients_mistakes() -> None:
     assert said(Conditions(refused_ratio=0.5)) == {}
-    assert said(Conditions(refused_ratio=0.51))["refusing"].what.startswith(
-        "Workers refuse 51% of the requests"
+    assert (
+        said(Conditions(refused_ratio=0.51))["refusing"].what == "Workers refuse 51 % of the requests (4xx)."
     )
 
 

@@ -156,7 +156,7 @@ async def test_errors_are_averaged_over_a_minute_so_that_one_of_them_is_one(cloc
         clock[0] += 5.0
 
     assert seen[13] == seen[26] == []
-    assert seen[14:26] == 12 * [["1 request per minute failed on workers, in the last minute."]]
+    assert seen[14:26] == 12 * [["1 request failed on workers in the last minute."]]
 
 
 async def test_a_fleet_that_refuses_most_requests_is_told_of_but_not_after_a_few(clock: list[float]) -> None:
