@@ -24,7 +24,7 @@ export class SettingsPage {
     await history;
   }
 
-  /** Give the focus back: the button that was pressed was drawn anew. */
+  /** Give the focus back: the button that was pressed was replaced. */
   #focus(box, label) {
     const buttons = [...byId(box).querySelectorAll("button")];
     (buttons.find((button) => button.getAttribute("aria-label") === label) ?? buttons[0])?.focus();

@@ -15,6 +15,7 @@ from router.log_pace import LogPace
 from router.picker.intents import Intents, targets_of
 from router.picker.pool_objects import (
     OBJECTS_MAX,
+    UNREADABLE_S,
     PoolObjects,
     make_pool_objects,
     objectives_of,
@@ -93,6 +94,19 @@ async def test_objects_are_followed_and_stay_while_the_server_is_lost(tmp_path: 
         await until(lambda: not intents.objectives)
         running.cancel()
         await asyncio.wait({running})
+
+
+def test_an_object_that_cannot_be_read_is_told_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    """All objects are read every few seconds."""
+    clock = [0.0]
+    pace = LogPace(UNREADABLE_S, lambda: clock[0])
+    lists = listed({"metadata": 7}, objective("a", 5))
+    for clock[0] in (0.0, 5.0, 10.0):
+        assert objectives_of(lists, "pool", pace) == {"a": 5}
+    assert len(caplog.records) == 1
+    clock[0] = UNREADABLE_S
+    objectives_of(lists, "pool", pace)
+    assert len(caplog.records) == 2
 
 
 async def test_the_namespace_is_the_pools_or_our_own(tmp_path: Path) -> None:
