@@ -114,6 +114,11 @@ def guess(word: str) -> str:
     """Suggest the flag that one that does not exist means; empty if none is near, or it may hold a secret."""
     if _OF_SECRETS.search(word):
         return ""
+    meant = CATALOGUE.get(
+        word.removeprefix("--").replace("-", "_")
+    )  # its name in a file, such as SECTION.NAME
+    if meant is not None and meant.flag:
+        return f"; did you mean {meant.flag}?"
     rows = [
         row.flag
         for row in CATALOGUE.values()

@@ -93,7 +93,7 @@ class _Reading:
             clock,
             SnapshotStore(b"reader/1", keys, NoListener(), 10.0, 1),
             NoListener(),
-            lambda left: None,
+            lambda _left, _writer: None,
             redis_latency=RedisLatency(reasons),
             presence=PeerPresence(lambda: 1),
         )

@@ -1,7 +1,7 @@
 """A circuit breaker per worker: one state for all replicas, with time as an argument.
 
     closed ──failure_threshold failures in a row──> open
-    open ──open_us later──> half-open: exactly one request goes through, in the whole gateway
+    open ──open_us later──> half-open: one request probes, as a rule one in the whole gateway
     half-open ──success_threshold successes, one after the other──> closed
     half-open ──a failure──> open, for another open_us
     open ──the worker's process is another one──> half-open
@@ -10,7 +10,9 @@ The state is a register in the shared log (`policies.state.ops.CircuitSet`), so 
 a worker together; failures in a row are each replica's own, and so is its probe. A replica publishes
 half-open *before* it sends the probe. The right to probe is staggered, so that two replicas do not do so at
 once: the first replica of a worker may go as soon as the wait is over, the next one `PROBE_STAGGER_US` later,
-if no other has, and so on (`probe_from_us`). Partitioned replicas probe on each side.
+if no other has, and so on (`probe_from_us`). Two replicas both probe if their requests meet within the log's
+lag after both turns have begun: the register of the later one wins, and the outcome of the other does not
+count. Partitioned replicas probe on each side.
 
 Only the probe's own outcome counts while half-open: streams sent before the circuit opened may end, well or
 not, for minutes; nor do they count against a worker that was restored meanwhile.

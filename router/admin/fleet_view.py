@@ -109,6 +109,7 @@ class ProcessFleetView:
                 for name in gateway.fleet.links.rules
             },
             ending=self._parts.ending.begun,
+            lost_replicas=status.lost,
             other=[
                 (f"setting:{key}", f"The setting {key} was changed, and this replica cannot use it: {why}.")
                 for key, why in live.refused.items()
@@ -253,6 +254,7 @@ def counters(report: Vitals) -> Counters:
         ttft_bounds_s=report.ttft_bounds_s,
         limited=those(LIMITED),
         unavailable=those(UNAVAILABLE),
+        refused=those(("worker_refused",)),
         tpot_counts=_by_bucket(report.tpot_counts),
         tpot_bounds_s=report.tpot_bounds_s,
         all_prompt_tokens=report.prompt_tokens,

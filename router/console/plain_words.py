@@ -17,6 +17,9 @@ NAMED_MAX = 4
 LATE_S = 2.0
 """Lag of the shared log that is worth a word: some prompts are placed without knowing the latest."""
 
+REFUSED_RATIO = 0.5
+"""Share of refused requests that is worth a word: single clients make mistakes, fleets do not."""
+
 Severity = Literal["critical", "warning", "notice"]
 
 
@@ -114,7 +117,8 @@ def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:
             "unhealthy",
             "warning",
             f"{_some(unhealthy, len(facts))} not answer health checks: {_named(unhealthy)}.",
-            "The others take their requests. They are asked again every few seconds.",
+            "The others take new requests; those in flight there end with an answer or at their time limits. "
+            "Health checks go on: see the engine's log, or remove the worker.",
         )
     ejected = [each.id for each in facts if each.circuit == "open"]
     if ejected:
@@ -122,7 +126,7 @@ def _of_workers(facts: Sequence[WorkerFacts]) -> Iterator[Trouble]:
             "ejected",
             "warning",
             f"Requests failed on {_named(ejected)}: ejected.",
-            "They get no requests for a while, then one to try.",
+            "They get no requests for a while, then one to try. The engine's log says why.",
         )
 
 
@@ -131,8 +135,9 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
         yield Trouble(
             "redis",
             "warning",
-            f"Redis does not do its work ({conditions.redis}): replicas decide alone.",
-            "Affinity between replicas suffers, and figures here are of this replica; requests are served.",
+            f"Replicas do not share what they know: {conditions.redis.rstrip('.')}.",
+            "Requests are served. Each replica decides by what it knows itself, so hits get fewer; figures "
+            "here are of this replica. Bring Redis back; no replica needs a restart.",
         )
     elif conditions.warming is not None:
         phase, progress = conditions.warming
@@ -148,6 +153,14 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             "warning",
             f"What other replicas do arrives here {conditions.lag_s:.1f} s late.",
             "Workers may look less busy than they are; requests are served.",
+        )
+    for replica in conditions.lost_replicas:
+        yield Trouble(
+            f"replica:{replica}",
+            "notice",
+            f"Replica {replica} fell silent without a goodbye.",
+            "Its connections are lost; the others serve on, and what it had reserved is free again. Its own "
+            "log and its pod say why. This is shown until it is back, for ten minutes at most.",
         )
     if conditions.dropped_ops:
         yield Trouble(
@@ -170,22 +183,31 @@ def _of_traffic(conditions: Conditions) -> Iterator[Trouble]:
         yield Trouble(
             "rejecting",
             "critical",
-            f"{_rate(conditions.rejected_per_s)} are sent away.",
+            f"{_rate(conditions.rejected_per_s)} rejected in the last minute.",
             "There is no room, no time left, or a limit is reached; clients were told when to come again.",
         )
     if conditions.failed_per_s:
         yield Trouble(
             "failing",
             "critical",
-            f"{_rate(conditions.failed_per_s)} fail on workers.",
-            "Those that had no answer yet were tried on others before.",
+            f"{_rate(conditions.failed_per_s)} failed on workers in the last minute.",
+            "Clients got an error, or a stream that broke off; others were tried where that was possible.",
+        )
+    if conditions.refused_ratio > REFUSED_RATIO:
+        yield Trouble(
+            "refusing",
+            "warning",
+            f"Workers refuse {100 * conditions.refused_ratio:.0f} % of the requests (4xx).",
+            "Mostly a model that no worker serves, or a field that the engine does not take: its answer says "
+            "which. Workers are not ejected for it.",
         )
 
 
 def _rate(per_s: float) -> str:
     if per_s >= 1:
         return f"{per_s:,.0f} requests per second"
-    return f"{max(per_s * 60, 1):,.0f} requests per minute"
+    per_minute = max(round(per_s * 60), 1)
+    return f"{per_minute:,} {'request' if per_minute == 1 else 'requests'}"
 
 
 def _some(ids: Sequence[str], total: int) -> str:

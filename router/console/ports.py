@@ -62,6 +62,7 @@ class Counters:
         rejected: Those rejected: no room, no time left, a limit.
         limited: Those answered with 429: a limit, or a full queue.
         unavailable: Those answered with 503: no worker takes them, or this replica ends.
+        refused: Those that a worker answered with a 4xx, such as 404 for a model that it does not serve.
         prompt_tokens: Of answers whose engine reports its cached tokens.
         cached_tokens: Those of them that were cached.
         ttft_counts: Streams by time to first token; the last entry is beyond all `ttft_bounds_s`.
@@ -83,6 +84,7 @@ class Counters:
     tpot_bounds_s: tuple[float, ...] = ()
     all_prompt_tokens: int = 0
     output_tokens: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,10 @@ class Conditions:
         limits: Reason why tenants' limits are kept by fair shares; None if they are not.
         rejected_per_s: Rejected requests of all replicas, per second.
         failed_per_s: Requests that workers fail, per second.
+        refused_ratio: Share of the ended requests that workers refuse, 0 to 1.
         links: States of links between sites, by name.
         ending: True if this process was told to end.
+        lost_replicas: Replicas that fell silent in the last minutes and have not come back.
         other: Code and sentence of more troubles.
     """
 
@@ -122,8 +126,10 @@ class Conditions:
     limits: str | None = None
     rejected_per_s: float = 0.0
     failed_per_s: float = 0.0
+    refused_ratio: float = 0.0
     links: Mapping[str, str] | None = None
     ending: bool = False
+    lost_replicas: Sequence[str] = ()
     other: Sequence[tuple[str, str]] = ()
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean as mean
 from typing import NamedTuple
 
 from router.console.plain_words import Troubles
@@ -20,6 +21,12 @@ INTERVAL_S = 5.0
 
 SAMPLES_MAX = 120
 """Ten minutes."""
+
+LATELY = 12
+"""Samples of the last minute, over which errors are averaged: one failed request is no wave of them."""
+
+REFUSED_MIN = 10
+"""Refused requests in the last minute from which their share says something."""
 
 
 class Sample(NamedTuple):
@@ -36,6 +43,7 @@ class Sample(NamedTuple):
         rejected_per_s: Rejected requests.
         failed_per_s: Requests that workers failed.
         output_tokens_per_s: Of ended answers; None if requests ended and no engine reported its tokens.
+        refused_per_s: Requests that workers refused.
     """
 
     at_unix_s: float
@@ -53,6 +61,7 @@ class Sample(NamedTuple):
     tpot_p90_s: float | None = None
     prompt_tokens_per_s: float = 0.0
     output_tokens_per_s: float | None = 0.0
+    refused_per_s: float = 0.0
 
 
 class RateWindow:
@@ -96,10 +105,16 @@ class RateWindow:
     def wrong(self, facts: Sequence[WorkerFacts]) -> list[dict[str, object]]:
         """Return the current faults."""
         conditions = self._fleet_view.conditions()
-        if self.samples:
-            last = self.samples[-1]
+        last = list(self.samples)[-LATELY:]
+        if last:
+            refused_per_s = mean(each.refused_per_s for each in last)
+            requests_per_s = mean(each.requests_per_s for each in last)
+            enough = refused_per_s * len(last) * self._interval_s >= REFUSED_MIN
             conditions = replace(
-                conditions, rejected_per_s=last.rejected_per_s, failed_per_s=last.failed_per_s
+                conditions,
+                rejected_per_s=mean(each.rejected_per_s for each in last),
+                failed_per_s=mean(each.failed_per_s for each in last),
+                refused_ratio=refused_per_s / requests_per_s if enough else 0.0,
             )
         return self.troubles.look(conditions, facts, self._now_unix_s())
 
@@ -132,6 +147,7 @@ class RateWindow:
             tpot_p90_s=quantile_s(tpot_bounds_s, tpot_counts, 0.9),
             prompt_tokens_per_s=per_s(each.all_prompt_tokens for each in gained),
             output_tokens_per_s=per_s(each.output_tokens for each in gained) or (None if ended else 0.0),
+            refused_per_s=per_s(each.refused for each in gained),
         )
 
 
@@ -153,6 +169,7 @@ def gain(before: Counters, now: Counters) -> Counters:
         tpot_bounds_s=now.tpot_bounds_s,
         all_prompt_tokens=now.all_prompt_tokens - before.all_prompt_tokens,
         output_tokens=now.output_tokens - before.output_tokens,
+        refused=now.refused - before.refused,
     )
 
 

@@ -126,7 +126,7 @@ class Circuits:
             self._move(local, local.breaker.failed(self.of(local), now_us, sent_us), reason)
 
     def restarted(self, local: LocalWorker, now_us: int) -> None:
-        """Close the circuit of a healthy worker with a new process, without a probe."""
+        """Half-open the circuit of a healthy worker with a new process: its next request probes it."""
         if self._fleet.circuits.tripped and local.breaker is not None:
             self._move(local, local.breaker.restarted(self.of(local), now_us), "restarted")
 
@@ -160,11 +160,10 @@ class Circuits:
         self._log.publish(op)
         if op.state is before:
             return
-        event, level = _LINES[op.state]
+        event, level, message = _LINES[op.state]
         logger.log(
             level,
-            "circuit of a worker is %s",
-            op.state.value.replace("_", " "),
+            message,
             extra={
                 "event": event,
                 "worker_id": local.worker.worker_id,
@@ -176,7 +175,11 @@ class Circuits:
 
 
 _LINES = {
-    Circuit.OPEN: ("worker.ejected", logging.WARNING),
-    Circuit.HALF_OPEN: ("worker.probed", logging.INFO),
-    Circuit.CLOSED: ("worker.restored", logging.INFO),
+    Circuit.OPEN: (
+        "worker.ejected",
+        logging.WARNING,
+        "worker failed requests in a row and is ejected: only probes go there until they succeed",
+    ),
+    Circuit.HALF_OPEN: ("worker.probed", logging.INFO, "a request probes an ejected worker"),
+    Circuit.CLOSED: ("worker.restored", logging.INFO, "an ejected worker takes requests again"),
 }

@@ -266,8 +266,7 @@ class HealthChecks:
         if self._registry.probed(local, ok=ok, refused=refused, detail=detail, asked_us=asked_us):
             logger.log(
                 logging.INFO if local.health is Health.HEALTHY else logging.WARNING,
-                "worker is %s",
-                local.health.value,
+                _WORDS.get(local.health, "worker is starting"),
                 extra={
                     "event": f"worker.{local.health.value}",
                     "worker_id": local.worker.worker_id,
@@ -364,3 +363,9 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+_WORDS = {
+    Health.HEALTHY: "worker is healthy",
+    Health.UNHEALTHY: "worker fails its health checks: no new requests until they succeed; see its log",
+}

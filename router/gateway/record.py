@@ -244,7 +244,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             flushed = False
         if flushed:
             logger.warning(
-                "worker has lost its cache",
+                "worker has lost its cache: what was believed to be cached there is forgotten",
                 extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
 

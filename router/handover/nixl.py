@@ -22,6 +22,7 @@ from router.handover.fields import Body
 from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink
 from router.handover.vllm import FIELDS, PARAMS, VllmHandover, prefill_only
+from router.log_pace import LogPace
 
 logger = logging.getLogger(__name__)
 
@@ -50,18 +51,19 @@ class NixlHandover(VllmHandover):
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
-        return _PullExchange(pair, sink, self.counts)
+        return _PullExchange(pair, sink, self.counts, self.pace)
 
 
 class _PullExchange(PairExchange):
     """Legs sent one after the other."""
 
-    __slots__ = ("_counts", "_parts", "_size", "_unsent")
+    __slots__ = ("_counts", "_pace", "_parts", "_size", "_unsent")
 
-    def __init__(self, pair: Pair, sink: PairSink, counts: Counter[str]) -> None:
+    def __init__(self, pair: Pair, sink: PairSink, counts: Counter[str], pace: LogPace) -> None:
         super().__init__(sink, pair.prefill)
         self.leg = Leg.PREFILL
         self._counts = counts
+        self._pace = pace
         self._parts: list[bytes] = []
         self._size = 0
         body = FIELDS.find(pair.body)
@@ -88,19 +90,29 @@ class _PullExchange(PairExchange):
             return
         if params is None:
             self._counts["params_missing"] += 1
-            logger.warning(
-                "a prefill leg answered without kv_transfer_params: its decode worker prefills again",
-                extra={
-                    "event": "handover.params_missing",
-                    "request_id": pair.request_id.decode("latin-1"),
-                    "worker_id": pair.prefill.worker.worker_id,
-                },
-            )
+            _say_missing(pair, self._pace)
             fields = {PARAMS: b"null"} if PARAMS in body else {}
         else:
             fields = {PARAMS: params}
         self.leg = Leg.DECODE
         self._send_decode(pair, body.having(fields))
+
+
+def _say_missing(pair: Pair, pace: LogPace) -> None:
+    worker_id = pair.prefill.worker.worker_id
+    left_out = pace.due(worker_id)
+    if left_out is None:
+        return
+    logger.warning(
+        "a prefill leg answered without kv_transfer_params: its decode worker prefills again; start the "
+        "engine with --kv-transfer-config",
+        extra={
+            "event": "handover.params_missing",
+            "request_id": pair.request_id.decode("latin-1"),
+            "worker_id": worker_id,
+            "left_out": left_out,
+        },
+    )
 
 
 def _read(answer: bytes) -> tuple[bytes | None, bytes]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from router.handover.fields import Body, Fields, Piece
 from router.handover.ports import RequestFacts
+from router.log_pace import LogPace
 
 PARAMS = "kv_transfer_params"
 
@@ -41,6 +42,7 @@ class VllmHandover:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.pace = LogPace()
 
     def splits(self, parsed: RequestFacts) -> bool:
         """See `router.handover.ports.Handover`."""

@@ -60,6 +60,7 @@ class CertificateFolder:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._read_ns = (0, 0)
+        self._problem = ""
 
     def read(self) -> KeyPair:
         """Read them; raise `StateError` if they cannot be read."""
@@ -72,13 +73,18 @@ class CertificateFolder:
     def changed(self) -> KeyPair | None:
         """Read them again if they changed; None if not, or if they cannot be read now."""
         try:
-            return None if self._times() == self._read_ns else self.read()
+            changed = None if self._times() == self._read_ns else self.read()
         except (OSError, StateError) as error:
-            logger.warning(
-                "the picker's certificate cannot be read again",
-                extra={"event": "picker.certificate_unreadable", "detail": str(error)[:300]},
-            )
+            detail = str(error)[:300]
+            if detail != self._problem:  # it is looked at again and again
+                logger.warning(
+                    "the picker's certificate cannot be read again: the one before stays in use",
+                    extra={"event": "picker.certificate_unreadable", "detail": detail},
+                )
+            self._problem = detail
             return None
+        self._problem = ""
+        return changed
 
     def _times(self) -> tuple[int, int]:
         key, certificate = (self._folder / name for name in ("tls.key", "tls.crt"))

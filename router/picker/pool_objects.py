@@ -17,11 +17,14 @@ import msgspec
 from router.discovery import VERSIONS, DiscoveryRules, PodPool
 from router.discovery.api_server import ApiServer, find_server
 from router.discovery.source import ApiFailure, Trouble
+from router.log_pace import LogPace
 from router.picker.intents import Intents, Targets, targets_of
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
+UNREADABLE_S = 600.0
+"""Time between two log lines on the same object, which is read at every look."""
 
 GROUPS = ("inference.networking.x-k8s.io", "llm-d.ai")
 
@@ -86,28 +89,30 @@ _items = msgspec.json.Decoder(_Items)
 _objective, _rewrite = msgspec.json.Decoder(_Objective), msgspec.json.Decoder(_Rewrite)
 
 
-def objectives_of(lists: Iterable[bytes], pool: str) -> dict[str, int]:
+def objectives_of(lists: Iterable[bytes], pool: str, pace: LogPace) -> dict[str, int]:
     """Return the priorities of a pool's objectives by name; raise `ApiFailure` for a list that is none."""
     found: dict[str, int] = {}
     for item in _each(lists):
         try:
             objective = _objective.decode(item)
         except (msgspec.DecodeError, RecursionError) as error:
-            _unreadable("InferenceObjective", error)
+            _unreadable("InferenceObjective", error, pace)
             continue
         if objective.spec.pool_ref.name == pool:
             found[objective.metadata.name] = objective.spec.priority or 0
     return found
 
 
-def rewrites_of(lists: Iterable[bytes], pool: str) -> tuple[dict[str, Targets], Targets | None]:
+def rewrites_of(
+    lists: Iterable[bytes], pool: str, pace: LogPace
+) -> tuple[dict[str, Targets], Targets | None]:
     """Return the targets of a pool's rewrites: by model, and of all other models, None for none."""
     found: list[_Rewrite] = []
     for item in _each(lists):
         try:
             rewrite = _rewrite.decode(item)
         except (msgspec.DecodeError, RecursionError) as error:
-            _unreadable("InferenceModelRewrite", error)
+            _unreadable("InferenceModelRewrite", error, pace)
             continue
         if rewrite.spec.pool_ref.name == pool:
             found.append(rewrite)
@@ -138,6 +143,7 @@ class PoolObjects:
     def __init__(self, api: ApiServer, namespace: str, pool: str, intents: Intents) -> None:
         self._api, self._namespace, self._pool, self._intents = api, namespace, pool, intents
         self._failing = False
+        self._pace = LogPace(UNREADABLE_S)
 
     async def run(self) -> None:
         """Follow them until cancelled."""
@@ -151,8 +157,10 @@ class PoolObjects:
     async def look(self) -> None:
         """Read them once; on a failure what is known stays."""
         try:
-            objectives = objectives_of(await self._lists("inferenceobjectives"), self._pool)
-            exact, otherwise = rewrites_of(await self._lists("inferencemodelrewrites"), self._pool)
+            objectives = objectives_of(await self._lists("inferenceobjectives"), self._pool, self._pace)
+            exact, otherwise = rewrites_of(
+                await self._lists("inferencemodelrewrites"), self._pool, self._pace
+            )
         except ApiFailure as failure:
             if not self._failing:
                 logger.warning(
@@ -191,8 +199,10 @@ def _each(lists: Iterable[bytes]) -> list[msgspec.Raw]:
     return items
 
 
-def _unreadable(kind: str, error: Exception) -> None:
-    logger.warning(
-        "an object of the pool cannot be read",
-        extra={"event": "picker.object_unreadable", "kind": kind, "detail": str(error)[:300]},
-    )
+def _unreadable(kind: str, error: Exception, pace: LogPace) -> None:
+    detail = str(error)[:300]
+    if pace.due(f"{kind} {detail}") is not None:
+        logger.warning(
+            "an object of the pool cannot be read: it counts as if it were not there",
+            extra={"event": "picker.object_unreadable", "kind": kind, "detail": detail},
+        )

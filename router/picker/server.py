@@ -20,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from router.errors import RequestRejected, StateError
 from router.fleet import Health
 from router.gateway import Gateway
+from router.log_pace import LogPace
 from router.metric_families import PICKER_PASSED, PICKER_SERVED_ELSEWHERE, PICKER_STREAMS
 from router.metrics import Metrics
 from router.picker import messages
@@ -73,7 +74,7 @@ class Picker:
         self._settings, self._gateway, self._metrics = settings, gateway, metrics
         self._ending, self._settled = ending, settled
         self.intents = Intents(settings)
-        self._streams = 0
+        self._streams, self._pace = 0, LogPace()
         self._cut = asyncio.Event()
         self.port = self.health_port = 0
         """Ports that are bound; 0 before."""
@@ -213,7 +214,7 @@ class Picker:
             return
         self._streams += 1
         stream = ProxyStream(self._parts)
-        reader = asyncio.create_task(_read(stream, context), name="picker stream")
+        reader = asyncio.create_task(_read(stream, context, self._pace), name="picker stream")
         try:
             async for message in stream.outbox.messages():
                 await context.write(message)
@@ -235,7 +236,7 @@ class Picker:
         return messages.immediate(error.status, lines, body, "cacheway")
 
 
-async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]", pace: LogPace) -> None:
     """Read what a proxy sends, until it ends its side."""
     try:
         while True:
@@ -246,9 +247,13 @@ async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any
             stream.heard(message)
             await stream.outbox.room()
     except OutOfOrder as error:
-        logger.warning(
-            "a proxy broke the protocol", extra={"event": "picker.out_of_order", "detail": str(error)}
-        )
+        left_out = pace.due()
+        if left_out is not None:
+            logger.warning(
+                "a proxy broke the protocol: its stream ends, and other streams go on; see who reaches the "
+                "picker's port",
+                extra={"event": "picker.out_of_order", "detail": str(error), "left_out": left_out},
+            )
         stream.outbox.end(str(error))
     except Exception:
         logger.exception("a stream of a proxy failed", extra={"event": "picker.crashed"})

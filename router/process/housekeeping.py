@@ -54,7 +54,7 @@ class Housekeeping:
             expired = self._fleet.collect(self._log.now_us())
             if expired:
                 logger.error(
-                    "reservations were never released",
+                    "reservations were never released, and expire: please report this defect, with the log",
                     extra={"event": "reservation.expired", "count": expired},
                 )
 

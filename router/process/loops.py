@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable
 logger = logging.getLogger(__name__)
 
 RESTART_S = 1.0
-"""Between the end of a task that must not end and its next start."""
+"""Between the end of a task that must not end and its next start. It doubles while the task ends soon."""
+
+RESTART_S_MAX = 30.0
+SOON_S = 60.0
 
 Loop = tuple[str, Callable[[], Awaitable[None]]]
 """A name for the log, and a function that runs for ever."""
@@ -33,10 +36,14 @@ class Loops:
 
 async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
     """Run a loop that must not end; if it does, log it and start it again."""
+    clock, pause_s = asyncio.get_running_loop().time, RESTART_S
     while True:
+        started_s = clock()
         try:
             await run()
-            logger.error("task ended", extra={"event": "task.ended", "task": name})
+            logger.error("task ended: it starts again", extra={"event": "task.ended", "task": name})
         except Exception:
-            logger.exception("task failed", extra={"event": "task.failed", "task": name})
-        await asyncio.sleep(RESTART_S)
+            logger.exception("task failed: it starts again", extra={"event": "task.failed", "task": name})
+        soon = clock() - started_s < SOON_S
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, RESTART_S_MAX) if soon else RESTART_S

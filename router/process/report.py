@@ -301,7 +301,7 @@ def troubles(core: Core, tenants: TenantSide, discovery: Discovery | None) -> tu
     workers = core.registry.all()
     unwell = sum(local.health is not Health.HEALTHY for local in workers)
     if unwell:
-        found.append(f"{unwell} of {len(workers)} workers are not healthy")
+        found.append(f"{unwell} of {len(workers)} workers {'is' if unwell == 1 else 'are'} not healthy")
     files = (("keys", tenants.keys), ("tokens", tenants.tokens))
     found += [
         f"the file of {noun} cannot be used; what it said before holds, and the log says why"

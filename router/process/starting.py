@@ -94,6 +94,6 @@ async def first_probes(workers: WorkerSide, discovery: Discovery | None) -> None
     unwell = [w.worker.worker_id for w in workers.core.registry.all() if w.health is not Health.HEALTHY]
     if unwell:
         logger.warning(
-            "some workers are not healthy yet",
+            "some workers are not healthy yet: this replica serves with the others, and goes on asking",
             extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
         )

@@ -110,6 +110,7 @@ class LogStatus:
         unknown_paths: Placements of others that go on from a prompt that this replica had to ask for.
         differing: Kinds of register of which living replicas have known different words for ten seconds, and
             which replicas do (`router.shared.agreement`).
+        lost: Ids of replicas that fell silent in the last ten minutes and have not come back.
         published_again: How often this replica published a kind of register again for that reason.
     """
 
@@ -127,3 +128,4 @@ class LogStatus:
     unknown_paths: int = 0
     differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     published_again: Mapping[str, int] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ class DegradedReasons:
         self._reasons[loop] = reason
         if before is None:
             logger.warning(
-                "shared state degraded, serving from memory",
+                "shared state is degraded: this replica serves on by what it knows itself; see to Redis",
                 extra={"event": "redis.lost", "loop": loop, "reason": reason},
             )
         if before != self.reason:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
 RESTART_PAUSE_S = 0.5
+RESTART_PAUSE_S_MAX = 30.0
 SOCKET_PATH_MAX = 100  # sockaddr_un holds 104 bytes on macOS, 108 on Linux
 
 
@@ -131,19 +132,24 @@ class EmbeddedValkey:
 
         Runs until the context ends. A start that fails is tried again after a pause.
         """
+        pause_s = RESTART_PAUSE_S
         while self._process is not None:
             status = await self._process.wait()
             logger.error(
-                "embedded Valkey ended, starting it again",
+                "embedded Valkey ended: this replica starts it and fills it again; requests are served",
                 extra={"event": "valkey.ended", "status": status, "log": self._log_tail()},
             )
-            await asyncio.sleep(RESTART_PAUSE_S)
+            await asyncio.sleep(pause_s)
             await self._stop_process()
             try:
                 await self._start(binary)
+                pause_s = RESTART_PAUSE_S
             except (StateError, OSError) as error:
+                pause_s = min(2 * pause_s, RESTART_PAUSE_S_MAX)
                 logger.error(  # noqa: TRY400 - the message says it all, a stack would not help the operator
-                    "embedded Valkey did not start", extra={"event": "valkey.failed", "error": str(error)}
+                    "embedded Valkey did not start: requests are served, and the next start forgets what is "
+                    "cached; tried again",
+                    extra={"event": "valkey.failed", "error": str(error), "pause_s": pause_s},
                 )
 
     async def _stop(self) -> None:

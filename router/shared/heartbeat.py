@@ -48,6 +48,9 @@ VALUE_BYTES_MAX = 4096
 """Longest value of a sibling in a hash, bytes: the digests of 27 kinds of register are 273."""
 # A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
 INTERVAL_S_MAX = 0.4
+LOST_S = 600.0
+"""Time for which a replica that fell silent is remembered, to be shown."""
+LOST_MAX = 16
 READS = b"vectors"
 """Of this version, in the hash behind the process. Older ones take it for a part of the process's name."""
 
@@ -124,6 +127,7 @@ class Heartbeat:
         self._onward: dict[str, bytes] = {}
         self._shown: dict[str, bytes] = {}
         self._siblings: dict[str, _Sibling] = {}
+        self._lost_us: dict[str, int] = {}
         self._beaten_s = self._beating_since_s = -inf
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
 
@@ -131,6 +135,15 @@ class Heartbeat:
     def replicas(self) -> tuple[str, ...]:
         """Ids of the replicas that are alive, this one included, sorted."""
         return tuple(sorted({self._replica, *self._siblings}))
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Ids of replicas that fell silent in the last ten minutes and have not come back, sorted."""
+        since_us = self._clock.now_us() - int(LOST_S * 1e6)
+        alive = self._siblings.keys() | {self._replica}
+        return tuple(
+            sorted(each for each, us in self._lost_us.items() if us > since_us and each not in alive)
+        )
 
     @property
     def siblings(self) -> int:
@@ -176,6 +189,13 @@ class Heartbeat:
         sibling = self._siblings.get(op.replica)
         if sibling is not None and sibling.beat_us <= op.at_us:
             del self._siblings[op.replica]
+
+    def fell_silent(self, op: Left) -> None:
+        """Note that a replica has left without a goodbye: another one has said so."""
+        self._lost_us.pop(op.replica, None)
+        self._lost_us[op.replica] = op.at_us
+        while len(self._lost_us) > LOST_MAX:
+            del self._lost_us[next(iter(self._lost_us))]
 
     async def beat(self, link: RedisLink) -> None:
         """Say that we are alive, and find out who no longer is.
@@ -295,7 +315,9 @@ class Heartbeat:
             # Unless the log has said so meanwhile, or it has come back.
             if self._siblings.get(replica) is sibling:
                 del self._siblings[replica]
-                self._publish_left(Left(replica, sibling.beat_us + int(self._ttl_s * 1e6)))
+                left = Left(replica, sibling.beat_us + int(self._ttl_s * 1e6))
+                self.fell_silent(left)
+                self._publish_left(left)
         if gone:
             names = [replica for replica, _ in gone]
             await link.calls(

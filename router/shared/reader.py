@@ -97,7 +97,7 @@ class Reader:
         clock: Log time, for the lag.
         snapshots: Where a gap is mended from.
         listener: Told about everything.
-        on_left: Called for every `Left` in the log.
+        on_left: Called for every `Left` in the log, with its writer.
         redis_latency: Told how late a read that found nothing came back; its problems show that Redis refuses
             to be read.
         presence: Told of entries of others; knows whether more are expected.
@@ -110,7 +110,7 @@ class Reader:
         clock: LogClock,
         snapshots: SnapshotStore,
         listener: SharedListener,
-        on_left: Callable[[Left], None],
+        on_left: Callable[[Left, bytes], None],
         *,
         redis_latency: RedisLatency,
         presence: PeerPresence,
@@ -154,7 +154,10 @@ class Reader:
         if missing:
             self.gaps += 1
             self._listener.gap()
-            logger.warning("log position lost, reading the snapshot", extra={"event": "log.gap"})
+            logger.warning(
+                "Redis lost the part of the log that comes next: this replica reads the snapshot and goes on",
+                extra={"event": "log.gap"},
+            )
         if lost:
             self.position = START
         if missing or self.position == START:
@@ -296,7 +299,7 @@ class Reader:
             try:
                 apply(op, now_us)
                 if type(op) is Left:
-                    self._on_left(op)
+                    self._on_left(op, fields.get(b"r", b""))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
                 failed += 1
                 self._explain(op, error)

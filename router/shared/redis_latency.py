@@ -4,7 +4,7 @@ A Redis that answers late still works: nothing here waits for it. But what sibli
 as much, so it is said. Round trips come from what is done anyway: flushes, heartbeats, clock samples,
 and blocking reads that found nothing and came back later than they should.
 
-              2 in a row above `SLOW_S`, or an answer overdue for much longer
+              all above `SLOW_S` for `SLOW_FOR_S`, 2 at least, or an answer overdue for much longer
     in time ----------------------------------------------------------> slow
             <----------------------------------------------------------
               3 in a row below `FAST_S`
@@ -24,6 +24,7 @@ from router.shared.degraded_reasons import DegradedReasons
 SLOW_S = 0.075
 FAST_S = 0.05
 SLOW_IN_A_ROW = 2
+SLOW_FOR_S = 1.0  # shorter is a stall of the machine: over before an operator could read of it
 FAST_IN_A_ROW = 3
 
 
@@ -45,6 +46,7 @@ class RedisLatency:
         self._unheard = unheard
         self._slow = self._silent = False
         self._against = 0
+        self._against_since_s = 0.0
         self._counted_until_s = 0.0
 
     def measured(self, started_s: float, ended_s: float, expected_s: float = 0.0) -> None:
@@ -60,6 +62,8 @@ class RedisLatency:
         self._counted_until_s = ended_s
         took_s = ended_s - started_s - expected_s
         if took_s < FAST_S if self._slow else took_s > SLOW_S:
+            if not self._against:
+                self._against_since_s = started_s
             self._against += 1
         else:
             self._against = 0
@@ -67,7 +71,7 @@ class RedisLatency:
             self._slow = self._silent = False
             self._against = 0
             self.degraded_reasons.clear("pace")
-        elif (self._silent and took_s > SLOW_S) or (not self._slow and self._against == SLOW_IN_A_ROW):
+        elif (self._silent and took_s > SLOW_S) or self._is_slow_now(ended_s):
             self._silent = False
             self._slowed(f"Redis answers late: after {took_s * 1000:.0f} ms")
 
@@ -76,6 +80,11 @@ class RedisLatency:
         if not self._slow:
             self._silent = True
             self._slowed(f"Redis has not answered for {silence_s:g} s")
+
+    def _is_slow_now(self, now_s: float) -> bool:
+        """True if Redis has answered late for long enough, and was not slow before."""
+        lasting = now_s - self._against_since_s >= SLOW_FOR_S
+        return not self._slow and self._against >= SLOW_IN_A_ROW and lasting
 
     def _slowed(self, reason: str) -> None:
         if self._unheard():

@@ -181,8 +181,8 @@ class SharedState:
             lambda: self._forms.waits,
         )
         self._started_us: int | None = None
-        self._connected = False
-        self._connected_s = 0.0
+        self._given_up_us = 0
+        self._connected, self._connected_s = False, 0.0
         self._disowned_dropped = 0
         self._must_disown = False
         self._answered_marks = 0
@@ -231,6 +231,7 @@ class SharedState:
             unknown_paths=self._forms.unknown,
             differing=self._agreement.differing,
             published_again=self._agreement.published_again,
+            lost=self._heartbeat.lost,
         )
 
     @property
@@ -298,7 +299,7 @@ class SharedState:
 
         No failure of Redis ends it, and a mistake of our own only ends the session.
         """
-        failures = 0
+        failures, crashed = 0, ""
         try:
             while True:
                 try:
@@ -306,10 +307,15 @@ class SharedState:
                 except StateError as error:
                     self._lost(str(error))
                 except Exception as error:
-                    logger.exception("shared state failed", extra={"event": "redis.failed"})
+                    if repr(error) != crashed:
+                        logger.exception(
+                            "shared state failed: it starts again", extra={"event": "redis.failed"}
+                        )
+                    crashed = repr(error)
                     self._lost(f"internal error: {type(error).__name__}")
                 steady = self._connected and time.monotonic() - self._connected_s >= STEADY_S
                 failures = 1 if steady else failures + 1
+                crashed = "" if steady else crashed
                 self._connected = False
                 pause_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
@@ -506,20 +512,27 @@ class SharedState:
         else:
             self._degraded_reasons.set("registers", reason)
 
-    def _on_left(self, op: Left) -> None:
+    def _on_left(self, op: Left, writer: bytes) -> None:
         self._heartbeat.left(op)
+        if writer.rpartition(b"/")[0] != op.replica.encode():
+            self._heartbeat.fell_silent(op)
         if self._started_us is not None and op.replica == self._replica and op.at_us > self._started_us:
-            logger.warning(
-                "siblings gave this replica up while it was alive",
-                extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
-            )
+            if op.at_us != self._given_up_us:  # siblings may say it several times
+                logger.warning(
+                    "other replicas took this one for dead: it tells them again what it has in flight",
+                    extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
+                )
+            self._given_up_us = op.at_us
             self._vectors.lost()
             if self._hooks.on_given_up is not None:
                 self._hooks.on_given_up(op.at_us)
 
     def _declare_left(self, op: Left) -> None:
         logger.warning(
-            "replica left", extra={"event": "replica.left", "replica": op.replica, "at_us": op.at_us}
+            "replica %s fell silent: its connections are lost, and what it had reserved is free again; see "
+            "its own log and its pod",
+            op.replica,
+            extra={"event": "replica.left", "replica": op.replica, "at_us": op.at_us},
         )
         self._listener.replica_left(op.replica)
         self.publish(op)

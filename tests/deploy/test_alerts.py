@@ -135,6 +135,10 @@ SCENARIOS = {
         requests(97, 3, "upstream_unreachable"),
         {**requests(90, 1, "upstream_unreachable"), **requests(90, 30, "client_left")},
     ),
+    "CachewayRequestsRefused": Scenario(
+        requests(40, 60, "worker_refused"),
+        {**requests(55, 45, "worker_refused")},
+    ),
     "CachewayTtftBudgetBurnsFast": Scenario(ttft(20, 100), ttft(40, 100), 120),
     "CachewayTtftBudgetBurns": Scenario(ttft(60, 100), ttft(75, 100), 380, "5m"),
     "CachewayLoopLag": Scenario(

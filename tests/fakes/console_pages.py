@@ -100,7 +100,7 @@ class PageAnswers:
             "decision": {"outcome": "place", "worker": self.name, "why": f"{self.name} is the cheapest"},
             "policy": {"name": "expected_cost", "unit": "seconds"},
             "request": {"prompt_tokens": 7376, "model": self.name},
-            "candidates": [candidate],
+            "candidates": [candidate, *({**candidate, "chosen": False, "cost": 1.0 + n} for n in range(29))],
             "not_candidates": [{"worker": self.name, "reason": "draining", "detail": self.name}],
             "past": self.past() if past else None,
             "compared": {"note": "Only the first 256 tokens are compared" if past else None},

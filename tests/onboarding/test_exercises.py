@@ -1,4 +1,4 @@
-"""The exercises of CONTRIBUTING.md: each patch applies to the present code and plants the bug of its report."""
+"""The exercises of CONTRIBUTING.md: each patch applies to the present code and plants its bug."""
 
 import shutil
 import subprocess

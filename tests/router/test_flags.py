@@ -59,6 +59,7 @@ def test_help_shows_the_25_common_settings_and_the_sections_that_have_some() -> 
     [
         (["--prot", "1"], "there is no flag --prot; did you mean --port?"),
         (["--por", "1"], "there is no flag --por; did you mean --port?"),
+        (["--reliability.cb-failure-threshold", "5"], "did you mean --cb-failure-threshold?"),
         (["--k8s-namespace", "a"], "there is no flag --k8s-namespace; write --service-discovery-namespace"),
         (["--vllm-discovery-address=x"], "--vllm-discovery-address; workers cannot register there; name"),
         (["stray"], "stray belongs to no flag"),

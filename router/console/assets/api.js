@@ -32,8 +32,8 @@ export function keepToken(value) {
   else sessionStorage.removeItem(KEY);
 }
 
-/** Fetch with the token. A 401 asks for one and tries again. */
-export async function request(path, { method = "GET", body, signal } = {}) {
+/** Fetch with the token. A 401 asks for one and tries again; a person may take their time, so each try has its own. */
+export async function request(path, { method = "GET", body, signal, timeoutMs } = {}) {
   for (;;) {
     const sent = token();
     const headers = {};
@@ -43,7 +43,7 @@ export async function request(path, { method = "GET", body, signal } = {}) {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal,
+      signal: timeoutMs === undefined ? signal : AbortSignal.timeout(timeoutMs),
       cache: "no-store",
       credentials: "omit",
       redirect: "error",
@@ -56,13 +56,12 @@ export async function request(path, { method = "GET", body, signal } = {}) {
 
 /** A JSON answer. Throws Refused with the API's own words, or a sentence about the network. */
 export async function call(path, options = {}) {
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
   let answer;
   try {
-    answer = await request(path, { ...options, signal: limit });
+    answer = await request(path, { ...options, timeoutMs: TIMEOUT_MS });
   } catch (error) {
     if (error instanceof Refused) throw error;
-    throw new Refused(0, limit.aborted ? "The gateway did not answer in time." : "The gateway cannot be reached.");
+    throw new Refused(0, error.name === "TimeoutError" ? "The gateway did not answer in time." : "The gateway cannot be reached.");
   }
   const said = await answer.json().catch(() => null);
   if (!answer.ok) throw new Refused(answer.status, said?.error?.message ?? `The gateway answered ${answer.status}.`);

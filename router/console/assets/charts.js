@@ -1,6 +1,6 @@
 // Charts of the last ten minutes: figures of the whole fleet, a sample every few seconds. uPlot draws them (uplot.js,
 // MIT, version 1.6.32, unchanged). Pointing at one shows the values of that moment below all of them.
-// A gap in a line is time in which nothing was measured. The second line of a chart is dashed, the third dotted.
+// A gap in a line is time in which nothing was measured. Lines after the first are dashed, dotted, and both.
 import { byId, el, say } from "./dom.js";
 import { clock, count, percent, rate, seconds, tokens } from "./units.js";
 
@@ -8,8 +8,8 @@ const { uPlot } = globalThis;
 
 const WINDOW_S = 600;
 const GAP_S = 30;
-const DASHES = [null, [5, 4], [2, 3]];
-const INKS = ["accent", "second", "bad"];
+const DASHES = [null, [5, 4], [2, 3], [8, 3, 2, 3]];
+const INKS = ["accent", "second", "bad", "quiet"];
 
 const CHARTS = [
   { title: "Hit rate", about: "cached share of prompt tokens, as engines report", lines: [["hit_ratio", ""]], said: percent, top: 1 },
@@ -27,7 +27,7 @@ const CHARTS = [
   },
   {
     title: "Output",
-    about: "tokens per second of ended answers, as engines report",
+    about: "output tokens of ended answers, per second",
     lines: [["output_tokens_per_s", ""]],
     said: (n) => (n === null || n === undefined ? "–" : `${tokens(n)} tokens/s`),
     tick: tokens,
@@ -36,10 +36,11 @@ const CHARTS = [
   { title: "Requests", about: "requests that ended, per second", lines: [["requests_per_s", ""]], said: rate, least: 1 },
   {
     title: "Errors",
-    about: "failed on workers, 429 and 503, per second",
-    lines: [["failed_per_s", "failed"], ["limited_per_s", "429"], ["unavailable_per_s", "503"]],
+    about: "failed or refused (4xx) by workers, 429, 503",
+    lines: [["failed_per_s", "failed"], ["refused_per_s", "refused"], ["limited_per_s", "429"], ["unavailable_per_s", "503"]],
     said: rate,
     least: 1,
+    none: "none",
   },
   { title: "Queue", about: "requests waiting in the gateway", lines: [["waiting", ""]], said: count, least: 4 },
   { title: "In flight", about: "requests at workers", lines: [["inflight", ""]], said: count, least: 4 },
@@ -106,8 +107,11 @@ class Chart {
     this.#fit();
   }
 
+  /** The values of one moment; with `none`, only those that are not zero. */
   #values(of) {
-    return this.spec.lines.map(([key, name]) => `${name ? `${name} ` : ""}${this.spec.said(of(key))}`).join(" · ");
+    const { lines, said, none } = this.spec;
+    const told = none ? lines.filter(([key]) => of(key)) : lines;
+    return told.map(([key, name]) => `${name ? `${name} ` : ""}${said(of(key))}`).join(" · ") || none;
   }
 
   #summary() {

@@ -66,9 +66,10 @@ function row(decision, n) {
 function figures(decision) {
   if (!decision.worker) return decision.detail ?? "Placed nowhere.";
   const cached = decision.predicted_cached_tokens;
-  const ttft = decision.ttft_since_arrival_s;
+  // The head of a refusal is no token.
+  const ttft = decision.outcome.startsWith("worker_") ? null : decision.ttft_since_arrival_s;
   return (
     `${tokens(cached)} of ${tokens(decision.prompt_tokens)} tokens cached, ` +
-    (ttft === undefined ? `TTFT ${seconds(decision.predicted_ttft_s)} predicted` : `TTFT ${seconds(ttft)}`)
+    (ttft === null ? "no token" : ttft === undefined ? `TTFT ${seconds(decision.predicted_ttft_s)} predicted` : `TTFT ${seconds(ttft)}`)
   );
 }

@@ -69,9 +69,12 @@ export function askToken(wrong) {
 }
 
 export function startToken(changed) {
-  onTokenNeeded(async (wrong) => {
+  let asking = null;
+  onTokenNeeded((wrong) => {
     if (wrong) keepToken("");
-    return askToken(wrong);
+    // A page asks for several things at once; a person is asked once.
+    asking ??= askToken(wrong).finally(() => (asking = null));
+    return asking;
   });
   byId("token-button").addEventListener("click", async () => {
     if (await askToken(false)) changed(token());

@@ -5,6 +5,9 @@ import { wide } from "./pages.js";
 import { clock, count, seconds, tokens } from "./units.js";
 import { spaced } from "./words.js";
 
+/** Candidates that are shown at first. */
+const SHOWN_FIRST = 12;
+
 const EXAMPLE = '{"model": "…", "messages": [{"role": "user", "content": "Hello"}]}';
 
 export class ExplainPage {
@@ -93,25 +96,7 @@ function drawn({ decision, policy, request, candidates, not_candidates: others, 
       `${policy.name} counts in ${policy.unit}, the lowest wins. The prompt has ${count(request.prompt_tokens)} tokens`,
       `${request.model ? ` for ${request.model}` : ""}${past ? "; what it left in the cache itself is found now" : ""}.`,
     ),
-    candidates.length
-      ? wide(
-          "Candidates",
-          table(
-            [["Worker"], ["Cost", "number"], ["Cached", "number"], ["To compute", "number"], ["Queue", "number"], ["Prefill", "number"], ["TTFT", "number"], ["Lost because"]],
-            candidates.map((each) => [
-              el("span", { class: each.chosen ? "chosen" : "" }, each.chosen ? "✓ " : "", each.worker),
-              unit(each.cost),
-              tokens(each.safe_tokens),
-              tokens(each.uncached_tokens),
-              seconds(each.queue_s),
-              seconds(each.prefill_s),
-              seconds(each.ttft_s),
-              each.lost_because ?? "",
-            ]),
-            "Candidates, the cheapest first",
-          ),
-        )
-      : null,
+    candidates.length ? listed(candidates, unit) : null,
     others.length
       ? wide(
           "No candidates",
@@ -121,8 +106,40 @@ function drawn({ decision, policy, request, candidates, not_candidates: others, 
   ].filter(Boolean);
 }
 
+/** The cheapest candidates; a button shows all of a large fleet. */
+function listed(candidates, unit) {
+  const box = el("div", {});
+  const draw = (shown) => {
+    const rows = wide(
+      "Candidates",
+      table(
+        [["Worker"], ["Cost", "number"], ["Cached", "number"], ["To compute", "number"], ["Queue", "number"], ["Prefill", "number"], ["TTFT", "number"], ["Lost because"]],
+        candidates.slice(0, shown).map((each) => [
+          el("span", { class: each.chosen ? "chosen" : "" }, each.chosen ? "✓ " : "", each.worker),
+          unit(each.cost),
+          tokens(each.safe_tokens),
+          tokens(each.uncached_tokens),
+          seconds(each.queue_s),
+          seconds(each.prefill_s),
+          seconds(each.ttft_s),
+          each.lost_because ? el("span", { class: "reason" }, each.lost_because) : "",
+        ]),
+        "Candidates, the cheapest first",
+      ),
+    );
+    const all = el("button", { type: "button", onclick: () => (draw(candidates.length), rowsOf(box).focus()) }, `Show all ${count(candidates.length)} candidates`);
+    box.replaceChildren(rows, ...(candidates.length > shown ? [all] : []));
+  };
+  draw(SHOWN_FIRST);
+  return box;
+}
+
+function rowsOf(box) {
+  return box.querySelector(".scroll");
+}
+
 function then(past) {
-  const ttft = past.ttft_since_arrival_s === null ? "" : `, first token after ${seconds(past.ttft_since_arrival_s)}`;
+  const ttft = past.ttft_since_arrival_s === null || past.outcome.startsWith("worker_") ? "" : `, first token after ${seconds(past.ttft_since_arrival_s)}`;
   const cached = past.reported_cached_tokens ?? past.predicted_cached_tokens;
   const said = cached === null ? "" : `, ${tokens(cached)} of ${tokens(past.prompt_tokens)} tokens cached`;
   return `Then, at ${clock(past.ended_unix_s)}: ${past.why ?? past.detail ?? spaced(past.outcome)}${said}${ttft}.`;

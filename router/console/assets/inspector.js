@@ -77,9 +77,10 @@ export class Inspector {
   }
 
   #explainAgain(requestId) {
-    this.back = () => byId("explain-answer").closest(".panel").querySelector("textarea").focus();
+    this.back = null;
     this.close();
     this.explain(requestId);
+    byId("explain-body").focus();
   }
 
   close() {

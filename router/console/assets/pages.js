@@ -20,6 +20,7 @@ export class Pages {
   /** Go to a page. */
   go(name) {
     location.hash = name;
+    this.#reveal(); // at once, so that what is there can take the focus
   }
 
   /** Ask again for what the page shows, as after a change or with another token. */
@@ -28,13 +29,17 @@ export class Pages {
   }
 
   #show() {
+    this.#reveal();
+    this.refresh();
+  }
+
+  #reveal() {
     const { current } = this;
     for (const name of Object.keys(this.pages)) byId(`page-${name}`).hidden = name !== current;
     for (const link of this.links) {
       if (link.hash.slice(1) === current) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    this.refresh();
   }
 }
 

@@ -101,7 +101,7 @@ function replicas(said) {
   if (!said?.length) return null;
   return table(
     [["Replica"], ["Version"], ["Up", "number"], ["In flight", "number"], ["Waiting", "number"], ["Log lag", "number"], ["CPU", "number"], ["Memory", "number"]],
-    said.map((each) => (each.known ? replica(each) : [each.id, "not heard of"])),
+    said.map((each) => (each.known ? replica(each) : [each.id, el("span", { class: "nowrap" }, "no word"), ...Array(6).fill("–")])),
     "Replicas of this gateway",
   );
 }

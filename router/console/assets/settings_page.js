@@ -14,13 +14,20 @@ export class SettingsPage {
   }
 
   async open() {
-    filled(byId("settings-history"), "/settings/history?limit=50", (said) => this.#history(said));
+    const history = filled(byId("settings-history"), "/settings/history?limit=50", (said) => this.#history(said));
     try {
       this.said = await call("/settings");
       this.#draw();
     } catch (error) {
       byId("settings-list").replaceChildren(el("p", { class: "problem" }, error.message));
     }
+    await history;
+  }
+
+  /** Give the focus back: the button that was pressed was replaced. */
+  #focus(box, label) {
+    const buttons = [...byId(box).querySelectorAll("button")];
+    (buttons.find((button) => button.getAttribute("aria-label") === label) ?? buttons[0])?.focus();
   }
 
   #draw() {
@@ -49,7 +56,7 @@ export class SettingsPage {
   #row([key, each]) {
     return [
       el("span", {}, el("code", {}, key), el("span", { class: "small about" }, each.description)),
-      el("code", { class: "wrap" }, cut(written(each.value)), each.refused ? el("span", { class: "problem" }, ` ${each.refused}`) : ""),
+      el("code", { class: "wrap" }, cut(listed(each.value)), each.refused ? el("span", { class: "problem" }, ` ${each.refused}`) : ""),
       `${each.source}${each.place ? `, ${each.place}` : ""}`,
       each.live ? el("button", { type: "button", class: "plain", "aria-label": `Change ${key}`, onclick: () => this.#change(key, each) }, "Change …") : el("span", { class: "quiet" }, "restart"),
     ];
@@ -71,12 +78,14 @@ export class SettingsPage {
       yes: "Change it",
       act: () => this.#patch({ values: { [key]: read(input.value, each.value) }, comment: comment.value }),
     });
-    if (done) say(byId("said"), `${key} is changed.`);
+    if (!done) return;
+    say(byId("said"), `${key} is changed.`);
+    this.#focus("settings-list", `Change ${key}`);
   }
 
   async #patch(body) {
     await call("/settings", { method: "PATCH", body: { ...body, expected_revision: this.said.revision } });
-    this.open();
+    await this.open();
   }
 
   #history(said) {
@@ -84,7 +93,7 @@ export class SettingsPage {
     const listed = table(
       [["When"], ["Who"], ["What"], ["Why"], ["Undo"]],
       said.changes.map((change) => [
-        moment(change.at_unix_s),
+        el("span", { class: "nowrap" }, moment(change.at_unix_s)),
         `${change.actor || "–"} at ${change.replica}`,
         el("ul", {}, Object.entries(change.values).map(([key, { before, after }]) => el("li", { class: "wrap" }, el("code", {}, `${key}: ${was(before)} → ${was(after)}`)))),
         change.comment,
@@ -95,17 +104,26 @@ export class SettingsPage {
     return wide("Changes of settings", listed);
   }
 
-  #undo(change) {
-    return ask({
+  async #undo(change) {
+    const done = await ask({
       title: `Undo the change of ${moment(change.at_unix_s)}?`,
       body: [el("p", {}, "Every setting gets the value that it had before: this change and all later ones are undone, for all replicas. That is a change like any other, and can be undone itself.")],
       yes: "Undo it",
       act: async () => {
         await call("/settings/rollback", { method: "POST", body: { change_id: change.change_id } });
-        this.open();
+        await this.open();
       },
     });
+    if (!done) return;
+    say(byId("said"), "The change is undone.");
+    this.#focus("settings-history", `Undo the change of ${moment(change.at_unix_s)}`);
   }
+}
+
+/** A list of words as words, so that the lines break between them. */
+function listed(value) {
+  const words = Array.isArray(value) && value.length > 0 && value.every((each) => typeof each === "string");
+  return words ? value.join(" ") : written(value);
 }
 
 function written(value) {

@@ -25,7 +25,7 @@ function starts(said) {
       ? wide(
           "Starts of prompts",
           table(
-            [["Start"], ["Model"], ["Requests", "number"], ["Saved", "number"], ["Of their prompts", "number"], ["In common", "number"], ["Branches", "number"], ["Held by"]],
+            [["Start"], ["Model"], ["Requests", "number"], ["Tokens saved", "number"], ["Of their prompts", "number"], ["Tokens in common", "number"], ["Branches", "number"], ["Held by"]],
             said.prefixes.map((each) => [
               el("code", {}, each.prefix),
               each.model ?? "",

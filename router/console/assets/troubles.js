@@ -81,7 +81,7 @@ export class TroubleList {
   #row(code, severity) {
     const what = el("strong", {});
     const effect = el("span", {});
-    const since = el("span", { class: "quiet", "aria-live": "off" });
+    const since = el("span", { class: "quiet nowrap", "aria-live": "off" });
     const element = el(
       "div",
       { class: "trouble", "data-severity": severity, "data-code": code },

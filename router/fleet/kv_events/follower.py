@@ -34,6 +34,7 @@ from router.fleet.kv_events.feed import Feed
 from router.fleet.kv_events.sequence import Loss
 from router.fleet.kv_events.wire import Batch
 from router.fleet.local_worker import LocalWorker
+from router.log_pace import LogPace
 
 if TYPE_CHECKING:
     import zmq
@@ -100,6 +101,7 @@ class Follower:
         self._forgot_us = core.fleet.forgot_us(place.slot)
         self._connected_us = core.log.now_us()
         self._counts: Counter[str] = Counter()
+        self._pace = LogPace()
 
     # State for operators and metrics
 
@@ -184,15 +186,19 @@ class Follower:
         self._residency.lost(feed.source.rank)
         self._change()
         self._counts[loss.value] += 1
-        if feed.understood_us and loss is not Loss.AGAIN:
+        if not feed.understood_us or loss is Loss.AGAIN:
+            return
+        left_out = self._pace.due(loss.value)
+        if left_out is not None:
             logger.warning(
-                "what a worker's KV events said is void: %s",
+                "what a worker's KV events said is void: %s; history describes its cache meanwhile",
                 "its engine is another process" if loss is Loss.RESTART else "some are missing for good",
                 extra={
                     "event": "kv_events.lost",
                     "worker_id": self.worker_id,
                     "rank": feed.source.rank,
                     "reason": loss.value,
+                    "left_out": left_out,
                 },
             )
 

@@ -100,6 +100,22 @@ def test_replicas_take_turns_to_probe_so_that_no_two_do_at_once() -> None:
     assert min(probe_from_us(gateway.known, replica, survivors) for replica in survivors) == 60 * SECOND
 
 
+def test_of_two_probes_that_crossed_in_the_log_only_the_later_ones_outcome_counts() -> None:
+    """Two replicas whose turns have begun send within the log's lag, and have not heard of each other."""
+    gateway = opened()
+    before = gateway.known
+    assert gateway.say("dispatched", 61.0, replica="one")
+    first, gateway.known = gateway.known, before
+    assert gateway.say("dispatched", 61.001, replica="two")
+    assert first is not None
+    assert gateway.known is not None
+    assert gateway.known.at_us > first.at_us  # the newer word wins in every replica
+
+    assert not gateway.say("succeeded", 61.5, 61.0, "one")
+    assert gateway.state is Circuit.HALF_OPEN
+    assert gateway.say("succeeded", 61.6, 61.001, "two")
+
+
 def test_workers_are_probed_by_different_replicas() -> None:
     first = set()
     for number in range(40):

@@ -140,11 +140,9 @@ async def test_degraded_states_come_and_go_in_plain_words(visit: Visit) -> None:
 
     app.fleet.trouble = Conditions(redis="connection refused")
     app.fleet.change(2, state="unhealthy")
-    await expect(box).to_contain_text(
-        "Redis does not do its work (connection refused): replicas decide alone."
-    )
+    await expect(box).to_contain_text("Replicas do not share what they know: connection refused.")
     await expect(box).to_contain_text("1 of 8 workers does not answer health checks: 10.0.0.3:30000.")
-    await expect(box).to_contain_text("requests are served")
+    await expect(box).to_contain_text("Requests are served")
 
     app.fleet.trouble = Conditions()
     app.fleet.change(2, state="healthy")
@@ -346,6 +344,21 @@ async def test_a_token_is_asked_for_once_and_a_wrong_one_is_said(visit: Visit) -
     assert await page.evaluate("document.cookie") == ""
 
 
+async def test_a_page_that_asks_for_several_things_at_once_asks_for_the_token_once(visit: Visit) -> None:
+    """As from a bookmark: the stream and two lists of the page are refused at the same time."""
+    app = ConsoleApp(MadeUpFleet(2), token="right", pages=PageAnswers("a name"))
+    _, page = await visit(app=app)
+    await page.goto(f"{app.url}/#settings")
+    await page.reload()
+    dialog = page.get_by_role("dialog", name="Token of the admin API")
+    await dialog.get_by_label("Token").fill("right")
+    await page.keyboard.press("Enter")
+    await live(page)
+    await expect(dialog).to_be_hidden()
+    await expect(page.locator("#settings-list")).to_contain_text("queue.size")
+    await expect(page.locator("#settings-history")).to_contain_text("a name")
+
+
 async def test_without_a_token_nothing_is_shown_and_it_says_so(visit: Visit) -> None:
     _, page = await visit(app=ConsoleApp(MadeUpFleet(2), token="right"))
     await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
@@ -423,6 +436,11 @@ async def test_a_request_is_pasted_or_chosen_and_explained(visit: Visit) -> None
     await page.get_by_label("Body").fill('{"model": "m"}')
     await page.get_by_role("button", name="Explain").click()
     await expect(answer).to_contain_text("agent is the cheapest")
+    rows = answer.get_by_role("table", name="the cheapest first").get_by_role("row")
+    await expect(rows).to_have_count(1 + 12)
+    await answer.get_by_role("button", name="Show all 30 candidates").click()
+    await expect(rows).to_have_count(1 + 30)
+    await expect(answer.get_by_role("group", name="Candidates", exact=True)).to_be_focused()
     assert app.pages.asked == [{"endpoint": "/v1/chat/completions", "request": {"model": "m"}}]
 
     await page.locator("#explain-recent button").click()
@@ -436,6 +454,7 @@ async def test_a_decision_is_asked_again_from_its_panel(visit: Visit) -> None:
     await page.get_by_role("button", name="Pause").click()
     await page.locator("#decisions button").first.click()
     await page.get_by_role("button", name="What would be decided now?").click()
+    await expect(page.get_by_label("Body")).to_be_focused()
     await expect(page.locator("#explain-answer")).to_contain_text("agent is the cheapest")
     assert set(app.pages.asked[0]) == {"request_id"}
 
@@ -452,11 +471,13 @@ async def test_a_setting_is_changed_and_undone_after_confirmations(visit: Visit)
     await expect(dialog).to_be_hidden()
     said = {"values": {"queue.size": 7}, "comment": "busy", "expected_revision": "r1"}
     assert app.changes == [("settings", "placement.policy", said)]
+    await expect(page.get_by_role("button", name="Change queue.size")).to_be_focused()
 
     await page.get_by_role("button", name="Undo the change").click()
     await dialog.get_by_role("button", name="Undo it").click()
     await expect(dialog).to_be_hidden()
     assert app.pages.changed == [{"change_id": "c1"}]
+    await expect(page.get_by_role("button", name="Undo the change")).to_be_focused()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])

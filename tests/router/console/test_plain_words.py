@@ -33,6 +33,8 @@ def test_nothing_is_said_of_a_fleet_that_is_well() -> None:
         (Conditions(failed_per_s=4.0), "failing"),
         (Conditions(links={"a>b": "down"}), "link:a>b"),
         (Conditions(ending=True), "ending"),
+        (Conditions(lost_replicas=("gw-2",)), "replica:gw-2"),
+        (Conditions(refused_ratio=0.6), "refusing"),
         (Conditions(other=(("settings", "A setting cannot be applied."),)), "settings"),
     ],
 )
@@ -47,15 +49,23 @@ def test_each_condition_is_told_in_a_sentence_of_its_own(conditions: Conditions,
 def test_every_condition_that_there_is_can_be_told() -> None:
     """But how many operations wait, which says something only beside a lost Redis."""
     told = {"redis", "warming", "dropped_ops", "lag_s", "keys", "limits", "rejected_per_s", "failed_per_s"}
+    told |= {"refused_ratio", "lost_replicas"}
     assert {field.name for field in fields(Conditions)} == {*told, "links", "ending", "other", "buffered_ops"}
 
 
 def test_without_redis_it_says_that_requests_are_served() -> None:
     trouble = said(Conditions(redis="connection refused"))["redis"]
 
-    assert trouble.what == "Redis does not do its work (connection refused): replicas decide alone."
-    assert "requests are served" in trouble.effect
+    assert trouble.what == "Replicas do not share what they know: connection refused."
+    assert "Requests are served" in trouble.effect
     assert trouble.severity == "warning"
+
+
+def test_some_refused_requests_are_single_clients_mistakes() -> None:
+    assert said(Conditions(refused_ratio=0.5)) == {}
+    assert (
+        said(Conditions(refused_ratio=0.51))["refusing"].what == "Workers refuse 51 % of the requests (4xx)."
+    )
 
 
 def test_workers_that_do_not_answer_are_named_and_the_rest_counted() -> None:

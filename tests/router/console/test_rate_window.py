@@ -141,3 +141,34 @@ def test_a_quantile_lies_within_the_bounds_and_rises_with_its_share(counts: list
     assert low is not None
     assert high is not None
     assert 0.0 <= low <= high <= BOUNDS_S[-1]
+
+
+async def test_errors_are_averaged_over_a_minute_so_that_one_of_them_is_one(clock: list[float]) -> None:
+    """One failed request in five seconds is no rate of twelve a minute, and its row stays for a minute."""
+    fleet, seen = Told(), []
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
+    failed = 0
+    for look in range(30):
+        failed += look == 14
+        fleet.totals = {"a": Counters(requests=10 * look, failed=failed)}
+        await rates.look()
+        seen.append([each["what"] for each in rates.wrong(fleet.facts())])
+        clock[0] += 5.0
+
+    assert seen[13] == seen[26] == []
+    assert seen[14:26] == 12 * [["1 request failed on workers in the last minute."]]
+
+
+async def test_a_fleet_that_refuses_most_requests_is_told_of_but_not_after_a_few(clock: list[float]) -> None:
+    fleet = Told()
+    rates = RateWindow(fleet, now_unix_s=lambda: clock[0])
+    for requests, refused in ((0, 0), (6, 6)):
+        fleet.totals = {"a": Counters(requests=requests, refused=refused)}
+        await rates.look()
+        clock[0] += 5.0
+    assert rates.wrong(fleet.facts()) == []
+
+    fleet.totals = {"a": Counters(requests=30, refused=18)}
+    await rates.look()
+    assert rates.samples[-1].refused_per_s == 2.4
+    assert [each["code"] for each in rates.wrong(fleet.facts())] == ["refusing"]

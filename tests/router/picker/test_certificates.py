@@ -38,11 +38,21 @@ def test_a_folder_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert folder.changed() is None
 
 
-def test_a_folder_that_cannot_be_read_keeps_the_present_certificate(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_keeps_the_present_certificate_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is looked at for each connection."""
     write(tmp_path, 10**18)
     folder = CertificateFolder(str(tmp_path))
     folder.read()
     (tmp_path / "tls.key").unlink()
+    for _ in range(3):
+        assert folder.changed() is None
+    assert len(caplog.records) == 1
+    write(tmp_path, 2 * 10**18)
+    assert folder.changed() is not None
+    (tmp_path / "tls.key").unlink()
     assert folder.changed() is None
+    assert len(caplog.records) == 2
     with pytest.raises(StateError, match=r"tls\.key"):
         folder.read()

@@ -11,9 +11,11 @@ from fakes.running import until
 from router.discovery import DiscoveryRules, PodPool
 from router.discovery.api_server import ApiServer
 from router.discovery.source import ApiFailure
+from router.log_pace import LogPace
 from router.picker.intents import Intents, targets_of
 from router.picker.pool_objects import (
     OBJECTS_MAX,
+    UNREADABLE_S,
     PoolObjects,
     make_pool_objects,
     objectives_of,
@@ -45,7 +47,7 @@ def listed(*items: dict[str, Any]) -> list[bytes]:
 
 def test_objectives_of_the_pool_count_and_unset_priorities_are_zero() -> None:
     lists = listed(objective("a", 5), objective("b", None), objective("c", 9, "other"), {"metadata": 7})
-    assert objectives_of(lists, "pool") == {"a": 5, "b": 0}
+    assert objectives_of(lists, "pool", LogPace()) == {"a": 5, "b": 0}
 
 
 def test_the_models_own_rule_comes_first_then_the_oldest_object_then_the_first_rule() -> None:
@@ -55,7 +57,7 @@ def test_the_models_own_rule_comes_first_then_the_oldest_object_then_the_first_r
         rewrite("strange", rule("x", ("strange", 1)), pool="other"),
         rewrite("empty", {"matches": [{"model": {"value": "y"}}]}),
     )
-    exact, otherwise = rewrites_of(lists, "pool")
+    exact, otherwise = rewrites_of(lists, "pool", LogPace())
     assert exact == {"m": targets_of([("first", 2), ("second", 1)])}
     assert otherwise == targets_of([("all", 1)])
 
@@ -63,14 +65,14 @@ def test_the_models_own_rule_comes_first_then_the_oldest_object_then_the_first_r
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"items": 7}', b"{"])
 def test_a_list_that_is_none_is_a_failure(data: bytes) -> None:
     with pytest.raises(ApiFailure):
-        objectives_of([data], "pool")
+        objectives_of([data], "pool", LogPace())
     with pytest.raises(ApiFailure):
-        rewrites_of([data], "pool")
+        rewrites_of([data], "pool", LogPace())
 
 
 def test_more_objects_than_anybody_has_are_a_failure() -> None:
     with pytest.raises(ApiFailure):
-        objectives_of(listed(*({} for _ in range(OBJECTS_MAX + 1))), "pool")
+        objectives_of(listed(*({} for _ in range(OBJECTS_MAX + 1))), "pool", LogPace())
 
 
 async def test_objects_are_followed_and_stay_while_the_server_is_lost(tmp_path: Path) -> None:
@@ -92,6 +94,19 @@ async def test_objects_are_followed_and_stay_while_the_server_is_lost(tmp_path: 
         await until(lambda: not intents.objectives)
         running.cancel()
         await asyncio.wait({running})
+
+
+def test_an_object_that_cannot_be_read_is_told_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    """All objects are read every few seconds."""
+    clock = [0.0]
+    pace = LogPace(UNREADABLE_S, lambda: clock[0])
+    lists = listed({"metadata": 7}, objective("a", 5))
+    for clock[0] in (0.0, 5.0, 10.0):
+        assert objectives_of(lists, "pool", pace) == {"a": 5}
+    assert len(caplog.records) == 1
+    clock[0] = UNREADABLE_S
+    objectives_of(lists, "pool", pace)
+    assert len(caplog.records) == 2
 
 
 async def test_the_namespace_is_the_pools_or_our_own(tmp_path: Path) -> None:

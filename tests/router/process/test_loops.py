@@ -47,3 +47,23 @@ async def test_at_the_end_all_tasks_are_over() -> None:
     await asyncio.sleep(0)
     await running.end()
     assert ended == ["a", "b"]
+
+
+async def test_a_task_that_fails_at_once_starts_again_after_longer_and_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else its traceback fills the log."""
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            raise asyncio.CancelledError
+
+    async def run() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loops.asyncio, "sleep", pause)
+    with pytest.raises(asyncio.CancelledError):
+        await loops._forever("fragile", run)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]

@@ -75,6 +75,24 @@ async def test_a_sibling_whose_key_expired_has_left_at_its_last_beat_plus_ttl(
     assert a.heartbeat.replicas == ("a",)
     await a.heartbeat.beat(link)
     assert len(a.lefts) == 1
+    assert a.heartbeat.lost == ("b",)
+
+
+async def test_a_replica_that_fell_silent_is_remembered_until_it_is_back_or_for_ten_minutes(
+    link: RedisLink, namespace: str
+) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    for number in range(20):
+        a.heartbeat.fell_silent(Left(f"gone-{number:02}", EPOCH_US + number))
+    a.heartbeat.fell_silent(Left("b", EPOCH_US))
+    assert len(a.heartbeat.lost) == 16
+    assert a.heartbeat.lost[0] == "b"
+
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    assert "b" not in a.heartbeat.lost
+    a.pass_s(601)
+    assert a.heartbeat.lost == ()
 
 
 async def test_a_sibling_whose_key_lives_is_alive_whatever_its_last_beat(

@@ -90,7 +90,7 @@ class Bench:
             LogClock(),
             self.store,
             self.listener,
-            self.lefts.append,
+            lambda op, _writer: self.lefts.append(op),
             redis_latency=RedisLatency(self.degraded_reasons),
             presence=self.presence,
         )
