@@ -105,6 +105,20 @@ class PickerRules:
         False,  # noqa: FBT003 - a default
         "Whether the proxy's list of endpoints to choose from (envoy.lb.subset_hint) is ignored.",
     )
+    fallback_endpoints: int = setting(
+        0,
+        "Further endpoints that a choice names behind the chosen one, the best first, for proxies that go "
+        "down the list if they get no answer. The default is none, since Envoy's ORIGINAL_DST clusters, "
+        "which several gateways use, answer 503 to a list. Set it where the proxy has Envoy's policy "
+        "override_host and a retry policy.",
+        ge=0,
+        le=16,
+    )
+    decode_sidecars: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether decode workers stand behind llm-d's sidecar, which sends the prefill to the worker that the "
+        "header x-prefiller-host-port names. Without it a request for prefill and decode workers gets 503.",
+    )
     streams_max: int = setting(
         20_000,
         "Most requests of proxies at a time in one process; more get 429. Each holds some 30 KB beside its "

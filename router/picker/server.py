@@ -24,8 +24,10 @@ from router.metric_families import PICKER_PASSED, PICKER_SERVED_ELSEWHERE, PICKE
 from router.metrics import Metrics
 from router.picker import messages
 from router.picker.certificates import CertificateFolder, self_signed
+from router.picker.exchange import Reach
 from router.picker.intents import Intents
 from router.picker.proto import ext_proc_pb2 as pb
+from router.picker.sidecar import SharePair
 from router.picker.stream import OutOfOrder, Parts, ProxyStream
 from router.proxy import Ending, HeldBytes, error_answer
 from router.settings import Settings
@@ -59,6 +61,7 @@ class Picker:
         held: HeldBytes,
         ending: Ending,
         settled: Callable[[], bool],
+        share: SharePair | None = None,
     ) -> None:
         """Build it.
 
@@ -69,6 +72,7 @@ class Picker:
             held: The account of bodies that the process holds.
             ending: The end of the process.
             settled: Returns True once discovery knows the pods, or if there is none.
+            share: Reserves on the two workers that share a request.
         """
         self._settings, self._gateway, self._metrics = settings, gateway, metrics
         self._ending, self._settled = ending, settled
@@ -85,6 +89,7 @@ class Picker:
             not settings.picker.disable_endpoint_subset_filter,
             lambda: metrics.sums[PICKER_PASSED].add(1),
             lambda: metrics.sums[PICKER_SERVED_ELSEWHERE].add(1),
+            Reach(settings.picker.fallback_endpoints, share if settings.picker.decode_sidecars else None),
         )
 
     def use(self, settings: Settings) -> None:

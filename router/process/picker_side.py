@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from router.discovery import Discovery
 from router.gateway import Gateway
 from router.metrics import Metrics
+from router.pairs import PairPlugin
 from router.process.client_side import ClientSide
 from router.process.loops import Loop
 from router.settings import Settings
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def make_picker(
-    settings: Settings, gateway: Gateway, metrics: Metrics, clients: ClientSide, discovery: Discovery | None
+    settings: Settings,
+    gateway: Gateway,
+    metrics: Metrics,
+    clients: ClientSide,
+    discovery: Discovery | None,
+    pairs: PairPlugin,
 ) -> "Picker | None":
     """Make it; None where it is off."""
     if not settings.picker.enabled:
@@ -30,6 +36,7 @@ def make_picker(
         held=clients.held,
         ending=clients.ending,
         settled=lambda: discovery is None or discovery.first_settled.is_set(),
+        share=pairs.share,
     )
     metrics.collect_hooks.append(partial(picker.report, metrics))
     return picker

@@ -9,6 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from policies import Finished, Placed
 from router.picker import messages
+from router.picker.exchange import ALONE, Reach
 from router.picker.intents import Intents
 from router.picker.proto import ext_proc_pb2 as pb
 from router.picker.stream import Parts, ProxyStream
@@ -20,7 +21,14 @@ CHAT = b"/v1/chat/completions"
 class Proxy:
     """One stream, and what came back on it."""
 
-    def __init__(self, bench: Bench, *, held: HeldBytes | None = None, heeds_subsets: bool = True) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        *,
+        held: HeldBytes | None = None,
+        heeds_subsets: bool = True,
+        reach: Reach = ALONE,
+    ) -> None:
         self.bench = bench
         self.held = held or HeldBytes()
         self.intents = Intents(bench.settings)
@@ -34,6 +42,7 @@ class Proxy:
                 heeds_subsets,
                 self._passed,
                 self._elsewhere,
+                reach,
             )
         )
         self.got: list[pb.ProcessingResponse] = []

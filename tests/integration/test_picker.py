@@ -231,6 +231,48 @@ async def test_a_worker_that_refuses_counts_against_it(fleet: Fleet, tmp_path: P
     assert decision.outcome == "worker_error"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_envoy_goes_down_the_list_and_the_worker_that_served_is_the_one_that_counts(
+    fleet: Fleet, tmp_path: Path, stream: bool
+) -> None:
+    """The engine that holds a conversation is gone; the next turn is cached where the last one was served."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    names = [engine.url.removeprefix("http://") for engine in engines]
+    rules = {"fallback_endpoints": 1}
+    slow = {"health_check_interval_s": 3600.0}
+    running = await picker(fleet, *(engine.url for engine in engines), picker=rules, fleet=slow)
+    async with envoy(tmp_path, port(running), hosts=names) as client:
+        text = "word " * 3000
+
+        async def ask(text: str) -> str:
+            answer = await client.post("/v1/chat/completions", json=chat(text, stream=stream))
+            assert answer.status_code == 200, answer.text
+            await until(running.idle)
+            return answer.headers["x-cacheway-worker"]
+
+        first = await ask(text)
+        assert decisions(running)[-1].attempts == 1
+        engines[names.index(first)].inject(Fault("refuse"))
+        second = await ask(text + "and more")
+        assert second == next(name for name in names if name != first)
+        *_, decision = decisions(running)
+        assert (decision.outcome, decision.attempts) == ("completed", 2)
+        assert decision.attempt is not None
+        assert decision.attempt.worker_id == second
+        assert decision.usage is not None
+
+
+async def test_a_list_of_endpoints_is_none_for_an_original_dst_cluster(fleet: Fleet, tmp_path: Path) -> None:
+    """The reason for the default of no fallbacks."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    rules = {"fallback_endpoints": 1}
+    running = await picker(fleet, *(engine.url for engine in engines), picker=rules)
+    async with envoy(tmp_path, port(running)) as client:
+        answer = await client.post("/v1/chat/completions", json=chat("hi"))
+    assert answer.status_code == 503
+    await until(running.idle)
+
+
 async def test_envoy_connects_with_tls_by_default(fleet: Fleet, tmp_path: Path) -> None:
     running = await picker(fleet, (await fleet.engine()).url, picker={"secure_serving": True})
     async with envoy(tmp_path, port(running), tls=True) as client:
