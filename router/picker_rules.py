@@ -126,6 +126,21 @@ class PickerRules:
         ge=1,
         le=1_000_000,
     )
+    proxy_message_bytes_max: int = setting(
+        16 * 1024 * 1024,
+        "Largest message of a proxy, in bytes; a larger one ends its stream. Pieces of a body have some 64 "
+        "KB; only a proxy that buffers (BUFFERED) sends a body whole. gRPC holds a message for each stream, "
+        "uncounted, so the default is far below server.body_bytes_max.",
+        ge=65_536,
+        le=1 << 30,
+    )
+    proxy_connections_max: int = setting(
+        1000,
+        "Most connections of proxies at a time in one process; more are closed at once. A proxy opens one or "
+        "a few for each of its threads.",
+        ge=1,
+        le=100_000,
+    )
 
     def __post_init__(self) -> None:
         """Refuse two sources of workers, and a selector without ports."""

@@ -20,7 +20,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from router.errors import RequestRejected, StateError
 from router.fleet import Health
 from router.gateway import Gateway
-from router.metric_families import PICKER_PASSED, PICKER_SERVED_ELSEWHERE, PICKER_STREAMS
+from router.metric_families import (
+    PICKER_PASSED,
+    PICKER_SERVED_ELSEWHERE,
+    PICKER_STREAMS,
+    PICKER_STREAMS_CUT,
+)
 from router.metrics import Metrics
 from router.picker import messages
 from router.picker.certificates import CertificateFolder, self_signed
@@ -47,6 +52,28 @@ LOOK_S = 0.5
 
 MESSAGE_SLACK_BYTES = 1 << 20
 """Beside a whole body in one message: heads, metadata, framing."""
+
+PROBES_MAX = 100
+"""Connections of probes, and calls for health beside the streams of proxies."""
+
+HANDSHAKE_MS = 10_000
+"""Time for TLS and the first frames of a connection; gRPC's default is two minutes."""
+
+IDLE_MS = 600_000
+"""A connection without a stream is closed after it. A proxy opens another one with its next request."""
+
+ALIVE_MS, ALIVE_ANSWER_MS = 60_000, 20_000
+"""Time without a frame after which a connection is asked if it lives, and time for its answer."""
+
+AGE_MS = 900_000
+"""Age at which a connection is ended when its streams are, at the latest after the longest answer. Proxies
+open another one, so new replicas get their share, and what a proxy does not read is not kept for ever."""
+
+INT_MAX = (1 << 31) - 1
+"""The largest number of an option; gRPC takes it for no bound."""
+
+REPORT_S = 1.0
+"""Between two log lines on proxies that break the protocol; metrics count all."""
 
 
 class Picker:
@@ -78,6 +105,7 @@ class Picker:
         self._ending, self._settled = ending, settled
         self.intents = Intents(settings)
         self._streams = 0
+        self._reported_s = -REPORT_S
         self._cut = asyncio.Event()
         self.port = self.health_port = 0
         """Ports that are bound; 0 before."""
@@ -118,14 +146,20 @@ class Picker:
         rules = self._settings.picker
         probes = health.aio.HealthServicer()
         async with contextlib.AsyncExitStack() as stack:
-            server = grpc.aio.server(options=self._options())
+            calls_max = rules.streams_max + PROBES_MAX
+            server = grpc.aio.server(
+                options=self._options(rules.proxy_connections_max, calls_max),
+                maximum_concurrent_rpcs=calls_max,
+            )
             server.add_generic_rpc_handlers((self._handler(),))
             health_pb2_grpc.add_HealthServicer_to_server(probes, server)
             address = _address(rules.grpc_host, rules.grpc_port)
             self.port = _bound(partial(self._bind, server, address), address)
             await self._started(server, stack, self._settings.server.shutdown_grace_s)
             if rules.grpc_health_port:
-                second = grpc.aio.server(options=self._options())
+                second = grpc.aio.server(
+                    options=self._options(PROBES_MAX, PROBES_MAX), maximum_concurrent_rpcs=PROBES_MAX
+                )
                 health_pb2_grpc.add_HealthServicer_to_server(probes, second)
                 address = _address(rules.grpc_host, rules.grpc_health_port)
                 self.health_port = _bound(partial(second.add_insecure_port, address), address)
@@ -165,12 +199,24 @@ class Picker:
         """Break open streams off as soon as the process stops."""
         self._cut.set()
 
-    def _options(self) -> list[tuple[str, int]]:
+    def _options(self, connections_max: int, streams_max: int) -> list[tuple[str, int]]:
         server = self._settings.server
         return [
-            ("grpc.max_receive_message_length", server.body_bytes_max + MESSAGE_SLACK_BYTES),
+            (
+                "grpc.max_receive_message_length",
+                min(
+                    server.body_bytes_max + MESSAGE_SLACK_BYTES, self._settings.picker.proxy_message_bytes_max
+                ),
+            ),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_concurrent_streams", self._settings.picker.streams_max + 100),
+            ("grpc.max_allowed_incoming_connections", connections_max),
+            ("grpc.max_concurrent_streams", streams_max),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.max_connection_age_ms", AGE_MS),
+            ("grpc.max_connection_age_grace_ms", min(round(server.request_timeout_s * 1e3), INT_MAX)),
+            ("grpc.keepalive_time_ms", ALIVE_MS),
+            ("grpc.keepalive_timeout_ms", ALIVE_ANSWER_MS),
             ("grpc.max_metadata_size", server.header_bytes_max),
             ("grpc.so_reuseport", int(server.workers > 1)),
             # Proxies keep idle connections open, and ask now and then whether they still are.
@@ -213,21 +259,57 @@ class Picker:
 
     async def _process(self, _: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         """Serve one stream of a proxy."""
+        stall_s = self._settings.server.stall_s_max
         if self._streams >= self._settings.picker.streams_max:
-            await context.write(self._too_many())
+            self._count("too_many")
+            async with asyncio.timeout(stall_s):
+                await context.write(self._too_many())
             return
         self._streams += 1
         stream = ProxyStream(self._parts)
-        reader = asyncio.create_task(_read(stream, context), name="picker stream")
+        reader = asyncio.create_task(self._read(stream, context), name="picker stream")
         try:
             async for message in stream.outbox.messages():
-                await context.write(message)
+                async with asyncio.timeout(stall_s):
+                    await context.write(message)
+        except TimeoutError:
+            self._count("stalled")
+            # Not `abort`, which would wait behind what is not read. The age of the connection ends the call.
+            context.set_code(grpc.StatusCode.ABORTED)
+            context.set_details("the proxy reads nothing")
+            return
         finally:
             self._streams -= 1
             reader.cancel()
             stream.gone(ending=self._ending.begun)
         if stream.outbox.failed:
             await context.abort(grpc.StatusCode.ABORTED, stream.outbox.failed)
+
+    async def _read(self, stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        """Read what a proxy sends, until it ends its side."""
+        try:
+            while True:
+                message = await context.read()
+                if message is grpc.aio.EOF:
+                    stream.gone()
+                    return
+                stream.heard(message)
+                await stream.outbox.room()
+        except OutOfOrder as error:
+            self._count("out_of_order")
+            now_s = self._gateway.now_s()
+            if now_s - self._reported_s >= REPORT_S:
+                self._reported_s = now_s
+                extra = {"event": "picker.out_of_order", "detail": str(error)}
+                logger.warning("a proxy broke the protocol", extra=extra)
+            stream.outbox.end(str(error))
+        except Exception:
+            self._count("crashed")
+            logger.exception("a stream of a proxy failed", extra={"event": "picker.crashed"})
+            stream.outbox.end("the picker failed; its log says why")
+
+    def _count(self, reason: str) -> None:
+        self._metrics.counts[PICKER_STREAMS_CUT].add((reason,))
 
     def _too_many(self) -> pb.ProcessingResponse:
         error = RequestRejected(
@@ -238,26 +320,6 @@ class Picker:
         self._gateway.reports.refusals.add(error.code, "", error.retry_after_s)
         lines, body = error_answer(error)
         return messages.immediate(error.status, lines, body, "cacheway")
-
-
-async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-    """Read what a proxy sends, until it ends its side."""
-    try:
-        while True:
-            message = await context.read()
-            if message is grpc.aio.EOF:
-                stream.gone()
-                return
-            stream.heard(message)
-            await stream.outbox.room()
-    except OutOfOrder as error:
-        logger.warning(
-            "a proxy broke the protocol", extra={"event": "picker.out_of_order", "detail": str(error)}
-        )
-        stream.outbox.end(str(error))
-    except Exception:
-        logger.exception("a stream of a proxy failed", extra={"event": "picker.crashed"})
-        stream.outbox.end("the picker failed; its log says why")
 
 
 def _address(host: str, port: int) -> str:

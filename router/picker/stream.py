@@ -188,7 +188,11 @@ class ProxyStream:
         if count > limits.header_count_max or head.ByteSize() > limits.header_bytes_max:
             self._begin(refusal=ClientError("the head is too long", code="too_many_headers", status=431))
             return
-        self._headers = messages.headers_of(head)
+        headers = messages.headers_of(head)
+        if messages.is_garbled(headers):
+            self._begin(refusal=ClientError("a header holds CR, LF or NUL", code="invalid_header"))
+            return
+        self._headers = headers
         for name, value in self._headers:
             if name == b":path":
                 self._path, _, self._query = value.partition(b"?")

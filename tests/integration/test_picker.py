@@ -16,6 +16,7 @@ import pytest
 from fakes.cluster import Cluster, pod
 from fakes.cluster_api import ClusterApi
 from fakes.envoy import binary, envoy
+from fakes.lora_worker import LoraWorker
 from fakes.running import FAST_ENGINE, PLAIN, Fleet, RunningGateway, command, until, until_async
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -271,6 +272,37 @@ async def test_a_list_of_endpoints_is_none_for_an_original_dst_cluster(fleet: Fl
         answer = await client.post("/v1/chat/completions", json=chat("hi"))
     assert answer.status_code == 503
     await until(running.idle)
+
+
+async def test_an_adapter_is_loaded_when_the_first_request_of_a_proxy_asks_for_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """The proxy waits meanwhile; another model is not concerned."""
+    async with LoraWorker() as one, LoraWorker() as two:
+        declared = {"sql": {"path": "/adapters/sql", "base": "mimo", "workers": 1}}
+        running = await picker(fleet, one.url, two.url, models={"adapters": declared})
+        registry = running.process.registry
+        await until(lambda: all(local.models for local in registry.all()))
+        for worker in (one, two):
+            worker.opens.clear()
+        async with envoy(tmp_path, port(running)) as client:
+            asking = [
+                asyncio.create_task(
+                    client.post("/v1/chat/completions", json={**chat(f"{number}"), "model": "sql"})
+                )
+                for number in range(4)
+            ]
+            await until(lambda: bool(one.loads or two.loads))
+            other = await client.post("/v1/chat/completions", json={**chat("hi"), "model": "mimo"})
+            assert other.status_code == 200
+            for worker in (one, two):
+                worker.opens.set()
+            answers = await asyncio.gather(*asking)
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert sorted([one.loads, two.loads]) == [[], ["sql"]]
+        holder = one if one.loads else two
+        assert {answer.json()["worker"] for answer in answers} == {holder.worker_id}
+        await until(running.idle)
 
 
 async def test_envoy_connects_with_tls_by_default(fleet: Fleet, tmp_path: Path) -> None:

@@ -655,6 +655,16 @@ def test_a_head_beyond_the_bounds_is_431() -> None:
         proxy.check()
 
 
+@pytest.mark.parametrize("value", [b"a\r\nx-prefiller-host-port: 10.6.6.6", b"a\0", b"\n"])
+def test_a_header_that_would_be_two_is_400(value: bytes) -> None:
+    for header in ((b"x-request-id", value), (value, b"a")):
+        proxy = Proxy(Bench())
+        proxy.head(CHAT, header)
+        status, error = immediate(proxy)
+        assert (status, error["code"]) == (400, "invalid_header")
+        proxy.check()
+
+
 @pytest.mark.parametrize(
     "message",
     [
