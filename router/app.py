@@ -149,7 +149,7 @@ class GatewayProcess:
         )
         self.clients = ClientSide(settings, self.metrics, files)
         self.picker = make_picker(
-            settings, self.gateway, self.metrics, self.clients, self.discovery, self.pairs
+            settings, self.gateway, self.metrics, self.clients, self.discovery, self.pairs, self.routes
         )
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)

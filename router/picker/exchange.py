@@ -90,6 +90,11 @@ class PickedExchange(RequestExchange):
             self._record.first_byte_s = self._gateway.now_s()
             self._attempt.reservation.prefill_ended()
 
+    def doubted(self) -> None:
+        """Have the worker probed soon: the proxy may not have reached it, which a status does not tell."""
+        if self._attempt is not None:
+            self._gateway.registry.suspect(self._attempt.reservation.local)
+
     def served_by(self, local: LocalWorker | None) -> bool:
         """Move the request to the worker that answers it; False if nothing of it can be learned.
 

@@ -89,6 +89,7 @@ class Picker:
         ending: Ending,
         settled: Callable[[], bool],
         share: SharePair | None = None,
+        serves: Callable[[bytes, bytes], bool] = lambda _method, _path: True,
     ) -> None:
         """Build it.
 
@@ -100,6 +101,7 @@ class Picker:
             ending: The end of the process.
             settled: Returns True once discovery knows the pods, or if there is none.
             share: Reserves on the two workers that share a request.
+            serves: Returns True if a request of this method and path may go to a worker.
         """
         self._settings, self._gateway, self._metrics = settings, gateway, metrics
         self._ending, self._settled = ending, settled
@@ -118,6 +120,7 @@ class Picker:
             lambda: metrics.sums[PICKER_PASSED].add(1),
             lambda: metrics.sums[PICKER_SERVED_ELSEWHERE].add(1),
             Reach(settings.picker.fallback_endpoints, share if settings.picker.decode_sidecars else None),
+            serves,
         )
 
     def use(self, settings: Settings) -> None:

@@ -56,6 +56,9 @@ logger = logging.getLogger(__name__)
 
 CLIENT_CHARS_MAX = 64
 
+UNAVAILABLE = frozenset((502, 503, 504))
+"""Statuses with which a proxy answers for a worker that it does not reach."""
+
 _KEYS = frozenset((b"authorization", b"x-api-key"))
 
 
@@ -91,6 +94,8 @@ class Parts(NamedTuple):
     served_elsewhere: Callable[[], None]
     """Called for each answer of an endpoint that was not chosen."""
     reach: Reach = ALONE
+    serves: Callable[[bytes, bytes], bool] = lambda _method, _path: True
+    """Returns True if a request of this method and path may go to a worker."""
 
 
 class Carried:
@@ -202,7 +207,10 @@ class ProxyStream:
             self._only = self._slots_of(messages.subset_of(message))
         placed = self._method == b"POST" and self._path in ENDPOINTS and self._path not in ENCODER_PATHS
         if head.end_of_stream or not placed:
-            self._pass()
+            if self._parts.serves(self._method, self._path):
+                self._pass()
+            else:
+                self._refuse(ClientError("There is no such path here.", code="not_found", status=404))
             return
         refusal = self._refusal_of_head()
         if refusal is not None:
@@ -424,6 +432,8 @@ class ProxyStream:
             self.outbox.put([pb.ProcessingResponse(response_headers=pb.HeadersResponse(response=common))])
             if self._sink is not None:
                 self._relay(partial(self._sink.upstream_head, self._status, *_framing(headers)))
+            if self._status in UNAVAILABLE:
+                self._exchange.doubted()
             if self._sink is not None and not self._sees_answers:
                 self._exchange.answer_began()
         if head.end_of_stream:

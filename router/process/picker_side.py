@@ -9,6 +9,8 @@ from router.metrics import Metrics
 from router.pairs import PairPlugin
 from router.process.client_side import ClientSide
 from router.process.loops import Loop
+from router.proxy import Route
+from router.relaying import Routes
 from router.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ def make_picker(
     clients: ClientSide,
     discovery: Discovery | None,
     pairs: PairPlugin,
+    routes: Routes,
 ) -> "Picker | None":
     """Make it; None where it is off."""
     if not settings.picker.enabled:
@@ -37,9 +40,18 @@ def make_picker(
         ending=clients.ending,
         settled=lambda: discovery is None or discovery.first_settled.is_set(),
         share=pairs.share,
+        serves=lambda method, path: settings.picker.pass_any_path or _is_listed(routes, method, path),
     )
     metrics.collect_hooks.append(partial(picker.report, metrics))
     return picker
+
+
+def _is_listed(routes: Routes, method: bytes, path: bytes) -> bool:
+    """Return True if a list names the path, so that it may reach a worker."""
+    if routes(method, path) is not Route.APPLICATION:
+        return True
+    asks = method in (b"GET", b"HEAD")
+    return asks and (path in (b"/health", b"/v1/models") or path.startswith(b"/v1/models/"))
 
 
 def picker_loops(settings: Settings, picker: "Picker | None") -> list[Loop]:

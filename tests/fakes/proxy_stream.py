@@ -1,6 +1,6 @@
 """A stream of a proxy without sockets: a picker's stream on a bench, whose messages a test reads at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -28,6 +28,7 @@ class Proxy:
         held: HeldBytes | None = None,
         heeds_subsets: bool = True,
         reach: Reach = ALONE,
+        serves: Callable[[bytes, bytes], bool] = lambda _method, _path: True,
     ) -> None:
         self.bench = bench
         self.held = held or HeldBytes()
@@ -43,6 +44,7 @@ class Proxy:
                 self._passed,
                 self._elsewhere,
                 reach,
+                serves,
             )
         )
         self.got: list[pb.ProcessingResponse] = []

@@ -201,9 +201,41 @@ async def test_other_paths_go_to_any_worker(fleet: Fleet, tmp_path: Path) -> Non
         models = await client.get("/v1/models")
         assert models.status_code == 200
         assert models.json()["data"][0]["id"] == "emulated"
+        assert (await client.get("/health")).status_code == 200
+        for method, path in (("POST", "/flush_cache"), ("GET", "/metrics"), ("GET", "/v1/chat/completions")):
+            answer = await client.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), path
+    assert running.idle()
+
+
+async def test_every_path_passes_if_the_settings_say_so(fleet: Fleet, tmp_path: Path) -> None:
+    engine = await fleet.engine()
+    running = await picker(fleet, engine.url, picker={"pass_any_path": True})
+    async with envoy(tmp_path, port(running)) as client:
         strange = await client.post("/no/such/path", content=b"x" * 200_000)
         assert strange.status_code in (404, 405)
+        assert "error" not in strange.json()
+        assert (await client.get("/metrics")).status_code == 200
     assert running.idle()
+
+
+async def test_a_worker_that_the_proxy_cannot_reach_is_probed_at_once(fleet: Fleet, tmp_path: Path) -> None:
+    """The next health check would be in an hour."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    slow = {"health_check_interval_s": 3600.0}
+    running = await picker(fleet, *(engine.url for engine in engines), fleet=slow)
+    async with envoy(tmp_path, port(running)) as client:
+        answer = await client.post("/v1/chat/completions", json=chat("word " * 2000))
+        gone = answer.headers["x-cacheway-worker"]
+        engine = next(each for each in engines if each.url.endswith(gone))
+        engine.inject(Fault("refuse"))
+        assert (await client.post("/v1/chat/completions", json=chat("word " * 2000))).status_code == 503
+
+        async def serves() -> bool:
+            answer = await client.post("/v1/chat/completions", json=chat("word " * 2000))
+            return answer.status_code == 200 and answer.headers["x-cacheway-worker"] != gone
+
+        await until_async(serves)
 
 
 async def test_the_subset_of_the_proxy_is_kept_and_an_empty_one_is_503(fleet: Fleet, tmp_path: Path) -> None:

@@ -716,6 +716,37 @@ def test_other_requests_go_to_any_worker_and_pass_as_they_are(method: bytes, pat
     proxy.check()
 
 
+def test_a_path_that_no_list_names_never_reaches_a_worker() -> None:
+    for method, path, ends in ((b"POST", b"/flush_cache", False), (b"GET", b"/metrics", True)):
+        proxy = Proxy(Bench(), serves=lambda _method, path: path == b"/v1/models")
+        proxy.head(path, method=method, ends=ends)
+        status, error = immediate(proxy)
+        assert (status, error["code"]) == (404, "not_found")
+        assert proxy.passed == 0
+        proxy.body(b"x")
+        proxy.check()
+    proxy = Proxy(Bench(), serves=lambda _method, path: path == b"/v1/models")
+    (choice,) = proxy.head(b"/v1/models", method=b"GET", ends=True)
+    assert destination_of(choice)
+    proxy.stream.gone()
+    proxy = Proxy(Bench(), serves=lambda _method, _path: False)
+    proxy.head()
+    assert destination_of(proxy.body(chat())[0])  # it is placed
+    proxy.stream.gone()
+
+
+@pytest.mark.parametrize(("status", "probed"), [(200, False), (400, False), (500, False), (503, True)])
+def test_a_worker_that_the_proxy_may_not_have_reached_is_probed(status: int, probed: bool) -> None:
+    bench = Bench(workers=1)
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head(status)
+    assert (bench.local("w0:80").suspected_us > 0) is probed
+    proxy.answer(b"{}", ends=True)
+    proxy.check()
+
+
 def test_a_request_that_is_not_placed_ends_in_time() -> None:
     bench = Bench(server={"request_timeout_s": 20.0})
     proxy = Proxy(bench)
