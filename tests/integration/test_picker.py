@@ -15,6 +15,7 @@ import httpx
 import pytest
 from fakes.cluster import Cluster, pod
 from fakes.cluster_api import ClusterApi
+from fakes.echo_worker import EchoWorker
 from fakes.envoy import binary, envoy
 from fakes.lora_worker import LoraWorker
 from fakes.running import FAST_ENGINE, PLAIN, Fleet, RunningGateway, command, until, until_async
@@ -22,6 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from loadtest.engine import Fault
 from loadtest.processes import free_port
+from policies import Finished, FirstToken, Placed
 from router.gateway.recent_decisions import RecentDecision
 from router.picker.server import SERVICE
 
@@ -335,6 +337,48 @@ async def test_an_adapter_is_loaded_when_the_first_request_of_a_proxy_asks_for_i
         holder = one if one.loads else two
         assert {answer.json()["worker"] for answer in answers} == {holder.worker_id}
         await until(running.idle)
+
+
+async def test_a_decode_workers_sidecar_gets_the_request_and_the_prefill_workers_name(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Both workers only note what they get; a client's own name of a prefill worker goes nowhere."""
+    async with EchoWorker("mimo") as prefill, EchoWorker("mimo") as decode:
+        running = await fleet.gateway(
+            picker={
+                "enabled": True,
+                "grpc_host": "127.0.0.1",
+                "grpc_port": free_port(),
+                "grpc_health_port": 0,
+                "secure_serving": False,
+                "decode_sidecars": True,
+            },
+            fleet={
+                "prefill": [f"{prefill.url} none handover=nixl"],
+                "decode": [f"{decode.url} handover=nixl"],
+            },
+        )
+        found = running.process.picker
+        assert found is not None
+        await until(lambda: found.port and found.ready)
+        registry = running.process.registry
+        await until(lambda: len(registry.eligible(None, registry.now_us())) > 0)
+        # An idle decode worker would do all of a request: this one decodes something.
+        now_us, replica = registry.now_us(), running.process.replica
+        running.process.fleet.apply(Placed("theirs", now_us, decode.worker_id, replica, 0, 0, 0))
+        running.process.fleet.apply(FirstToken("theirs", now_us))
+        async with envoy(tmp_path, port(running)) as client:
+            headers = {"x-prefiller-host-port": "10.6.6.6:80"}
+            body = {**chat("word " * 1000), "model": "mimo"}
+            answer = await client.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-cacheway-worker"] == decode.worker_id
+            assert answer.headers["x-cacheway-prefill-worker"] == prefill.worker_id
+            assert decode.got[-1].headers["x-prefiller-host-port"] == prefill.worker_id
+            await until(lambda: running.process.gateway.sending.inflight == 0)
+        running.process.fleet.apply(Finished("theirs", registry.now_us()))
+        await until(running.idle)
+        assert not prefill.got
 
 
 async def test_envoy_connects_with_tls_by_default(fleet: Fleet, tmp_path: Path) -> None:
