@@ -265,8 +265,9 @@ class Picker:
         stall_s = self._settings.server.stall_s_max
         if self._streams >= self._settings.picker.streams_max:
             self._count("too_many")
-            async with asyncio.timeout(stall_s):
-                await context.write(self._too_many())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(stall_s):
+                    await context.write(self._too_many())
             return
         self._streams += 1
         stream = ProxyStream(self._parts)
