@@ -160,7 +160,9 @@ class GatewayProcess:
             lambda: self.shared.wrote_snapshot,
         )
         self.clients = ClientSide(settings, self.metrics, files)
-        self.picker = make_picker(settings, self.gateway, self.metrics, self.clients, self.discovery)
+        self.picker = make_picker(
+            settings, self.gateway, self.metrics, self.clients, self.discovery, self.pairs, self.routes
+        )
         self.live = self._live_settings(Loaded(settings, origins), log, keyring)
         self._housekeeping = Housekeeping(core, self.gateway, lambda: self.settings)
         self._secrets = secret_watches(settings, self.tenants.door.use_admin_key, self.workers.use_key)

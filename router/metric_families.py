@@ -257,6 +257,13 @@ PICKER_PASSED = Family(
     "counter",
     "Requests of proxies that went to any worker: without a body, or for a path that is not placed.",
 )
+PICKER_STREAMS_CUT = Family(
+    "picker_streams_cut",
+    "counter",
+    "Streams of proxies that the picker ended early: too_many (answered with 429), out_of_order (the proxy "
+    "broke the protocol), stalled (the proxy read nothing for two minutes), crashed.",
+    ("reason",),
+)
 PICKER_SERVED_ELSEWHERE = Family(
     "picker_served_elsewhere",
     "counter",

@@ -105,12 +105,47 @@ class PickerRules:
         False,  # noqa: FBT003 - a default
         "Whether the proxy's list of endpoints to choose from (envoy.lb.subset_hint) is ignored.",
     )
+    fallback_endpoints: int = setting(
+        0,
+        "Further endpoints that a choice names behind the chosen one, the best first, for proxies that go "
+        "down the list if they get no answer. The default is none, since Envoy's ORIGINAL_DST clusters, "
+        "which several gateways use, answer 503 to a list. Set it where the proxy has Envoy's policy "
+        "override_host and a retry policy.",
+        ge=0,
+        le=16,
+    )
+    pass_any_path: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether a request for any path goes to a worker. Engines have paths there by which a client flushes "
+        "caches or loads adapters. Without it only the endpoints of docs/endpoints.md, "
+        "upstream.pass_through, /v1/models and /health do; others get 404.",
+    )
+    decode_sidecars: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether decode workers stand behind llm-d's sidecar, which sends the prefill to the worker that the "
+        "header x-prefiller-host-port names. Without it a request for prefill and decode workers gets 503.",
+    )
     streams_max: int = setting(
         20_000,
         "Most requests of proxies at a time in one process; more get 429. Each holds some 30 KB beside its "
         "body.",
         ge=1,
         le=1_000_000,
+    )
+    proxy_message_bytes_max: int = setting(
+        16 * 1024 * 1024,
+        "Largest message of a proxy, in bytes; a larger one ends its stream. Pieces of a body have some 64 "
+        "KB; only a proxy that buffers (BUFFERED) sends a body whole. gRPC holds a message for each stream, "
+        "uncounted, so the default is far below server.body_bytes_max.",
+        ge=65_536,
+        le=1 << 30,
+    )
+    proxy_connections_max: int = setting(
+        1000,
+        "Most connections of proxies at a time in one process; more are closed at once. A proxy opens one or "
+        "a few for each of its threads.",
+        ge=1,
+        le=100_000,
     )
 
     def __post_init__(self) -> None:

@@ -219,7 +219,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
-        ttft_s = self.first_byte_s - attempt.started_s
+        ttft_s = self.first_byte_s - (attempt.started_s or self.first_byte_s)
         decode_s = gateway.now_s() - self.first_byte_s
         self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
         gateway.metrics.answered(
@@ -238,7 +238,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         if usage is not None and pair is not None:
             flushed = pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            prefill_s = ttft_s if parsed.stream else None
+            prefill_s = ttft_s if parsed.stream and attempt.started_s else None  # 0: when is not known
             flushed = gateway.placing.feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
         else:
             flushed = False

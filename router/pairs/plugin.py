@@ -25,7 +25,7 @@ from router.gateway.attempt import Owner, Retries
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
-from router.handover import Handover, Pair
+from router.handover import Handover, Pair, PairedRequest, PairSink
 from router.offsets import edited
 from router.pairs.pair_attempt import PairAttempt
 from router.pairs.pair_reservation import PairReservation
@@ -114,8 +114,14 @@ class PairPlugin:
         client: ClientConnection,
         owner: Owner,
         retries: Retries,
+        *,
+        send: Callable[[Pair, PairSink], PairedRequest] | None = None,
     ) -> PairAttempt:
-        """Reserve on both workers and the link between them, and send; release again if that raises."""
+        """Reserve on both workers and the link between them, and send; release again if that raises.
+
+        ``send`` stands for the hand-over protocol where another process sends the legs: their progress is
+        not heard then, so nothing watches them for stalls.
+        """
         assert isinstance(decision, PairDecision)
         half = decision.decode
         assert half is not None
@@ -162,7 +168,9 @@ class PairPlugin:
                 gateway.fleet.at_slot(decision.attempt.chosen.slot).rank,
                 gateway.fleet.at_slot(half.attempt.chosen.slot).rank,
             )
-            attempt.upstream = pair.request = self._handovers[prefill.protocol].send(legs, attempt)
+            attempt.upstream = pair.request = (send or self._handovers[prefill.protocol].send)(legs, attempt)
+            if send is not None:
+                self.stall_detector.forget(pair)
         except BaseException:
             pair.release(abandoned=True)
             raise

@@ -6,6 +6,7 @@ Names of headers and metadata are those of the endpoint-picker protocol (gateway
 Envoy adds to a header that has a value already unless it is told to write it over, so every header says so.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from google.protobuf.struct_pb2 import Struct, Value
@@ -35,6 +36,8 @@ CHUNK_BYTES_MAX = 62_000
 ENDPOINTS_MAX = 4096
 """Endpoints read from one hint; a pool has some hundreds."""
 
+_NEVER = re.compile(rb"[\r\n\0]")
+
 _OVERWRITE = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
@@ -44,6 +47,11 @@ def headers_of(message: pb.HttpHeaders) -> list[Header]:
         (header.key.lower().encode("latin-1", "replace"), header.raw_value or header.value.encode())
         for header in message.headers.headers
     ]
+
+
+def is_garbled(headers: Sequence[Header]) -> bool:
+    """Return True if a name or value holds what no header can: CR, LF or NUL."""
+    return _NEVER.search(b"".join([part for header in headers for part in header])) is not None
 
 
 def subset_of(message: pb.ProcessingRequest) -> list[str] | None:

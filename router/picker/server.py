@@ -21,12 +21,19 @@ from router.errors import RequestRejected, StateError
 from router.fleet import Health
 from router.gateway import Gateway
 from router.log_pace import LogPace
-from router.metric_families import PICKER_PASSED, PICKER_SERVED_ELSEWHERE, PICKER_STREAMS
+from router.metric_families import (
+    PICKER_PASSED,
+    PICKER_SERVED_ELSEWHERE,
+    PICKER_STREAMS,
+    PICKER_STREAMS_CUT,
+)
 from router.metrics import Metrics
 from router.picker import messages
 from router.picker.certificates import CertificateFolder, self_signed
+from router.picker.exchange import Reach
 from router.picker.intents import Intents
 from router.picker.proto import ext_proc_pb2 as pb
+from router.picker.sidecar import SharePair
 from router.picker.stream import OutOfOrder, Parts, ProxyStream
 from router.proxy import Ending, HeldBytes, error_answer
 from router.settings import Settings
@@ -47,6 +54,25 @@ LOOK_S = 0.5
 MESSAGE_SLACK_BYTES = 1 << 20
 """Beside a whole body in one message: heads, metadata, framing."""
 
+PROBES_MAX = 100
+"""Connections of probes, and calls for health beside the streams of proxies."""
+
+HANDSHAKE_MS = 10_000
+"""Time for TLS and the first frames of a connection; gRPC's default is two minutes."""
+
+IDLE_MS = 600_000
+"""A connection without a stream is closed after it. A proxy opens another one with its next request."""
+
+ALIVE_MS, ALIVE_ANSWER_MS = 60_000, 20_000
+"""Time without a frame after which a connection is asked if it lives, and time for its answer."""
+
+AGE_MS = 900_000
+"""Age at which a connection is ended when its streams are, at the latest after the longest answer. Proxies
+open another one, so new replicas get their share, and what a proxy does not read is not kept for ever."""
+
+INT_MAX = (1 << 31) - 1
+"""The largest number of an option; gRPC takes it for no bound."""
+
 
 class Picker:
     """Serves proxies. Make it inside a running event loop."""
@@ -60,6 +86,8 @@ class Picker:
         held: HeldBytes,
         ending: Ending,
         settled: Callable[[], bool],
+        share: SharePair | None = None,
+        serves: Callable[[bytes, bytes], bool] = lambda _method, _path: True,
     ) -> None:
         """Build it.
 
@@ -70,6 +98,8 @@ class Picker:
             held: The account of bodies that the process holds.
             ending: The end of the process.
             settled: Returns True once discovery knows the pods, or if there is none.
+            share: Reserves on the two workers that share a request.
+            serves: Returns True if a request of this method and path may go to a worker.
         """
         self._settings, self._gateway, self._metrics = settings, gateway, metrics
         self._ending, self._settled = ending, settled
@@ -86,6 +116,8 @@ class Picker:
             not settings.picker.disable_endpoint_subset_filter,
             lambda: metrics.sums[PICKER_PASSED].add(1),
             lambda: metrics.sums[PICKER_SERVED_ELSEWHERE].add(1),
+            Reach(settings.picker.fallback_endpoints, share if settings.picker.decode_sidecars else None),
+            serves,
         )
 
     def use(self, settings: Settings) -> None:
@@ -114,14 +146,20 @@ class Picker:
         rules = self._settings.picker
         probes = health.aio.HealthServicer()
         async with contextlib.AsyncExitStack() as stack:
-            server = grpc.aio.server(options=self._options())
+            calls_max = rules.streams_max + PROBES_MAX
+            server = grpc.aio.server(
+                options=self._options(rules.proxy_connections_max, calls_max),
+                maximum_concurrent_rpcs=calls_max,
+            )
             server.add_generic_rpc_handlers((self._handler(),))
             health_pb2_grpc.add_HealthServicer_to_server(probes, server)
             address = _address(rules.grpc_host, rules.grpc_port)
             self.port = _bound(partial(self._bind, server, address), address)
             await self._started(server, stack, self._settings.server.shutdown_grace_s)
             if rules.grpc_health_port:
-                second = grpc.aio.server(options=self._options())
+                second = grpc.aio.server(
+                    options=self._options(PROBES_MAX, PROBES_MAX), maximum_concurrent_rpcs=PROBES_MAX
+                )
                 health_pb2_grpc.add_HealthServicer_to_server(probes, second)
                 address = _address(rules.grpc_host, rules.grpc_health_port)
                 self.health_port = _bound(partial(second.add_insecure_port, address), address)
@@ -161,12 +199,24 @@ class Picker:
         """Break open streams off as soon as the process stops."""
         self._cut.set()
 
-    def _options(self) -> list[tuple[str, int]]:
+    def _options(self, connections_max: int, streams_max: int) -> list[tuple[str, int]]:
         server = self._settings.server
         return [
-            ("grpc.max_receive_message_length", server.body_bytes_max + MESSAGE_SLACK_BYTES),
+            (
+                "grpc.max_receive_message_length",
+                min(
+                    server.body_bytes_max + MESSAGE_SLACK_BYTES, self._settings.picker.proxy_message_bytes_max
+                ),
+            ),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_concurrent_streams", self._settings.picker.streams_max + 100),
+            ("grpc.max_allowed_incoming_connections", connections_max),
+            ("grpc.max_concurrent_streams", streams_max),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.max_connection_age_ms", AGE_MS),
+            ("grpc.max_connection_age_grace_ms", min(round(server.request_timeout_s * 1e3), INT_MAX)),
+            ("grpc.keepalive_time_ms", ALIVE_MS),
+            ("grpc.keepalive_timeout_ms", ALIVE_ANSWER_MS),
             ("grpc.max_metadata_size", server.header_bytes_max),
             ("grpc.so_reuseport", int(server.workers > 1)),
             # Proxies keep idle connections open, and ask now and then whether they still are.
@@ -209,21 +259,60 @@ class Picker:
 
     async def _process(self, _: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         """Serve one stream of a proxy."""
+        stall_s = self._settings.server.stall_s_max
         if self._streams >= self._settings.picker.streams_max:
-            await context.write(self._too_many())
+            self._count("too_many")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(stall_s):
+                    await context.write(self._too_many())
             return
         self._streams += 1
         stream = ProxyStream(self._parts)
-        reader = asyncio.create_task(_read(stream, context, self._pace), name="picker stream")
+        reader = asyncio.create_task(self._read(stream, context), name="picker stream")
         try:
             async for message in stream.outbox.messages():
-                await context.write(message)
+                async with asyncio.timeout(stall_s):
+                    await context.write(message)
+        except TimeoutError:
+            self._count("stalled")
+            # Not `abort`, which would wait behind what is not read. The age of the connection ends the call.
+            context.set_code(grpc.StatusCode.ABORTED)
+            context.set_details("the proxy reads nothing")
+            return
         finally:
             self._streams -= 1
             reader.cancel()
             stream.gone(ending=self._ending.begun)
         if stream.outbox.failed:
             await context.abort(grpc.StatusCode.ABORTED, stream.outbox.failed)
+
+    async def _read(self, stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        """Read what a proxy sends, until it ends its side."""
+        try:
+            while True:
+                message = await context.read()
+                if message is grpc.aio.EOF:
+                    stream.gone()
+                    return
+                stream.heard(message)
+                await stream.outbox.room()
+        except OutOfOrder as error:
+            self._count("out_of_order")
+            left_out = self._pace.due()
+            if left_out is not None:
+                logger.warning(
+                    "a proxy broke the protocol: its stream ends, and other streams go on; see which proxies "
+                    "reach the picker's port",
+                    extra={"event": "picker.out_of_order", "detail": str(error), "left_out": left_out},
+                )
+            stream.outbox.end(str(error))
+        except Exception:
+            self._count("crashed")
+            logger.exception("a stream of a proxy failed", extra={"event": "picker.crashed"})
+            stream.outbox.end("the picker failed; its log says why")
+
+    def _count(self, reason: str) -> None:
+        self._metrics.counts[PICKER_STREAMS_CUT].add((reason,))
 
     def _too_many(self) -> pb.ProcessingResponse:
         error = RequestRejected(
@@ -234,30 +323,6 @@ class Picker:
         self._gateway.reports.refusals.add(error.code, "", error.retry_after_s)
         lines, body = error_answer(error)
         return messages.immediate(error.status, lines, body, "cacheway")
-
-
-async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]", pace: LogPace) -> None:
-    """Read what a proxy sends, until it ends its side."""
-    try:
-        while True:
-            message = await context.read()
-            if message is grpc.aio.EOF:
-                stream.gone()
-                return
-            stream.heard(message)
-            await stream.outbox.room()
-    except OutOfOrder as error:
-        left_out = pace.due()
-        if left_out is not None:
-            logger.warning(
-                "a proxy broke the protocol: its stream ends, and other streams go on; see who reaches the "
-                "picker's port",
-                extra={"event": "picker.out_of_order", "detail": str(error), "left_out": left_out},
-            )
-        stream.outbox.end(str(error))
-    except Exception:
-        logger.exception("a stream of a proxy failed", extra={"event": "picker.crashed"})
-        stream.outbox.end("the picker failed; its log says why")
 
 
 def _address(host: str, port: int) -> str:

@@ -36,10 +36,11 @@ from router.gateway import Gateway
 from router.gateway.answer import crashed
 from router.gateway.endpoints import ENCODER_PATHS, ENDPOINTS
 from router.picker import messages
-from router.picker.exchange import PickedExchange
+from router.picker.exchange import ALONE, PickedExchange, Reach
 from router.picker.intents import Intents
 from router.picker.outbox import Outbox
 from router.picker.proto import ext_proc_pb2 as pb
+from router.picker.sidecar import SIDECAR_HEADERS
 from router.proxy import (
     ClientLimits,
     ClientRequest,
@@ -54,6 +55,11 @@ from router.proxy import (
 logger = logging.getLogger(__name__)
 
 CLIENT_CHARS_MAX = 64
+
+UNAVAILABLE = frozenset((502, 503, 504))
+"""Statuses with which a proxy answers for a worker that it does not reach."""
+
+_KEYS = frozenset((b"authorization", b"x-api-key"))
 
 
 class Stage(IntEnum):
@@ -87,6 +93,9 @@ class Parts(NamedTuple):
     """Called for each request that is not placed."""
     served_elsewhere: Callable[[], None]
     """Called for each answer of an endpoint that was not chosen."""
+    reach: Reach = ALONE
+    serves: Callable[[bytes, bytes], bool] = lambda _method, _path: True
+    """Returns True if a request of this method and path may go to a worker."""
 
 
 class Carried:
@@ -184,7 +193,11 @@ class ProxyStream:
         if count > limits.header_count_max or head.ByteSize() > limits.header_bytes_max:
             self._begin(refusal=ClientError("the head is too long", code="too_many_headers", status=431))
             return
-        self._headers = messages.headers_of(head)
+        headers = messages.headers_of(head)
+        if messages.is_garbled(headers):
+            self._begin(refusal=ClientError("a header holds CR, LF or NUL", code="invalid_header"))
+            return
+        self._headers = headers
         for name, value in self._headers:
             if name == b":path":
                 self._path, _, self._query = value.partition(b"?")
@@ -194,7 +207,10 @@ class ProxyStream:
             self._only = self._slots_of(messages.subset_of(message))
         placed = self._method == b"POST" and self._path in ENDPOINTS and self._path not in ENCODER_PATHS
         if head.end_of_stream or not placed:
-            self._pass()
+            if self._parts.serves(self._method, self._path):
+                self._pass()
+            else:
+                self._refuse(ClientError("There is no such path here.", code="not_found", status=404))
             return
         refusal = self._refusal_of_head()
         if refusal is not None:
@@ -274,7 +290,7 @@ class ProxyStream:
             gateway.now_s(),
             refusal=refusal,
         )
-        self._exchange = exchange = PickedExchange(gateway, request, self)
+        self._exchange = exchange = PickedExchange(gateway, request, self, self._parts.reach)
         exchange.record.only = self._only
         exchange.begin()
 
@@ -304,11 +320,17 @@ class ProxyStream:
             self._refuse(error)
             return
         self._parts.passed()
+        self._passes()
+        count = min(1 + self._parts.reach.fallbacks, len(slots))
+        drawn = random.sample(slots.tolist(), count)
+        workers = {local.worker.worker_id: local for local in map(gateway.registry.at_slot, drawn)}
+        self._direct(tuple(workers.values()), (), None)
+
+    def _passes(self) -> None:
+        """Let the rest pass by, for as long as a request may take."""
         self._stage = Stage.PASSING
-        timeout_s = gateway.sending.exchanges.timeout_s
-        self._timer = gateway.loop.call_later(timeout_s, self._late)
-        local = gateway.registry.at_slot(int(random.choice(slots)))  # noqa: S311 - a load balancer's
-        self._direct(local, (), None)
+        timeout_s = self._gateway.sending.exchanges.timeout_s
+        self._timer = self._gateway.loop.call_later(timeout_s, self._late)
 
     def _echo(self, body: bytes, *, ends: bool) -> None:
         if self._buffers:
@@ -318,13 +340,13 @@ class ProxyStream:
 
     # The way to a worker (`router.picker.exchange.Carrier`).
 
-    def way_to(self, local: LocalWorker) -> SendRequest:
-        """Return the function that tells the proxy to send the request to a worker."""
-        return partial(self._send, local)
+    def way_to(self, local: LocalWorker, others: Sequence[LocalWorker] = ()) -> SendRequest:
+        """Return the function that tells the proxy to send the request to a worker, or else to the others."""
+        return partial(self._send, (local, *others))
 
     def _send(
         self,
-        local: LocalWorker,
+        workers: Sequence[LocalWorker],
         method: bytes,
         path: bytes,
         query: bytes,
@@ -337,24 +359,27 @@ class ProxyStream:
     ) -> UpstreamRequest:
         self._sink = sink
         self._stage = Stage.SENT
-        self._direct(local, messages.headers_in(lines), b"".join(body))
+        self._direct(workers, messages.headers_in(lines), b"".join(body))
         return Carried(self)
 
     def forget_worker(self) -> None:
         """Report nothing more of the worker's answer."""
         self._sink = None
 
-    def _direct(self, local: LocalWorker, headers: Sequence[Header], body: bytes | None) -> None:
-        """Tell the proxy where the request goes, and the changes of it; a body of None passes by itself."""
-        self._endpoint = endpoint = urlsplit(local.worker.url).netloc
+    def _direct(self, workers: Sequence[LocalWorker], headers: Sequence[Header], body: bytes | None) -> None:
+        """Tell the proxy where the request goes, and the changes of it; a body of None passes by itself.
+
+        It goes to the first of the workers; the others are for a proxy that gets no answer there.
+        """
+        named = [urlsplit(local.worker.url).netloc for local in workers]
+        self._endpoint, endpoint = named[0], ",".join(named)
         given = dict(self._headers)
         wanted = dict(headers)
-        wanted.update(messages.headers_in(local.pool.authorization))
-        removed = []
+        wanted.update(messages.headers_in(workers[0].pool.authorization))
+        removable = SIDECAR_HEADERS
         if self._gateway.reader.door.hands_out_keys:
-            removed = [
-                name for name in (b"authorization", b"x-api-key") if name in given and name not in wanted
-            ]
+            removable |= _KEYS
+        removed = sorted(name for name in removable if name in given and name not in wanted)
         changes = [(name, value) for name, value in wanted.items() if given.get(name) != value]
         changes.append((messages.DESTINATION.encode(), endpoint.encode()))
         if body is not None:
@@ -398,12 +423,18 @@ class ProxyStream:
             served = messages.served_by(message)
             if served and served != self._endpoint:
                 self._parts.served_elsewhere()
+                if not self._exchange.served_by(self._gateway.registry.get(served)):
+                    self._sink = None
+                    self.release_body()
+                    self._passes()
             lines = messages.headers_in(self._exchange.record.lines())
             common = pb.CommonResponse(header_mutation=messages.mutation(lines))
             self.outbox.put([pb.ProcessingResponse(response_headers=pb.HeadersResponse(response=common))])
             if self._sink is not None:
                 self._relay(partial(self._sink.upstream_head, self._status, *_framing(headers)))
-            if not self._sees_answers:
+            if self._status in UNAVAILABLE:
+                self._exchange.doubted()
+            if self._sink is not None and not self._sees_answers:
                 self._exchange.answer_began()
         if head.end_of_stream:
             self._answer_ended()

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 from router.discovery import Discovery
 from router.gateway import Gateway
 from router.metrics import Metrics
+from router.pairs import PairPlugin
 from router.process.client_side import ClientSide
 from router.process.loops import Loop
+from router.proxy import Route
+from router.relaying import Routes
 from router.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def make_picker(
-    settings: Settings, gateway: Gateway, metrics: Metrics, clients: ClientSide, discovery: Discovery | None
+    settings: Settings,
+    gateway: Gateway,
+    metrics: Metrics,
+    clients: ClientSide,
+    discovery: Discovery | None,
+    pairs: PairPlugin,
+    routes: Routes,
 ) -> "Picker | None":
     """Make it; None where it is off."""
     if not settings.picker.enabled:
@@ -30,9 +39,19 @@ def make_picker(
         held=clients.held,
         ending=clients.ending,
         settled=lambda: discovery is None or discovery.first_settled.is_set(),
+        share=pairs.share,
+        serves=lambda method, path: settings.picker.pass_any_path or _is_listed(routes, method, path),
     )
     metrics.collect_hooks.append(partial(picker.report, metrics))
     return picker
+
+
+def _is_listed(routes: Routes, method: bytes, path: bytes) -> bool:
+    """Return True if a list names the path, so that it may reach a worker."""
+    if routes(method, path) is not Route.APPLICATION:
+        return True
+    asks = method in (b"GET", b"HEAD")
+    return asks and (path in (b"/health", b"/v1/models") or path.startswith(b"/v1/models/"))
 
 
 def picker_loops(settings: Settings, picker: "Picker | None") -> list[Loop]:

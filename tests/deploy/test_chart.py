@@ -14,6 +14,7 @@ import yaml
 from fakes.charts import CHART, charted, needs_helm, rendered_files
 from fakes.manifests import (
     KUBERNETES,
+    OVERLAYS,
     ROOT,
     Object,
     containers,
@@ -54,6 +55,27 @@ SAME: dict[str, dict[str, Any]] = {
     "pd": {"engines": {"kind": "sglang-pd"}},
     "pd-vllm": {"engines": {"kind": "vllm-pd"}},
     "try": {"engines": {"kind": "emulated"}},
+    "picker": {"picker": {"enabled": True}, "gatewayApi": {"enabled": True, "paths": ["/"]}},
+    "prfaas/dc1": {
+        "engines": {"kind": "sglang-pd"},
+        "settings": {
+            "CACHEWAY_SITE": "dc1",
+            "CACHEWAY_LINKS": "{dc2>dc1: {gbps: 100, rtt_ms: 20, cap_ratio: 0.8}}",
+            "CACHEWAY_MODELS": "{'*': {attention: full, kv_bytes_per_token: 262144}}",
+        },
+        "remotePrefill": {
+            "workers": [
+                f"http://prefill-{number}.dc2.example:30000 8998 site=dc2 worker_class=h200"
+                for number in range(2)
+            ],
+            "networks": ["10.2.0.0/16"],
+        },
+    },
+    "prfaas/dc2": {
+        "gateway": {"enabled": False},
+        "engines": {"kind": "sglang-prefill"},
+        "remotePrefill": {"networks": ["10.1.0.0/16"]},
+    },
 }
 """Overlays, and the values with which the chart renders the same."""
 
@@ -116,10 +138,9 @@ def test_the_chart_and_the_overlay_render_the_same_objects(overlay: str) -> None
         assert chart[name] == each, name
 
 
-def test_every_overlay_with_a_gateway_is_compared() -> None:
-    """Two sites need addresses of one's own, and the load test is no part of a fleet."""
-    overlays = {path.parent.name for path in (KUBERNETES / "overlays").glob("*/kustomization.yaml")}
-    assert overlays - SAME.keys() <= {"loadtest", "picker"}
+def test_every_overlay_of_a_fleet_is_compared() -> None:
+    """The load test is no part of a fleet."""
+    assert set(OVERLAYS) - SAME.keys() == {"loadtest"}
 
 
 def test_templates_are_written_from_the_files_of_the_overlays() -> None:
@@ -195,6 +216,9 @@ def test_the_schema_knows_each_value_and_no_other() -> None:
         ({"workerUrls": ["engine:8000"]}, "workerUrls"),
         ({"engines": {"kind": "tgi"}}, "kind"),
         ({"tls": {"secret": "Bad_Name"}}, "secret"),
+        ({"picker": {"targetPorts": [0]}}, "targetPorts"),
+        ({"picker": {"selector": "a in (b)"}}, "selector"),
+        ({"remotePrefill": {"networks": ["all"]}}, "networks"),
     ],
 )
 def test_values_that_are_none_are_refused_by_name(values: dict[str, Any], said: str) -> None:
@@ -212,6 +236,8 @@ def test_values_that_are_none_are_refused_by_name(values: dict[str, Any], said: 
         ({**SINGLE, "autoscaling": {"enabled": True}}, "for one replica"),
         ({"discovery": {"enabled": False}}, "no workers"),
         ({"engines": {"kind": "vllm-pd"}, "kvEvents": {"enabled": True}}, "plain engines"),
+        ({"gateway": {"enabled": False}}, "only prefills"),
+        ({"picker": {"enabled": True}, "discovery": {"namespaces": ["other"]}}, "one namespace"),
     ],
 )
 def test_values_that_contradict_each_other_stop_the_rendering(values: dict[str, Any], said: str) -> None:
@@ -259,6 +285,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "networkPolicy": {"enabled": False},
     },
     "without discovery": {"discovery": {"enabled": False}, "workerUrls": ["http://10.0.0.1:8000"]},
+    "picker": {
+        "picker": {
+            "enabled": True,
+            "pool": "chat",
+            "selector": "app=sglang,tier=a",
+            "targetPorts": [30000, 30001],
+            "failureMode": "FailClose",
+        },
+        "gatewayApi": {"enabled": True, "parentRefs": [{"name": "shared"}]},
+        "discovery": {"enabled": False},
+        "tls": {"secret": "cacheway-tls"},
+        "engines": {"kind": "sglang-pd"},
+    },
     "small engines": {
         "engines": {
             "kind": "vllm",
@@ -271,6 +310,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 
+CUSTOM_GROUPS = ("monitoring.coreos.com/", "gateway.networking.k8s.io/", "inference.networking.k8s.io/")
+
 each_option = pytest.mark.parametrize("name", OPTIONS)
 
 
@@ -281,7 +322,7 @@ def test_objects_of_every_option_fit_their_schemas(name: str, version: str) -> N
     import kubernetes_validate
 
     for each in charted(OPTIONS[name]):
-        if not each["apiVersion"].startswith(("monitoring.coreos.com/", "gateway.networking.k8s.io/")):
+        if not each["apiVersion"].startswith(CUSTOM_GROUPS):
             kubernetes_validate.validate(each, version, strict=True)
 
 
@@ -320,6 +361,31 @@ def test_everything_that_values_say_is_in_the_objects() -> None:
         assert each["metadata"]["labels"]["release"] == "prometheus"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/models", "/etc/cacheway/tenants", "/etc/cacheway/tls", "/etc/cacheway/log"} <= mounts
+
+
+@needs_helm
+def test_a_picker_is_asked_by_a_route_to_its_pool() -> None:
+    objects = charted(OPTIONS["picker"], name="llm")
+    (pool,) = of_kind(objects, "InferencePool")
+    assert pool["metadata"]["name"] == "chat"
+    assert pool["spec"] == {
+        "selector": {"matchLabels": {"app": "sglang", "tier": "a"}},
+        "targetPorts": [{"number": 30000}, {"number": 30001}],
+        "endpointPickerRef": {
+            "name": "llm-cacheway",
+            "port": {"number": 9002},
+            "failureMode": "FailClose",
+        },
+    }
+    (route,) = of_kind(objects, "HTTPRoute")
+    assert route["spec"]["rules"][0]["backendRefs"][0]["name"] == "chat"
+    assert not of_kind(objects, "Gateway")
+    (gateway,) = [each for each in pods(objects) if each.owner["metadata"]["name"] == "llm-cacheway"]
+    (container,) = gateway.spec["containers"]
+    assert container["args"][0] == "picker"
+    assert not [each for each in container["args"] if "selector" in each or "api-key" in each]
+    rights = [rule for role in of_kind(objects, "Role") for rule in role["rules"]]
+    assert {"pods", "inferencepools"} <= {name for rule in rights for name in rule["resources"]}
 
 
 @needs_helm

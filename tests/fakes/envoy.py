@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,13 @@ def configuration(
     request_mode: str,
     answer_mode: str,
     subset: str = "",
+    hosts: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The configuration, as JSON; ``subset`` are endpoints that the picker must choose from."""
+    """The configuration, as JSON.
+
+    ``subset`` are endpoints that the picker must choose from. With ``hosts``, which are all endpoints, the
+    proxy goes down the list of endpoints, and reports which one served (its policy override_host).
+    """
     mode = {
         "request_header_mode": "SEND",
         "response_header_mode": "SEND",
@@ -134,6 +139,10 @@ def configuration(
             "http_header_name": "x-gateway-destination-endpoint",
         },
     }
+    if hosts:
+        engines = _overridden(hosts)
+        route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]  # type: ignore[index]
+        route["retry_policy"] = {"retry_on": "connect-failure,reset,5xx", "num_retries": 2}
     return {
         "admin": {"address": _address(admin_port)},
         "static_resources": {
@@ -158,6 +167,55 @@ def configuration(
     }
 
 
+def _overridden(hosts: Sequence[str]) -> dict[str, Any]:
+    """A cluster of these hosts, whose endpoint is the first in the header that answers."""
+    policies = "type.googleapis.com/envoy.extensions.load_balancing_policies"
+    return {
+        "name": "engines",
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "load_assignment": {
+            "cluster_name": "engines",
+            "endpoints": [
+                {
+                    "lb_endpoints": [
+                        {"endpoint": {"address": _address(int(host.rpartition(":")[2]))}} for host in hosts
+                    ]
+                }
+            ],
+        },
+        "load_balancing_policy": {
+            "policies": [
+                {
+                    "typed_extension_config": {
+                        "name": "envoy.load_balancing_policies.override_host",
+                        "typed_config": {
+                            "@type": f"{policies}.override_host.v3.OverrideHost",
+                            "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
+                            "selected_host_key": {
+                                "key": "envoy.lb",
+                                "path": [{"key": "x-gateway-destination-endpoint-served"}],
+                            },
+                            "fallback_policy": {
+                                "policies": [
+                                    {
+                                        "typed_extension_config": {
+                                            "name": "envoy.load_balancing_policies.round_robin",
+                                            "typed_config": {
+                                                "@type": f"{policies}.round_robin.v3.RoundRobin"
+                                            },
+                                        }
+                                    }
+                                ]
+                            },
+                        },
+                    }
+                }
+            ]
+        },
+    }
+
+
 def _address(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
@@ -171,6 +229,7 @@ async def envoy(
     request_mode: str = "FULL_DUPLEX_STREAMED",
     answer_mode: str = "FULL_DUPLEX_STREAMED",
     subset: str = "",
+    hosts: Sequence[str] = (),
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Run Envoy in front of a picker, and yield a client of it."""
     path = binary()
@@ -187,6 +246,7 @@ async def envoy(
                 request_mode=request_mode,
                 answer_mode=answer_mode,
                 subset=subset,
+                hosts=hosts,
             )
         )
     )

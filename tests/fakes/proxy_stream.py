@@ -1,6 +1,6 @@
 """A stream of a proxy without sockets: a picker's stream on a bench, whose messages a test reads at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -9,6 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from policies import Finished, Placed
 from router.picker import messages
+from router.picker.exchange import ALONE, Reach
 from router.picker.intents import Intents
 from router.picker.proto import ext_proc_pb2 as pb
 from router.picker.stream import Parts, ProxyStream
@@ -20,7 +21,15 @@ CHAT = b"/v1/chat/completions"
 class Proxy:
     """One stream, and what came back on it."""
 
-    def __init__(self, bench: Bench, *, held: HeldBytes | None = None, heeds_subsets: bool = True) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        *,
+        held: HeldBytes | None = None,
+        heeds_subsets: bool = True,
+        reach: Reach = ALONE,
+        serves: Callable[[bytes, bytes], bool] = lambda _method, _path: True,
+    ) -> None:
         self.bench = bench
         self.held = held or HeldBytes()
         self.intents = Intents(bench.settings)
@@ -34,6 +43,8 @@ class Proxy:
                 heeds_subsets,
                 self._passed,
                 self._elsewhere,
+                reach,
+                serves,
             )
         )
         self.got: list[pb.ProcessingResponse] = []

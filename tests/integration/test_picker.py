@@ -15,12 +15,15 @@ import httpx
 import pytest
 from fakes.cluster import Cluster, pod
 from fakes.cluster_api import ClusterApi
+from fakes.echo_worker import EchoWorker
 from fakes.envoy import binary, envoy
+from fakes.lora_worker import LoraWorker
 from fakes.running import FAST_ENGINE, PLAIN, Fleet, RunningGateway, command, until, until_async
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from loadtest.engine import Fault
 from loadtest.processes import free_port
+from policies import Finished, FirstToken, Placed
 from router.gateway.recent_decisions import RecentDecision
 from router.picker.server import SERVICE
 
@@ -200,9 +203,41 @@ async def test_other_paths_go_to_any_worker(fleet: Fleet, tmp_path: Path) -> Non
         models = await client.get("/v1/models")
         assert models.status_code == 200
         assert models.json()["data"][0]["id"] == "emulated"
+        assert (await client.get("/health")).status_code == 200
+        for method, path in (("POST", "/flush_cache"), ("GET", "/metrics"), ("GET", "/v1/chat/completions")):
+            answer = await client.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), path
+    assert running.idle()
+
+
+async def test_every_path_passes_if_the_settings_say_so(fleet: Fleet, tmp_path: Path) -> None:
+    engine = await fleet.engine()
+    running = await picker(fleet, engine.url, picker={"pass_any_path": True})
+    async with envoy(tmp_path, port(running)) as client:
         strange = await client.post("/no/such/path", content=b"x" * 200_000)
         assert strange.status_code in (404, 405)
+        assert "error" not in strange.json()
+        assert (await client.get("/metrics")).status_code == 200
     assert running.idle()
+
+
+async def test_a_worker_that_the_proxy_cannot_reach_is_probed_at_once(fleet: Fleet, tmp_path: Path) -> None:
+    """The next health check would be in an hour."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    slow = {"health_check_interval_s": 3600.0}
+    running = await picker(fleet, *(engine.url for engine in engines), fleet=slow)
+    async with envoy(tmp_path, port(running)) as client:
+        answer = await client.post("/v1/chat/completions", json=chat("word " * 2000))
+        gone = answer.headers["x-cacheway-worker"]
+        engine = next(each for each in engines if each.url.endswith(gone))
+        engine.inject(Fault("refuse"))
+        assert (await client.post("/v1/chat/completions", json=chat("word " * 2000))).status_code == 503
+
+        async def serves() -> bool:
+            answer = await client.post("/v1/chat/completions", json=chat("word " * 2000))
+            return answer.status_code == 200 and answer.headers["x-cacheway-worker"] != gone
+
+        await until_async(serves)
 
 
 async def test_the_subset_of_the_proxy_is_kept_and_an_empty_one_is_503(fleet: Fleet, tmp_path: Path) -> None:
@@ -229,6 +264,121 @@ async def test_a_worker_that_refuses_counts_against_it(fleet: Fleet, tmp_path: P
         await until(running.idle)
     (decision,) = decisions(running)
     assert decision.outcome == "worker_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_envoy_goes_down_the_list_and_the_worker_that_served_is_the_one_that_counts(
+    fleet: Fleet, tmp_path: Path, stream: bool
+) -> None:
+    """The engine that holds a conversation is gone; the next turn is cached where the last one was served."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    names = [engine.url.removeprefix("http://") for engine in engines]
+    rules = {"fallback_endpoints": 1}
+    slow = {"health_check_interval_s": 3600.0}
+    running = await picker(fleet, *(engine.url for engine in engines), picker=rules, fleet=slow)
+    async with envoy(tmp_path, port(running), hosts=names) as client:
+        text = "word " * 3000
+
+        async def ask(text: str) -> str:
+            answer = await client.post("/v1/chat/completions", json=chat(text, stream=stream))
+            assert answer.status_code == 200, answer.text
+            await until(running.idle)
+            return answer.headers["x-cacheway-worker"]
+
+        first = await ask(text)
+        assert decisions(running)[-1].attempts == 1
+        engines[names.index(first)].inject(Fault("refuse"))
+        second = await ask(text + "and more")
+        assert second == next(name for name in names if name != first)
+        *_, decision = decisions(running)
+        assert (decision.outcome, decision.attempts) == ("completed", 2)
+        assert decision.attempt is not None
+        assert decision.attempt.worker_id == second
+        assert decision.usage is not None
+
+
+async def test_a_list_of_endpoints_is_none_for_an_original_dst_cluster(fleet: Fleet, tmp_path: Path) -> None:
+    """The reason for the default of no fallbacks."""
+    engines = [await fleet.engine(), await fleet.engine()]
+    rules = {"fallback_endpoints": 1}
+    running = await picker(fleet, *(engine.url for engine in engines), picker=rules)
+    async with envoy(tmp_path, port(running)) as client:
+        answer = await client.post("/v1/chat/completions", json=chat("hi"))
+    assert answer.status_code == 503
+    await until(running.idle)
+
+
+async def test_an_adapter_is_loaded_when_the_first_request_of_a_proxy_asks_for_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """The proxy waits meanwhile; another model is not concerned."""
+    async with LoraWorker() as one, LoraWorker() as two:
+        declared = {"sql": {"path": "/adapters/sql", "base": "mimo", "workers": 1}}
+        running = await picker(fleet, one.url, two.url, models={"adapters": declared})
+        registry = running.process.registry
+        await until(lambda: all(local.models for local in registry.all()))
+        for worker in (one, two):
+            worker.opens.clear()
+        async with envoy(tmp_path, port(running)) as client:
+            asking = [
+                asyncio.create_task(
+                    client.post("/v1/chat/completions", json={**chat(f"{number}"), "model": "sql"})
+                )
+                for number in range(4)
+            ]
+            await until(lambda: bool(one.loads or two.loads))
+            other = await client.post("/v1/chat/completions", json={**chat("hi"), "model": "mimo"})
+            assert other.status_code == 200
+            for worker in (one, two):
+                worker.opens.set()
+            answers = await asyncio.gather(*asking)
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert sorted([one.loads, two.loads]) == [[], ["sql"]]
+        holder = one if one.loads else two
+        assert {answer.json()["worker"] for answer in answers} == {holder.worker_id}
+        await until(running.idle)
+
+
+async def test_a_decode_workers_sidecar_gets_the_request_and_the_prefill_workers_name(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Both workers only note what they get; a client's own name of a prefill worker goes nowhere."""
+    async with EchoWorker("mimo") as prefill, EchoWorker("mimo") as decode:
+        running = await fleet.gateway(
+            picker={
+                "enabled": True,
+                "grpc_host": "127.0.0.1",
+                "grpc_port": free_port(),
+                "grpc_health_port": 0,
+                "secure_serving": False,
+                "decode_sidecars": True,
+            },
+            fleet={
+                "prefill": [f"{prefill.url} none handover=nixl"],
+                "decode": [f"{decode.url} handover=nixl"],
+            },
+        )
+        found = running.process.picker
+        assert found is not None
+        await until(lambda: found.port and found.ready)
+        registry = running.process.registry
+        await until(lambda: len(registry.eligible(None, registry.now_us())) > 0)
+        # An idle decode worker would do all of a request: this one decodes something.
+        now_us, replica = registry.now_us(), running.process.replica
+        running.process.fleet.apply(Placed("theirs", now_us, decode.worker_id, replica, 0, 0, 0))
+        running.process.fleet.apply(FirstToken("theirs", now_us))
+        async with envoy(tmp_path, port(running)) as client:
+            headers = {"x-prefiller-host-port": "10.6.6.6:80"}
+            body = {**chat("word " * 1000), "model": "mimo"}
+            answer = await client.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-cacheway-worker"] == decode.worker_id
+            assert answer.headers["x-cacheway-prefill-worker"] == prefill.worker_id
+            assert decode.got[-1].headers["x-prefiller-host-port"] == prefill.worker_id
+            await until(lambda: running.process.gateway.sending.inflight == 0)
+        running.process.fleet.apply(Finished("theirs", registry.now_us()))
+        await until(running.idle)
+        assert not prefill.got
 
 
 async def test_envoy_connects_with_tls_by_default(fleet: Fleet, tmp_path: Path) -> None:

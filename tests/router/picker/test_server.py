@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fakes.running import Fleet, RunningGateway, until, until_async
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from loadtest.processes import free_port
+from router.metric_families import PICKER_STREAMS_CUT
 from router.picker.proto import ext_proc_pb2 as pb
 from router.picker.server import HEALTH_SERVICES, LIVENESS, SERVICE, Picker
 
@@ -169,6 +171,122 @@ async def test_a_body_in_single_bytes_is_joined(redis_url: str, namespace: str) 
         choice, piece = await said(asking(channel), HEAD, *parts, body(b""))
         assert destination_of(choice)
         assert piece.request_body.response.body_mutation.streamed_response.body == data
+
+
+def cut(running: RunningGateway, reason: str) -> float:
+    """Streams that were ended early for a reason."""
+    count = running.process.metrics.counts[PICKER_STREAMS_CUT]
+    count.flush()
+    return count.totals("reason").get(reason, 0)
+
+
+async def test_a_proxy_that_reads_nothing_loses_its_stream(redis_url: str, namespace: str) -> None:
+    """The body of 12 MB has to go back, and gRPC takes some 4 MB for a reader that does not read."""
+    server = {"stall_s_max": 0.3}
+    async with serving(redis_url, namespace, server=server) as running, connect(running) as channel:
+        call = asking(channel)
+        await call.write(HEAD)
+        await call.write(body(orjson.dumps(chat("x" * 12_000_000, model="emulated"))))
+        await until(lambda: cut(running, "stalled") == 1)
+        await until(lambda: of(running)._streams == 0)
+        await until(running.idle)
+        assert running.process.clients.held.count == 0
+        assert destination_of((await said(asking(channel), HEAD, ASK))[0])
+        call.cancel()
+
+
+async def test_connections_beyond_the_bound_are_closed(redis_url: str, namespace: str) -> None:
+    async with serving(redis_url, namespace, picker={"proxy_connections_max": 2}) as running:
+        port = of(running).port
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, _ in held:
+            assert await reader.read(1)  # the server's first frame
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        for _, each in (*held, (reader, writer)):
+            each.close()
+
+        async def serves() -> bool:
+            async with connect(running) as channel:
+                try:
+                    return bool(destination_of((await said(asking(channel), HEAD, ASK))[0]))
+                except grpc.aio.AioRpcError:
+                    return False
+
+        await until_async(serves)
+
+
+async def test_thousands_of_streams_hold_what_the_bound_allows_and_leave_nothing(
+    redis_url: str, namespace: str
+) -> None:
+    async with (
+        serving(redis_url, namespace, picker={"streams_max": 500}) as running,
+        connect(running) as channel,
+    ):
+        calls = [asking(channel) for _ in range(2000)]
+        writes = [asyncio.create_task(call.write(HEAD)) for call in calls]
+        await until(lambda: of(running)._streams == 500)
+        for each in (*calls, *writes):
+            each.cancel()
+        await asyncio.gather(*writes, return_exceptions=True)
+        await until(lambda: of(running)._streams == 0)
+        await until(running.idle)
+
+        async def serves() -> bool:
+            return bool(destination_of((await said(asking(channel), HEAD, ASK))[0]))
+
+        await until_async(serves)
+
+
+async def test_a_body_of_nothing_without_an_end_is_408(redis_url: str, namespace: str) -> None:
+    server = {"read_timeout_s": 0.5}
+    async with serving(redis_url, namespace, server=server) as running, connect(running) as channel:
+        call = asking(channel)
+        await call.write(HEAD)
+
+        async def forever() -> None:
+            while True:
+                await call.write(body(b"", ends=False))
+
+        writing = asyncio.create_task(forever())
+        answer = await call.read()
+        assert answer.immediate_response.status.code == 408
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        call.cancel()
+        await until(lambda: of(running)._streams == 0)
+
+
+async def test_a_proxy_that_closes_its_side_in_the_middle_frees_all(redis_url: str, namespace: str) -> None:
+    answer = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
+    whole = (HEAD, ASK, answer)
+    async with serving(redis_url, namespace) as running, connect(running) as channel:
+        for count in range(len(whole) + 1):
+            assert isinstance(await said(asking(channel), *whole[:count]), list)
+            await until(lambda: of(running)._streams == 0)
+        await until(running.idle)
+
+
+async def test_messages_in_any_order_crash_nothing(redis_url: str, namespace: str) -> None:
+    drawn = random.Random(11)
+    kinds = [
+        HEAD,
+        ASK,
+        body(b"{", ends=False),
+        pb.ProcessingRequest(),
+        pb.ProcessingRequest(request_trailers=pb.HttpTrailers()),
+        pb.ProcessingRequest(response_headers=pb.HttpHeaders()),
+        pb.ProcessingRequest(response_body=pb.HttpBody(body=b"x")),
+        pb.ProcessingRequest(response_body=pb.HttpBody(end_of_stream=True)),
+        pb.ProcessingRequest(response_trailers=pb.HttpTrailers()),
+    ]
+    async with serving(redis_url, namespace) as running, connect(running) as channel:
+        for _ in range(300):
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await said(asking(channel), HEAD, *drawn.choices(kinds, k=drawn.randint(1, 6)))
+        assert cut(running, "crashed") == 0
+        assert cut(running, "out_of_order") > 50
+        await until(lambda: of(running)._streams == 0)
 
 
 async def test_health_is_the_gateways_readiness_and_liveness_is_not(redis_url: str, namespace: str) -> None:

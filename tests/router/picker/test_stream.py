@@ -7,9 +7,13 @@ from fakes.gateway import Bench, chat
 from fakes.handover import PairBench
 from fakes.proxy_stream import CHAT, Proxy, destination_of, joined, set_headers
 
-from policies import Finished, FirstToken
+from policies import Finished, FirstToken, Fitted, Placed
+from router.errors import WorkerSilent
+from router.handover import Leg
+from router.picker.exchange import PickedExchange, Reach
 from router.picker.intents import targets_of
 from router.picker.proto import ext_proc_pb2 as pb
+from router.picker.sidecar import SidecarRequest
 from router.picker.stream import OutOfOrder
 from router.proxy import HeldBytes
 
@@ -141,6 +145,7 @@ def test_prefill_and_decode_workers_are_refused_with_the_reason() -> None:
     proxy.body(chat())
     status, error = immediate(proxy)
     assert status == 503
+    assert "picker.decode_sidecars" in error["message"]
     assert "cacheway serve" in error["message"]
     assert proxy.stream.outbox.ended
 
@@ -257,17 +262,222 @@ def test_the_status_of_a_strange_head_is_502() -> None:
     assert bench.log[-1]["status"] == 502
 
 
-def test_another_endpoint_that_served_is_counted() -> None:
-    proxy = Proxy(Bench())
+# Fallbacks.
+
+
+def test_a_choice_names_as_many_further_endpoints_as_the_settings_say() -> None:
+    for count in (0, 1, 2, 9):
+        proxy = Proxy(Bench(workers=4), reach=Reach(fallbacks=count))
+        proxy.head()
+        choice, *_ = proxy.body(chat())
+        named = destination_of(choice).split(",")
+        assert len(set(named)) == len(named) == min(1 + count, 4)
+        passing = Proxy(Bench(workers=4), reach=Reach(fallbacks=count))
+        (choice,) = passing.head(b"/v1/models", method=b"GET", ends=True)
+        assert len(set(destination_of(choice).split(","))) == min(1 + count, 4)
+
+
+def test_the_chosen_endpoint_that_served_is_none_other() -> None:
+    bench = Bench()
+    proxy = Proxy(bench, reach=Reach(fallbacks=1))
     proxy.head()
-    (choice, *_) = proxy.body(chat())
-    proxy.answer_head(served=destination_of(choice))
+    choice, *_ = proxy.body(chat())
+    proxy.answer_head(served=destination_of(choice).split(",")[0])
+    proxy.answer(b"{}", ends=True)
     assert proxy.elsewhere == 0
-    other = Proxy(Bench())
-    other.head()
-    other.body(chat())
-    other.answer_head(served="10.0.0.9:8000")
-    assert other.elsewhere == 1
+    assert bench.log[-1]["attempts"] == 1
+    proxy.check()
+
+
+def test_the_reservation_moves_to_the_endpoint_that_served() -> None:
+    """The first one is released and has failed; cache and counts are learned of the second."""
+    bench = Bench()
+    proxy = Proxy(bench, reach=Reach(fallbacks=1))
+    proxy.head()
+    choice, *_ = proxy.body(chat(stream=True))
+    first, second = destination_of(choice).split(",")
+    (head,) = proxy.answer_head(200, EVENTS, served=second)
+    assert (
+        set_headers(head.response_headers.response.header_mutation)[b"x-cacheway-worker"] == second.encode()
+    )
+    by_worker = {op.worker: op.request_id for op in bench.shared.said(Placed)}
+    assert list(by_worker) == [first, second]
+    assert [op.request_id for op in bench.shared.said(Finished)] == [by_worker[first]]
+    proxy.answer(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' + USAGE)
+    proxy.answer(b"data: [DONE]\n\n", ends=True)
+    assert proxy.elsewhere == 1
+    (decision,) = bench.gateway.reports.decisions.since(0)[0]
+    assert decision.attempt is not None
+    assert (decision.attempt.worker_id, decision.attempts, decision.outcome) == (second, 2, "completed")
+    assert bench.local(first).breaker is not None
+    proxy.check()
+    following = Proxy(bench)
+    following.head()
+    choice, *_ = following.body(chat("word " * 1000 + "and more"))
+    assert destination_of(choice) == second
+
+
+def test_workers_that_are_passed_over_again_and_again_are_ejected() -> None:
+    bench = Bench()
+    for _ in range(5):
+        proxy = Proxy(bench, reach=Reach(fallbacks=1))
+        proxy.head(subset=["w0:80"])
+        proxy.body(chat())
+        proxy.answer_head(served="w1:80")
+        proxy.answer(b"{}", ends=True)
+        proxy.check()
+    proxy = Proxy(bench)
+    proxy.head(subset=["w0:80"])
+    proxy.body(chat())
+    assert immediate(proxy)[0] == 503
+
+
+def test_how_long_a_worker_took_is_not_learned_if_nothing_says_when_it_was_asked() -> None:
+    bench = Bench()
+    proxy = Proxy(bench, reach=Reach(fallbacks=1))
+    proxy.head()
+    choice, *_ = proxy.body(chat(stream=True))
+    second = destination_of(choice).split(",")[1]
+    bench.time.advance(5.0)
+    proxy.answer_head(200, EVENTS, served=second)
+    proxy.answer(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' + USAGE)
+    proxy.answer(b"data: [DONE]\n\n", ends=True)
+    assert not bench.shared.said(Fitted)
+    proxy.check()
+
+
+@pytest.mark.parametrize("mode", [pb.FULL_DUPLEX_STREAMED, pb.STREAMED, pb.NONE])
+def test_an_answer_of_an_endpoint_that_is_no_worker_passes_and_teaches_nothing(mode: pb.BodyMode) -> None:
+    bench = Bench()
+    proxy = Proxy(bench)
+    proxy.head(modes=(pb.FULL_DUPLEX_STREAMED, mode))
+    proxy.body(chat(stream=True))
+    proxy.answer_head(200, EVENTS, served="10.0.0.9:8000")
+    assert outcome(bench) == "served_elsewhere"
+    assert proxy.elsewhere == 1
+    if mode != pb.NONE:
+        passed = proxy.answer(USAGE)
+        assert len(passed) == 1
+        proxy.answer(b"", ends=True)
+    proxy.stream.gone()
+    assert not bench.shared.said(FirstToken)
+    proxy.check()
+
+
+def test_an_endpoint_that_served_a_request_which_is_not_placed_means_nothing() -> None:
+    proxy = Proxy(Bench())
+    proxy.head(b"/v1/models", method=b"GET", ends=True)
+    proxy.answer_head(served="10.0.0.9:8000", ends=True)
+    assert proxy.elsewhere == 0
+    proxy.check()
+
+
+# Prefill and decode workers.
+
+
+def pair_proxy(bench: PairBench) -> Proxy:
+    return Proxy(bench, reach=Reach(share=bench.pairs.share))
+
+
+def test_a_sidecar_is_told_the_prefill_worker_and_the_proxy_the_decode_worker() -> None:
+    bench = PairBench(prefill=2, decode=2, protocol="nixl")
+    proxy = pair_proxy(bench)
+    proxy.head(CHAT, (b"x-prefiller-host-port", b"10.6.6.6:80"), (b"x-encoder-hosts-ports", b"10.6.6.6:81"))
+    choice, *pieces = proxy.body(chat(stream=True))
+    mutation = choice.request_headers.response.header_mutation
+    prefill = set_headers(mutation)[b"x-prefiller-host-port"].decode()
+    assert prefill in ("p0:80", "p1:80")
+    assert destination_of(choice) in ("d0:80", "d1:80")
+    assert list(mutation.remove_headers) == ["x-encoder-hosts-ports"]
+    assert joined(pieces, "request_body")[1]
+    assert sorted(bench.own) == sorted([prefill, destination_of(choice)])
+    proxy.answer_head(200, EVENTS)
+    proxy.answer(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+    assert bench.own == [destination_of(choice)]
+    proxy.answer(USAGE + b"data: [DONE]\n\n", ends=True)
+    (decision,) = bench.gateway.reports.decisions.since(0)[0]
+    assert decision.usage is not None
+    assert decision.usage.cached_tokens == 64
+    assert bench.own == []
+    assert len(bench.pairs.stall_detector) == 0
+
+
+def test_the_prefill_of_an_answer_that_comes_whole_ends_when_predicted() -> None:
+    bench = PairBench(prefill=1, decode=1, protocol="nixl")
+    proxy = pair_proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    assert sorted(bench.own) == ["d0:80", "p0:80"]
+    bench.time.advance(60.0)
+    assert bench.own == ["d0:80"]
+    proxy.answer_head()
+    proxy.answer(b"{}", ends=True)
+    assert outcome(bench) == "completed"
+    assert bench.own == []
+
+
+@pytest.mark.parametrize("how", ["leaves", "fails", "ends", "late"])
+def test_both_workers_are_released_however_a_shared_request_ends(how: str) -> None:
+    bench = PairBench(prefill=1, decode=1, protocol="nixl", server={"request_timeout_s": 20.0})
+    proxy = pair_proxy(bench)
+    proxy.head()
+    proxy.body(chat(stream=how != "late"))
+    if how == "leaves":
+        proxy.stream.gone()
+    elif how == "fails":
+        proxy.answer_head(502)
+        proxy.answer(b"bad", ends=True)
+    elif how == "ends":
+        proxy.stream.gone(ending=True)
+    else:
+        bench.time.advance(30.0)
+        proxy.hear()
+        assert immediate(proxy)[0] == 504
+    assert bench.own == []
+    assert bench.gateway.sending.inflight == 0
+
+
+def test_a_leg_that_is_failed_from_here_answers_the_client() -> None:
+    bench = PairBench(prefill=1, decode=1, protocol="nixl")
+    proxy = pair_proxy(bench)
+    proxy.head()
+    proxy.body(chat(stream=True))
+    (exchange,) = bench.gateway.sending.exchanges
+    assert isinstance(exchange, PickedExchange)
+    assert exchange._attempt is not None
+    request = exchange._attempt.upstream
+    assert isinstance(request, SidecarRequest)
+    request.pause()
+    request.resume()
+    request.fail_leg(Leg.PREFILL, WorkerSilent("stalled", code="prefill_stalled"))
+    proxy.hear()
+    assert immediate(proxy)[0] == 504
+    assert bench.own == []
+
+
+def test_a_decode_worker_does_all_of_what_is_not_split() -> None:
+    bench = PairBench(prefill=1, decode=1, protocol="nixl")
+    proxy = pair_proxy(bench)
+    proxy.head(b"/v1/responses")
+    choice, *_ = proxy.body({"model": "m", "input": "word " * 1000})
+    assert destination_of(choice) == "d0:80"
+    assert b"x-prefiller-host-port" not in set_headers(choice.request_headers.response.header_mutation)
+    assert bench.own == ["d0:80"]
+    proxy.stream.gone()
+    assert bench.own == []
+
+
+def test_headers_that_direct_a_sidecar_are_never_a_clients() -> None:
+    proxy = Proxy(Bench())
+    proxy.head(
+        CHAT, (b"x-prefiller-host-port", b"10.6.6.6:80"), (b"x-data-parallel-host-port", b"10.6.6.6:80")
+    )
+    choice, *_ = proxy.body(chat())
+    removed = choice.request_headers.response.header_mutation.remove_headers
+    assert list(removed) == ["x-data-parallel-host-port", "x-prefiller-host-port"]
+    passing = Proxy(Bench())
+    (choice,) = passing.head(b"/v1/other", (b"x-encoder-hosts-ports", b"10.6.6.6:80"))
+    assert list(choice.request_headers.response.header_mutation.remove_headers) == ["x-encoder-hosts-ports"]
 
 
 # Leaving.
@@ -445,6 +655,16 @@ def test_a_head_beyond_the_bounds_is_431() -> None:
         proxy.check()
 
 
+@pytest.mark.parametrize("value", [b"a\r\nx-prefiller-host-port: 10.6.6.6", b"a\0", b"\n"])
+def test_a_header_that_would_be_two_is_400(value: bytes) -> None:
+    for header in ((b"x-request-id", value), (value, b"a")):
+        proxy = Proxy(Bench())
+        proxy.head(CHAT, header)
+        status, error = immediate(proxy)
+        assert (status, error["code"]) == (400, "invalid_header")
+        proxy.check()
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -493,6 +713,37 @@ def test_other_requests_go_to_any_worker_and_pass_as_they_are(method: bytes, pat
     assert joined(proxy.answer(b"x" * 70_000, ends=True), "response_body") == (b"x" * 70_000, True)
     assert proxy.passed == 1
     assert bench.log == []
+    proxy.check()
+
+
+def test_a_path_that_no_list_names_never_reaches_a_worker() -> None:
+    for method, path, ends in ((b"POST", b"/flush_cache", False), (b"GET", b"/metrics", True)):
+        proxy = Proxy(Bench(), serves=lambda _method, path: path == b"/v1/models")
+        proxy.head(path, method=method, ends=ends)
+        status, error = immediate(proxy)
+        assert (status, error["code"]) == (404, "not_found")
+        assert proxy.passed == 0
+        proxy.body(b"x")
+        proxy.check()
+    proxy = Proxy(Bench(), serves=lambda _method, path: path == b"/v1/models")
+    (choice,) = proxy.head(b"/v1/models", method=b"GET", ends=True)
+    assert destination_of(choice)
+    proxy.stream.gone()
+    proxy = Proxy(Bench(), serves=lambda _method, _path: False)
+    proxy.head()
+    assert destination_of(proxy.body(chat())[0])  # it is placed
+    proxy.stream.gone()
+
+
+@pytest.mark.parametrize(("status", "probed"), [(200, False), (400, False), (500, False), (503, True)])
+def test_a_worker_that_the_proxy_may_not_have_reached_is_probed(status: int, probed: bool) -> None:
+    bench = Bench(workers=1)
+    proxy = Proxy(bench)
+    proxy.head()
+    proxy.body(chat())
+    proxy.answer_head(status)
+    assert (bench.local("w0:80").suspected_us > 0) is probed
+    proxy.answer(b"{}", ends=True)
     proxy.check()
 
 

@@ -48,8 +48,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.kvEvents.enabled -}}
 {{- $settings = merge $settings (dict "CACHEWAY_KV_EVENTS" "auto" "CACHEWAY_BLOCK_TOKENS" "64" "CACHEWAY_MODELS" "{'*': {tokenizer: engine}}") -}}
 {{- end -}}
+{{- with .Values.remotePrefill.workers -}}
+{{- $settings = merge $settings (dict "CACHEWAY_PREFILL" (join " " .)) -}}
+{{- end -}}
 {{- range $name, $value := $settings }}
 {{ $name }}: {{ toString $value | quote }}
+{{- end -}}
+{{- end }}
+
+{{/* How a probe asks (list . NAME): a picker over gRPC, any other gateway by a path of the data port. */}}
+{{- define "cacheway.probe" -}}
+{{- $values := (index . 0).Values -}}
+{{- if $values.picker.enabled -}}
+grpc: {port: 9003, service: {{ index . 1 }}}
+{{- else -}}
+httpGet: {path: /{{ index . 1 }}, port: http{{ if $values.tls.secret }}, scheme: HTTPS{{ end }}}
 {{- end -}}
 {{- end }}
 
