@@ -91,7 +91,14 @@ async def first_probes(workers: WorkerSide, discovery: Discovery | None) -> None
             await workers.health.all_probed()
     except TimeoutError:
         pass
-    unwell = [w.worker.worker_id for w in workers.core.registry.all() if w.health is not Health.HEALTHY]
+    known = workers.core.registry.all()
+    if not known:
+        logger.warning(
+            "there are no workers yet, so every request gets 503: name them with --worker-urls, add them "
+            "with POST /workers of the admin API, or find pods with --service-discovery",
+            extra={"event": "worker.missing", "worker_ids": [], "count": 0},
+        )
+    unwell = [w.worker.worker_id for w in known if w.health is not Health.HEALTHY]
     if unwell:
         logger.warning(
             "some workers are not healthy yet",
