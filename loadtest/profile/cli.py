@@ -8,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from loadtest.command_line import CommandParser
 from loadtest.profile.engine_file import EngineFileError, build_engine, written
 from loadtest.profile.live import MEASURE_S, measured_engine
 from loadtest.profile.trace import calibrate, read_lines
@@ -65,7 +66,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cacheway calibrate",
         description="Fit an engine profile for `cacheway simulate --engine FILE` and `cacheway plan`.",
     )
