@@ -98,9 +98,14 @@ async def first_probes(workers: WorkerSide, discovery: Discovery | None) -> None
             "with POST /workers of the admin API, or find pods with --service-discovery",
             extra={"event": "worker.missing", "worker_ids": [], "count": 0},
         )
-    unwell = [w.worker.worker_id for w in known if w.health is not Health.HEALTHY]
+    unwell = [w for w in known if w.health is not Health.HEALTHY]
     if unwell:
         logger.warning(
             "some workers are not healthy yet",
-            extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
+            extra={
+                "event": "worker.missing",
+                "worker_ids": [w.worker.worker_id for w in unwell[:20]],
+                "count": len(unwell),
+                "detail": unwell[0].detail,
+            },
         )
