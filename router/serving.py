@@ -41,7 +41,7 @@ from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
 from router.secret_files import with_secret_files
-from router.server import GatewayServer
+from router.server import EarlyEnd, GatewayServer
 from router.settings import Settings
 from router.shared import EmbeddedValkey
 from router.sources import Loaded, Origin
@@ -165,7 +165,7 @@ def _end_on_sigterm() -> None:
 
     The default would lose unwritten log lines and leave Valkey's directory behind.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, EarlyEnd())
 
 
 @dataclass(frozen=True, slots=True)
