@@ -165,9 +165,8 @@ def release(root: Path, out: Path) -> list[Path]:
         build(source, made, time_s)
         image_context(source, made / f"cacheway-{version}-image.tar.gz", version, revision, time_s)
         chart_archive(source, made / f"cacheway-chart-{version}.tgz", time_s)
-        program = [sys.executable, "-m", "cyclonedx_py"]
         lock, project = (source / path.name for path in (supply_chain.LOCK, supply_chain.PROJECT))
-        if supply_chain.sbom(lock, made / f"cacheway-{version}.cdx.json", program, project):
+        if supply_chain.sbom(lock, made / f"cacheway-{version}.cdx.json", supply_chain.CYCLONEDX, project):
             raise NotReleasable("the bill of materials differs from the lock")
         write_sums(made)
         out.mkdir(parents=True, exist_ok=True)

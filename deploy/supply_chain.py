@@ -27,6 +27,9 @@ PROJECT = ROOT / "pyproject.toml"
 
 SOUND, VULNERABLE, NOT_AUDITED = 0, 1, 3
 
+CYCLONEDX = (sys.executable, "-W", "ignore:The Component this BOM:UserWarning", "-m", "cyclonedx_py")
+"""The program that lists packages. Its warning of missing dependencies is true of every lock."""
+
 SHOWN_MAX = 5
 TIMEOUT_S = 600.0
 
@@ -163,7 +166,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.command == "audit":
         return audit(arguments.lock, [sys.executable, "-m", "pip_audit"], strict=arguments.strict)
-    return sbom(arguments.lock, arguments.out, [sys.executable, "-m", "cyclonedx_py"])
+    return sbom(arguments.lock, arguments.out, CYCLONEDX)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import uvloop
 from rich.console import Console
 
 from loadtest.client import LoadClient
+from loadtest.command_line import CommandParser
 from loadtest.ideal import IdealCache
 from loadtest.processes import Child, ChildFailed, GatewayChild
 from loadtest.progress import shown
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cacheway demo",
         description="Compare placement policies: two gateway replicas, four emulated engines, one workload.",
     )

@@ -23,6 +23,7 @@ import logging
 import multiprocessing
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -42,13 +43,35 @@ POLL_S = 0.05
 """Time between two checks for open connections, in seconds."""
 
 
+class EarlyEnd:
+    """Handler of SIGTERM while a process starts: it ends the process and closes what is open.
+
+    Python drops an exception that a handler raises inside a finalizer or a callback of its own, and the
+    process goes on. So the handler remembers (``told``), and `signals_to` ends the process later.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+
+    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        """Remember the signal, and try to end now."""
+        self.told = True
+        sys.exit(0)
+
+
 @contextlib.contextmanager
 def signals_to(handle: Callable[[int], None]) -> Iterator[None]:
-    """Handle `SIGNALS` in the running event loop, in the main thread; afterwards as before."""
+    """Handle `SIGNALS` in the running event loop, in the main thread; afterwards as before.
+
+    A SIGTERM that an `EarlyEnd` remembers is handled now.
+    """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
         loop.add_signal_handler(number, handle, number)
+    early = before[signal.SIGTERM]
+    if isinstance(early, EarlyEnd) and early.told:
+        handle(signal.SIGTERM)
     try:
         yield
     finally:

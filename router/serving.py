@@ -13,6 +13,7 @@ cannot start all the same ends with status 3, and is not restarted.
 """
 
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -40,7 +41,7 @@ from router.process.kv_events import check_kv_events
 from router.proxy import Handshakes
 from router.request_trace import check_request_trace
 from router.secret_files import with_secret_files
-from router.server import GatewayServer
+from router.server import EarlyEnd, GatewayServer
 from router.settings import Settings
 from router.shared import EmbeddedValkey
 from router.sources import Loaded, Origin
@@ -164,7 +165,7 @@ def _end_on_sigterm() -> None:
 
     The default would lose unwritten log lines and leave Valkey's directory behind.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, EarlyEnd())
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +181,18 @@ def _listening(settings: Settings, *, shared: bool = False) -> Iterator[_Sockets
     """Bind all ports, to be ``shared`` with sockets of this user; raise StateError if one cannot be bound."""
     server, admin = settings.server, settings.admin
     with contextlib.ExitStack() as stack:
-        data = stack.enter_context(contextlib.closing(bound(server.host, server.port, shared=shared)))
+        data = stack.enter_context(
+            contextlib.closing(bound(server.host, server.port, "--port", shared=shared))
+        )
         if not admin.port:
             yield _Sockets(data, None)
             return
-        listener = bound(admin.host, admin.port, shared=shared)
+        listener = bound(admin.host, admin.port, "--admin-port", shared=shared)
         yield _Sockets(data, stack.enter_context(contextlib.closing(listener)))
 
 
-def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Return a bound socket, as `_listening` does."""
+def bound(host: str, port: int, flag: str = "--port", *, shared: bool = False) -> socket.socket:
+    """Return a bound socket, as `_listening` does; ``flag`` sets the port."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -199,6 +202,8 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = (error.strerror or str(error)).lower()
+        if error.errno == errno.EADDRINUSE:
+            reason += f"; stop the program that has it, or choose another port with {flag}"
         raise StateError(f"cannot listen on {host}, port {port}: {reason}") from error
     return listener
 

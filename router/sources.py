@@ -181,7 +181,10 @@ def _from_file(path: Path, problems: list[str]) -> list[_Offer]:
         problems.append(f"file {path}: cannot be read ({error.strerror}); check the path given with --config")
         return []
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"file {path}: is not YAML: {' '.join(str(error).split())}")
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" line {mark.line + 1}"
+        why = getattr(error, "problem", None) or " ".join(str(error).split())
+        problems.append(f"file {path}{where}: is not YAML: {why}")
         return []
     if root is None:
         return []

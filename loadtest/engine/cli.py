@@ -5,6 +5,7 @@ Prints one line when all of them listen, and ends at once on SIGTERM or SIGINT.
 
 import argparse
 import asyncio
+import errno
 import gc
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import Any, get_args
 
 import uvloop
 
+from loadtest.command_line import CommandParser
 from loadtest.engine.engine import EmulatedEngine, answer_control, shared_pool
 from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.kv.tiers import PrefetchPolicy, WritePolicy
@@ -40,7 +42,9 @@ def main(argv: list[str]) -> int:
     try:
         uvloop.run(_run(settings, engines, control_port))
     except OSError as error:
-        print(f"cacheway engine: {error}", file=sys.stderr)
+        taken = error.errno == errno.EADDRINUSE
+        hint = "; choose another port with --port, or 0 for free ones" if taken else ""
+        print(f"cacheway engine: {error}{hint}", file=sys.stderr)
         return 1
     return 0
 
@@ -163,7 +167,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     defaults = _defaults(argv)
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cacheway engine",
         description="Emulated SGLang or vLLM engines: real HTTP, real block cache, modelled time.",
         formatter_class=_Help,

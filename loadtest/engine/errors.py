@@ -1,6 +1,7 @@
 """Refusals of requests, in the words of each dialect.
 
-    vLLM     {"error": {"message", "type", "param", "code"}}
+    vLLM     {"error": {"message", "type", "param", "code"}}; below /v1/messages
+             {"type": "error", "error": {"type", "message"}} (entrypoints/anthropic/api_router.py)
     SGLang   {"object": "error", "message", "type", "param", "code"}; {"error": {"message"}} for /generate
 
 The HTTP status is repeated as ``code``.
@@ -24,11 +25,19 @@ class RequestRefused(Exception):
 
 
 def error_body(
-    dialect: Dialect, status: int, message: str, *, param: str | None = None, native: bool = False
+    dialect: Dialect,
+    status: int,
+    message: str,
+    *,
+    param: str | None = None,
+    native: bool = False,
+    path: str = "",
 ) -> bytes:
     """Encode an error; ``param`` is the field at fault, ``native`` means SGLang's own API."""
     kind = _TYPES.get(status, "InternalServerError")
     error = {"message": message, "type": kind, "param": param, "code": status}
+    if dialect == "vllm" and path.startswith("/v1/messages"):
+        return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
     if dialect == "vllm":
         return orjson.dumps({"error": error})
     if native:

@@ -119,7 +119,14 @@ class Routes:
         except RequestRefused as refused:
             native = api is not None and api.native
             dialect = self._settings.dialect
-            body = error_body(dialect, refused.status, refused.message, param=refused.param, native=native)
+            body = error_body(
+                dialect,
+                refused.status,
+                refused.message,
+                param=refused.param,
+                native=native,
+                path=request.path,
+            )
             answer.send(refused.status, body)
 
     def _take_up(self, api: Api, request: Request, answer: Answer) -> None:
@@ -153,7 +160,7 @@ class Routes:
             stream=stream,
             abort=self._abort,
             error_body=lambda status, message: error_body(
-                self._settings.dialect, status, message, native=api.native
+                self._settings.dialect, status, message, native=api.native, path=request.path
             ),
             opens=self._vllm and request.path == "/v1/chat/completions",  # see router.handover.openings
         )

@@ -170,7 +170,7 @@ def _shares(axes: Axes, value: TierValue) -> None:
     axes.set_ylabel("share of prompt tokens reused")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     plain(axes, "both")
-    legend_below(axes)
+    legend_below(axes, columns=2)
 
 
 def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan: Candidate | None) -> Chart:

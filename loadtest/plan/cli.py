@@ -17,6 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.command_line import CommandParser
 from loadtest.engine.model_config import read_shape
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import draw_curve
@@ -289,7 +290,7 @@ def _fleet(candidate: Candidate, trials: Sequence[Trial]) -> dict[str, object]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cacheway plan",
         description="Find the cheapest fleet that holds a service level on a workload, by simulation.",
     )

@@ -64,7 +64,7 @@ class DualPools:
         """The savings in sentences."""
         shape = self.shape
         if shape.layers == shape.full_layers:
-            return [f"All {shape.layers} layers of {self.name} keep every token: there is one pool."]
+            return [f"All layers of {self.name} keep every token: there is one pool."]
         kinds = [f"{shape.full_layers} of {shape.layers} layers keep every token"]
         if shape.window_layers:
             kinds.append(f"{shape.window_layers} the last {shape.window_tokens:,}")

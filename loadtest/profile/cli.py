@@ -8,10 +8,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from loadtest.command_line import CommandParser
 from loadtest.profile.engine_file import EngineFileError, build_engine, written
 from loadtest.profile.live import MEASURE_S, measured_engine
 from loadtest.profile.trace import calibrate, read_lines
 from loadtest.traces import TraceError
+
+SHOWN_TOKENS = 1_000
+"""Length of the prompt whose time is printed: no price of prefill means much without the others."""
 
 
 def main(argv: list[str]) -> int:
@@ -44,9 +48,12 @@ def main(argv: list[str]) -> int:
         return 130
     given = own.given
     prefill, decode = given.prefill, given.decode
+    quadratic = 1 + SHOWN_TOKENS / 2 / prefill.context_doubling_tokens
+    shown_s = prefill.prompt_s + SHOWN_TOKENS / prefill.tokens_per_s * quadratic
     print(
         f"prefill   {prefill.tokens_per_s:,.0f} tokens/s at an empty context, half as fast behind "
-        f"{prefill.context_doubling_tokens:,.0f} tokens, {1e3 * prefill.prompt_s:.3g} ms of each prompt"
+        f"{prefill.context_doubling_tokens:,.0f} tokens, {1e3 * prefill.prompt_s:.3g} ms of each prompt; "
+        f"{SHOWN_TOKENS:,} tokens take {1e3 * shown_s:.3g} ms"
     )
     print(
         f"decode    {1e3 * decode.step_s:.3g} ms a step, {1e3 * decode.request_s:.3g} ms more for each "
@@ -59,7 +66,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cacheway calibrate",
         description="Fit an engine profile for `cacheway simulate --engine FILE` and `cacheway plan`.",
     )

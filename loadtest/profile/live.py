@@ -10,11 +10,12 @@ measured keeps its default, and a note of the profile says so. Nothing is sent b
 
 import math
 import random
+import string
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ TIMEOUT_S = 600.0
 ANSWER_BYTES_MAX = 64 << 20
 
 PROBE_TOKENS = (256, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-"""Lengths of the prompts that are sent, each `PROBE_ROUNDS` times, as far as the context allows."""
+"""Lengths of the prompts that are sent, each `PROBE_ROUNDS` times; see `probe_lengths` for short contexts."""
 
 PROBE_ROUNDS = 4
 
@@ -55,8 +56,14 @@ PROBE_BATCHES = (1, 4, 16)
 
 PROBE_OUTPUT_TOKENS = 48
 
-_FIRST_TOKEN, _TOKENS = 1_000, 20_000
-"""Range of the random token ids: in the vocabulary of every usual tokenizer."""
+USUAL_TOKEN_IDS = range(1_000, 21_000)
+"""Ids that every usual tokenizer knows, for engines that do not tokenize."""
+
+TOKEN_IDS_MIN = 32
+"""Fewest ids of which prompts are drawn; with fewer, prompts would begin alike and be cached."""
+
+_PAIRS = " ".join(first + second for first in string.ascii_lowercase for second in string.ascii_lowercase)
+"""Text of which an engine's tokenizer makes some hundred token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +229,12 @@ def _watched(
 def _probed(client: httpx.Client, sizes: Sizes, told: Callable[[str], None], draw: random.Random) -> Probes:
     """Send prompts of random tokens, one after the other, and then some side by side."""
     most = min(sizes.context_tokens - 2 * PROBE_OUTPUT_TOKENS, (sizes.cache_tokens or 0) // 2 // sizes.ranks)
-    lengths = [tokens for tokens in PROBE_TOKENS if tokens <= most] or [max(most, 16)]
+    lengths = probe_lengths(most)
     told(f"sending {PROBE_ROUNDS} prompts of each of {', '.join(f'{each:,}' for each in lengths)} tokens")
-    _ask(client, sizes.model, _prompt(draw, lengths[0]), 2)  # what only the first request pays
+    ids = _token_ids(client, sizes.model)
+    _ask(client, sizes.model, draw.choices(ids, k=lengths[0]), 2)  # what only the first request pays
     prefills = [
-        _ask(client, sizes.model, _prompt(draw, tokens), 1).prefill for tokens in lengths * PROBE_ROUNDS
+        _ask(client, sizes.model, draw.choices(ids, k=tokens), 1).prefill for tokens in lengths * PROBE_ROUNDS
     ]
     steps: list[tuple[float, float, float]] = []
     batches = [batch for batch in PROBE_BATCHES if batch <= (sizes.max_running or 16)]
@@ -235,7 +243,7 @@ def _probed(client: httpx.Client, sizes: Sizes, told: Callable[[str], None], dra
         for tokens in {lengths[0], lengths[len(lengths) // 2]}:
             if batch * (tokens + PROBE_OUTPUT_TOKENS) > (sizes.cache_tokens or 0) // 2:
                 continue
-            prompts = [_prompt(draw, tokens) for _ in range(batch)]
+            prompts = [draw.choices(ids, k=tokens) for _ in range(batch)]
             with ThreadPoolExecutor(batch) as pool:
                 answers = list(
                     pool.map(lambda each: _ask(client, sizes.model, each, PROBE_OUTPUT_TOKENS), prompts)
@@ -279,8 +287,25 @@ def _steps(answers: Sequence[Answer]) -> list[tuple[float, float, float]]:
     return found
 
 
-def _prompt(draw: random.Random, tokens: int) -> list[int]:
-    return [draw.randrange(_FIRST_TOKEN, _FIRST_TOKEN + _TOKENS) for _ in range(tokens)]
+def probe_lengths(most: int) -> list[int]:
+    """Return as many lengths as `PROBE_TOKENS` has, up to ``most``: three prices need more lengths."""
+    least, most, steps = PROBE_TOKENS[0], min(max(most, 16), PROBE_TOKENS[-1]), len(PROBE_TOKENS) - 1
+    if most == PROBE_TOKENS[-1]:
+        return list(PROBE_TOKENS)
+    least = min(least, max(most // 16, 1))
+    return sorted({round(least * (most / least) ** (step / steps)) for step in range(steps + 1)})
+
+
+def _token_ids(client: httpx.Client, model: str) -> Sequence[int]:
+    """Return ids of the engine's vocabulary, as its tokenizer writes a text; usual ones if it cannot."""
+    body = {"model": model, "prompt": _PAIRS, "add_special_tokens": False}
+    answer = client.post("/tokenize", json=body, timeout=10.0)
+    if answer.status_code != 200:
+        return USUAL_TOKEN_IDS
+    told = msgspec.json.decode(answer.content[:ANSWER_BYTES_MAX])
+    listed = told.get("tokens") if isinstance(told, dict) else None
+    ids = {each for each in listed if type(each) is int and each >= 0} if isinstance(listed, list) else ()
+    return sorted(ids) if len(ids) >= TOKEN_IDS_MIN else USUAL_TOKEN_IDS
 
 
 def _ask(client: httpx.Client, model: str, prompt: list[int], output_tokens: int) -> Answer:
@@ -305,6 +330,9 @@ def _ask(client: httpx.Client, model: str, prompt: list[int], output_tokens: int
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             event = msgspec.json.decode(line[6:])
+            if event.get("error"):
+                why = str(event["error"])[:200]
+                raise EngineFileError(f"the engine answered a probe with an error: {why}")
             if event.get("choices"):
                 pieces_s.append(time.monotonic())
             usage = event.get("usage") or usage
@@ -331,6 +359,11 @@ def _given(sizes: Sizes, readings: Sequence[Counts], probes: Probes) -> EngineFi
         lacking = " and ".join(
             what for what, found in (("prefill", prefill), ("decode", decode)) if found is None
         )
+        if probes.prefills:
+            raise EngineFileError(
+                f"{lacking} cannot be told from the times of the probes: something disturbs the engine; "
+                "try again when it is idle"
+            )
         raise EngineFileError(
             f"too little {lacking} was seen to measure it: send traffic meanwhile, or let --probe send some"
         )
@@ -376,6 +409,15 @@ def prefill_prices(
     """Fit ``a + b·u·(1 + (c + u/2)/c0)`` to uncached tokens, cached tokens and seconds; None if too few."""
     rows = [(1.0, u, u * (c + u / 2)) for u, c, _ in observed]
     fit = fit_prices(rows, [seconds for _, _, seconds in observed])
+    shortest = min((max(u, 1.0) for u, _, _ in observed), default=1.0)
+    if fit is not None and fit.prices[1] < fit.prices[2] * shortest:
+        # Nearly all of it is quadratic, as in tiny models: a linear part that the shortest prompt can show.
+        fit = fit_prices(
+            [(1.0, u * (1 + (c + u / 2) / shortest), 0.0) for u, c, _ in observed],
+            [seconds for _, _, seconds in observed],
+        )
+        if fit is not None:
+            fit = replace(fit, prices=(fit.prices[0], fit.prices[1], fit.prices[1] / shortest))
     if fit is None or fit.prices[1] <= 0:
         return None
     a_s, b_s, q_s = fit.prices

@@ -38,7 +38,10 @@ CAPACITY_STEP = 1.15
 """Ratio of the capacities that are tried."""
 
 HIT_TOKENS_MIN = 2_048
-"""Shorter matches say nothing of evictions: the beginning of an application's prompts stays."""
+"""Shorter matches say nothing of evictions: the beginning of an application's prompts stays.
+
+Where all prompts are shorter, half of the longest match is the bound.
+"""
 
 UNEVICTED = 0.02
 """Share of an endless cache's hits that may be lacking without an eviction: rounding to blocks."""
@@ -142,8 +145,7 @@ def calibrate(lines: Sequence[Line], name: str) -> EngineFile:
     missing = {
         "prefill (streamed answers with usage, of prompts of different length that did not queue)": prefill,
         f"decode (streamed answers of {DECODE_TOKENS_MIN} tokens or more)": decode,
-        "KV capacity (answers with cached_tokens: SGLang needs --enable-cache-report, vLLM "
-        "--enable-prompt-tokens-details)": capacities,
+        _capacity_lacks(workers): capacities,
     }
     lacking = [what for what, found in missing.items() if not found]
     if lacking or prefill is None or decode is None:
@@ -155,6 +157,16 @@ def calibrate(lines: Sequence[Line], name: str) -> EngineFile:
         decode=decode,
         cache=Cache(tokens=_one_capacity(capacities, notes)),
         notes=(*notes, _NOT_SEEN),
+    )
+
+
+def _capacity_lacks(workers: Mapping[str, Sequence[Line]]) -> str:
+    """Return the evidence of KV capacity that a trace without a fit of it lacks."""
+    if any(line.cached_tokens is not None for lines in workers.values() for line in lines):
+        return "KV capacity (prompts of a block or more that begin as an earlier one at the same worker)"
+    return (
+        "KV capacity (answers with cached_tokens: SGLang needs --enable-cache-report, vLLM "
+        "--enable-prompt-tokens-details)"
     )
 
 
@@ -235,9 +247,10 @@ def capacity_of(lines: Sequence[Line]) -> Capacity | None:
     endless = _hits(seen, _BLOCKS_MAX)
     # Tokens of answers are reused, too, and are in no hash of a prompt before.
     reported = np.minimum([float(line.cached_tokens or 0) for line in seen], endless)
-    telling = endless >= HIT_TOKENS_MIN
-    if not telling.any():
+    longest = float(endless.max())
+    if longest <= 0:
         return None
+    telling = endless >= min(HIT_TOKENS_MIN, longest / 2)
     held = _distinct_blocks(seen)
     blocks = float(max(len(line.blocks) // HASH_BYTES for line in seen))
     if _loss(reported, endless, telling) <= UNEVICTED:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from loadtest.command_line import CommandParser
 from loadtest.engine.profiles import PROFILES, EngineProfile
 from loadtest.simulator.arguments import (
     DEFAULT_ENGINE,
@@ -215,7 +216,7 @@ def _plain(config: SimulationConfig) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="cacheway simulate",
         description="Compare placement policies on recorded traffic: the gateway's decisions, modelled "
         "engines, virtual time.",

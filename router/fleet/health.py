@@ -49,6 +49,9 @@ PAGES = 4
 UNHEALTHY_INTERVAL_S_MAX = 2.0
 """Longest time between two probes of an unhealthy worker, so that its return is seen soon."""
 
+V1_HINT = "; leave /v1 out of the worker's URL"
+"""Advice for a worker whose URL is the base URL of OpenAI's clients."""
+
 INSTANCE_HEADER = "x-cacheway-instance"
 """Header of a gateway's answer to a health check with its `instance_of`."""
 
@@ -301,7 +304,8 @@ class HealthChecks:
         instance = answer.header(INSTANCE_HEADER.encode())
         if instance is not None and instance in self._instances():
             return False, False, "it is this gateway itself: requests would go round in circles"
-        return answer.is_success, False, f"HTTP {answer.status} from {endpoint}"
+        hint = "" if answer.is_success or not local.worker.url.endswith("/v1") else V1_HINT
+        return answer.is_success, False, f"HTTP {answer.status} from {endpoint}{hint}"
 
     def _instances(self) -> frozenset[bytes]:
         replicas = self._replicas()

@@ -91,9 +91,21 @@ async def first_probes(workers: WorkerSide, discovery: Discovery | None) -> None
             await workers.health.all_probed()
     except TimeoutError:
         pass
-    unwell = [w.worker.worker_id for w in workers.core.registry.all() if w.health is not Health.HEALTHY]
+    known = workers.core.registry.all()
+    if not known:
+        logger.warning(
+            "there are no workers yet, so every request gets 503: name them with --worker-urls, add them "
+            "with POST /workers of the admin API, or find pods with --service-discovery",
+            extra={"event": "worker.missing", "worker_ids": [], "count": 0},
+        )
+    unwell = [w for w in known if w.health is not Health.HEALTHY]
     if unwell:
         logger.warning(
             "some workers are not healthy yet: this replica serves with the others, and goes on asking",
-            extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
+            extra={
+                "event": "worker.missing",
+                "worker_ids": [local.worker.worker_id for local in unwell[:20]],
+                "count": len(unwell),
+                "detail": unwell[0].detail,
+            },
         )

@@ -107,14 +107,19 @@ def _check(file: Path) -> int:
         table = parsed_keys(content, str(file))
     except KeysFileError as error:
         return _fail(error.problems)
-    sys.stdout.write(f"{file}: {len(table.tenants)} tenants, {sum(map(len, table.keys.values()))} keys\n")
+    keys = sum(map(len, table.keys.values()))
+    sys.stdout.write(f"{file}: {_counted(len(table.tenants), 'tenant')}, {_counted(keys, 'key')}\n")
     for name, tenant in table.tenants.items():
         sys.stdout.write(f"{name}: {', '.join(_described(tenant, table, now_unix_s))}\n")
     return 0
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _check_tokens(file: Path, table: AdminTokens, now_unix_s: float) -> int:
-    sys.stdout.write(f"{file}: {len(table.tokens)} tokens\n")
+    sys.stdout.write(f"{file}: {_counted(len(table.tokens), 'token')}\n")
     for token in table.tokens:
         facts = [f"may {token.role}"]
         if token.expires_unix_s <= now_unix_s:
@@ -140,7 +145,7 @@ def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
         facts.append(f"{tenant.cache_share:.1%} of KV space")
     limits = tenant.limits
     facts += [
-        f"{value} {what}"
+        f"{value:,} {what}"
         for value, what in (
             (limits.requests_per_minute, "requests per minute"),
             (limits.tokens_per_minute, "tokens per minute"),

@@ -18,7 +18,7 @@ from fakes.running import Fleet, QuietServer, RunningGateway, until
 
 from loadtest.engine import EngineSettings
 from loadtest.processes import free_port
-from router.server import SIGNALS, GatewayServer
+from router.server import SIGNALS, EarlyEnd, GatewayServer
 from router.serving import GatewayConfig
 from router.settings import Settings
 
@@ -191,3 +191,20 @@ async def test_signals_are_handled_while_it_serves_and_as_before_afterwards(redi
         await until(lambda: server.status)
     assert server.status == 130
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+async def test_a_sigterm_whose_exception_was_dropped_ends_the_process_later(redis_url: str) -> None:
+    """Python drops a SystemExit inside a finalizer: a start on a busy machine then served on for ever."""
+    server = GatewayServer(GatewayConfig(Settings(), redis_url))
+    early = EarlyEnd()
+    before = signal.signal(signal.SIGTERM, early)
+    try:
+        with server.capture_signals():
+            assert not server.should_exit
+        with pytest.raises(SystemExit):
+            early(signal.SIGTERM, None)
+        with server.capture_signals():
+            assert server.should_exit
+        assert signal.getsignal(signal.SIGTERM) is early
+    finally:
+        signal.signal(signal.SIGTERM, before)

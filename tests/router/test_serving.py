@@ -13,7 +13,7 @@ import pytest
 from uvicorn.config import STARTUP_FAILURE
 
 from loadtest.processes import free_port
-from router.errors import SettingsError
+from router.errors import SettingsError, StateError
 from router.gateway import Gateway
 from router.open_files import OpenFiles
 from router.serving import GatewayConfig, bound, serve
@@ -92,6 +92,13 @@ def test_a_port_of_the_admin_api_that_is_taken_is_a_failed_start(signals: None, 
         server = {"host": "127.0.0.1", "port": free_port(), "workers": workers}
         status = serve(loaded(server=server, admin={"port": taken.getsockname()[1]}))
     assert status == STARTUP_FAILURE
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_which_flag_sets_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StateError, match=r"already in use; stop .* another port with --admin-port"):
+            bound("127.0.0.1", port, "--admin-port")
 
 
 def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: None) -> None:

@@ -142,7 +142,8 @@ def test_a_wrong_value_is_refused_with_a_sentence_that_says_how_to_mend_it(
         ("server: {port: 1, port: 2}\n", "line 1: server.port is set twice"),
         ("server: {host: 12}\n", "line 1: 12 is not allowed for server.host; give an address or a host name"),
         ("server: {host: !secret x}\n", "line 1: server.host is not plain YAML"),
-        ("server: {port: [\n", "is not YAML"),
+        ("server: {port: [\n", "line 2: is not YAML: expected the node content, but found '<stream end>'"),
+        ("server:\n\tport: 1\n", "line 2: is not YAML: found character '\\t' that cannot start any token"),
         (
             "placement: {models: {m: {atention: full}}}\n",
             "line 1: placement.models[m][atention]: there is no such name",

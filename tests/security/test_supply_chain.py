@@ -90,7 +90,9 @@ def test_the_list_of_packages_is_valid_and_that_of_the_lock(
     written = json.loads(out.read_text())
     assert (written["bomFormat"], written["metadata"]["component"]["name"]) == ("CycloneDX", "cacheway")
     assert {(part["name"], part["version"]) for part in written["components"]} == locked(lock)
-    assert f"{len(locked(lock))} packages" in capfd.readouterr().out
+    told = capfd.readouterr()
+    assert f"{len(locked(lock))} packages" in told.out
+    assert not told.err
 
 
 def test_a_list_that_is_not_the_locks_is_refused(

@@ -129,7 +129,7 @@ def test_wrong_arguments_stop_the_start(capsys: pytest.CaptureFixture[str], wron
         main(wrong)
 
     assert stopped.value.code == 2
-    assert "error: " in capsys.readouterr().err
+    assert "See cacheway engine --help" in capsys.readouterr().err
 
 
 async def test_events_are_published_and_replayed_on_the_loop_of_the_command() -> None:
@@ -196,7 +196,7 @@ def test_wrong_words_about_events_and_hand_over_stop_the_start(
         main(wrong)
 
     assert stopped.value.code == 2
-    assert "error: " in capsys.readouterr().err
+    assert "See cacheway engine --help" in capsys.readouterr().err
 
 
 def test_an_event_endpoint_that_is_taken_is_told_in_one_line(

@@ -181,6 +181,13 @@ async def test_tokenized_messages_are_the_prompt_that_the_chat_uses(start: Any, 
     assert usage["prompt_tokens_details"]["cached_tokens"] == tokens["count"] - 1
 
 
+async def test_an_unknown_model_is_refused_in_anthropics_shape(start: Any) -> None:
+    _, client = await start(dialect="vllm")
+    asked = {"model": "nope", "messages": HELLO, "max_tokens": 1}
+    answer = await client.post("/v1/messages", json=asked)
+    assert (answer.status_code, answer.json()["type"]) == (404, "error")
+
+
 @DIALECTS
 async def test_counted_tokens_are_those_that_the_message_uses(start: Any, dialect: str) -> None:
     _, client = await start(dialect=dialect)

@@ -25,7 +25,7 @@ def test_a_dense_model_saves_nothing() -> None:
 
     assert dense.limit == 1.0
     assert dense.as_run is None
-    assert dense.sentences() == ["All 80 layers of dense-70b keep every token: there is one pool."]
+    assert dense.sentences() == ["All layers of dense-70b keep every token: there is one pool."]
 
 
 def test_linear_layers_save_what_full_ones_would_keep_and_cost_a_state() -> None:

@@ -105,6 +105,26 @@ def test_a_trace_without_counts_says_what_is_missing(tmp_path: Path) -> None:
         calibrate(read_lines(path), "fitted")
 
 
+def test_short_prompts_tell_a_capacity_too(tmp_path: Path) -> None:
+    """An engine with a context of 4,096 tokens has no match of 2,048 tokens or more."""
+    rows = [
+        (60.0 * number, SimRequest(request.blocks[: 8 * 24], 24 * BLOCK + 10, 20))
+        for number, (_, request) in enumerate(conversations(8, 4, gap_s=30.0))
+    ]
+    lines = read_lines(traced(tmp_path / "trace.jsonl", rows, ENGINE, workers=1))
+    found = capacity_of(lines)
+    assert found is not None
+    assert not found.evicts
+
+
+def test_a_trace_without_repeated_prompts_says_so(tmp_path: Path) -> None:
+    """It has the engine's counts: a flag of the engine is not what is missing."""
+    rows = [(60.0 * number, request) for number, (_, request) in enumerate(conversations(60, 1, gap_s=30.0))]
+    lines = read_lines(traced(tmp_path / "trace.jsonl", rows, ENGINE, workers=1))
+    with pytest.raises(EngineFileError, match=r"KV capacity \(prompts of a block or more that begin"):
+        calibrate(lines, "x")
+
+
 @pytest.mark.parametrize("text", ["", "not json\n", '{"timestamp": 3}\n'])
 def test_another_file_is_no_trace(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace.jsonl").write_text(text)

@@ -276,6 +276,14 @@ async def test_a_failed_probe_says_why(setup: Setup, answer: Handler, detail: st
     assert (local.health, local.detail) == (Health.UNHEALTHY, detail)
 
 
+async def test_a_url_with_v1_is_told_what_to_leave_out(setup: Setup) -> None:
+    """Clients need /v1 in their base URL, so it is what people copy."""
+    local = setup.add("http://a:1/v1")
+    setup.answer = lambda _: httpx.Response(404)
+    await setup.checks.probe(local)
+    assert local.detail == "HTTP 404 from /health; leave /v1 out of the worker's URL"
+
+
 @pytest.mark.parametrize("pause_s", [0.0, 0.01], ids=["too much", "too slow"])
 async def test_a_description_without_an_end_is_given_up(setup: Setup, pause_s: float) -> None:
     """4 MiB are read at most, and for 0.2 s."""

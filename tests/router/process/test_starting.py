@@ -25,6 +25,21 @@ async def test_a_link_whose_kv_nobody_has_weighed_is_a_warning(caplog: pytest.Lo
     assert "links.unpriced" in events(caplog)
 
 
+async def test_a_start_without_workers_says_how_to_add_some(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(await built()):
+        pass
+    assert "name them with --worker-urls" in caplog.text
+
+
+async def test_a_start_says_why_a_worker_is_not_healthy(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    async with running(await built(fleet={"worker_urls": [url]})):
+        pass
+    (missing,) = [entry for entry in caplog.records if getattr(entry, "event", "") == "worker.missing"]
+    assert "connection failed" in vars(missing)["detail"]
+
+
 async def test_a_worker_that_answers_nothing_does_not_hold_up_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -96,7 +96,7 @@ def test_a_new_token_opens_the_admin_api_with_what_is_printed_beside_it(
 
     assert main(["check", str(file)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == f"{file}: 1 tokens"
+    assert said[0] == f"{file}: 1 token"
     assert said[1] == f"ann: may {role}" + (", one until 2099-01-01T00:00:00+00:00" if expires else "")
 
 
