@@ -193,7 +193,7 @@ def _claim(ports: Sequence[int]) -> bool:
     A claim is a bound socket that never listens. It was bound without SO_REUSEADDR, which fails beside any
     other socket, and has the option since, so that a server, which sets it, can listen beside the claim.
     """
-    claims = []
+    claims: list[socket.socket] = []
     for port in ports:
         claim = socket.socket()
         try:
