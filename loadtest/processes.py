@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,12 @@ PORTS = (10_000, 32_000)
 """Ports of servers that are started here; Linux gives 32,768 and above to outgoing connections."""
 
 PORT_TRIES = 100
+
+CLAIMS_MAX = 64
+"""Claimed ports of this process; the oldest claim ends first, long after a child listens there."""
+
+_claims: deque[int] = deque()
+"""File descriptors of the claims, oldest first."""
 
 
 class ChildFailed(Exception):
@@ -156,16 +163,21 @@ def free_port(preferred: int = 0, *, row: int = 1) -> int:
     """Return a free TCP port of the loopback interface, the preferred one if possible.
 
     Others are random and below those of outgoing connections, which would take one before a child listens
-    there. It is the first of a ``row`` of free ones.
+    there. It is the first of a ``row`` of free ones. They stay claimed (`_claim`): a child takes seconds to
+    listen, and two that were given one port would take each other's requests.
     """
+    if preferred and all(map(_is_free, range(preferred, preferred + row))):
+        return preferred
     chance = random.SystemRandom()
-    for port in (preferred, *(chance.randrange(*PORTS) for _ in range(PORT_TRIES))):
-        if port and all(map(_is_free, range(port, port + row))):
+    for _ in range(PORT_TRIES):
+        port = chance.randrange(*PORTS)
+        if _claim(range(port, port + row)):
             return port
     raise ChildFailed("no free TCP port on 127.0.0.1")
 
 
 def _is_free(port: int) -> bool:
+    """True if a server could listen there now; a connection that ended there is no hindrance."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -173,3 +185,26 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _claim(ports: Sequence[int]) -> bool:
+    """Claim ports against every other process that claims; false if one of them is in use.
+
+    A claim is a bound socket that never listens. It was bound without SO_REUSEADDR, which fails beside any
+    other socket, and has the option since, so that a server, which sets it, can listen beside the claim.
+    """
+    claims: list[socket.socket] = []
+    for port in ports:
+        claim = socket.socket()
+        try:
+            claim.bind(("127.0.0.1", port))
+        except OSError:
+            for each in (claim, *claims):
+                each.close()
+            return False
+        claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        claims.append(claim)
+    _claims.extend(each.detach() for each in claims)
+    while len(_claims) > CLAIMS_MAX:
+        os.close(_claims.popleft())
+    return True

@@ -14,12 +14,13 @@ Unless a `Mix` says otherwise:
     leaving     one in twenty leaves after a while, answered or not
     streamed    two of three
 
-Clients never retry, so the rate is the load.
+Clients never retry, so the rate is the load, unless the crowd waits (`sessions`).
 """
 
 import asyncio
 import itertools
 import json
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,9 @@ CONTEXTS_MAX = 64
 PROMPTS_MAX = 8
 OPEN_MAX = 4000
 """More connections at once are not made: the machine's own limits would be measured."""
+
+SESSIONS_OPEN_MAX = 32
+"""Open requests of `sessions`, twice those of a machine that keeps up; then it waits, so no backlog grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,8 @@ class Crowd:
         rate_per_s: Requests per second; may be changed while it runs.
         deadline_s: Of requests with a deadline.
         patience_s: A request that is not over by then hangs.
+        waits_at: Open requests at which the crowd waits for an end, and forgets what fell due meanwhile. 0
+            turns it off: the rate is the load.
 
     Attributes:
         phase: Of the requests that are sent now.
@@ -233,8 +239,10 @@ class Crowd:
         patience_s: float,
         seed: int = 1,
         mix: Mix = MIX,
+        waits_at: int = 0,
     ) -> None:
         self._urls = urls
+        self._waits_at = waits_at
         self.rate_per_s = rate_per_s
         self.phase = ""
         self.sent: Counter[str] = Counter()
@@ -294,6 +302,9 @@ class Crowd:
             due_s += 1 / self.rate_per_s
             await asyncio.sleep(due_s - loop.time())
             self.late_s_max = max(self.late_s_max, loop.time() - due_s)
+            while self.open >= (self._waits_at or math.inf):
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                due_s = loop.time()
             if self.open >= OPEN_MAX:
                 self.unsent += 1
                 continue
@@ -338,4 +349,5 @@ def sessions(urls: Sequence[str], *, rate_per_s: float = 60.0) -> Crowd:
         deadline_s=30.0,
         patience_s=30.0,
         mix=SESSIONS,
+        waits_at=SESSIONS_OPEN_MAX,
     )

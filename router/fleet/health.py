@@ -6,8 +6,9 @@ also asked for its description and start time, and any worker with every tenth p
 in a probe counts as failed; the loop itself never ends.
 
 If probes begin for `STUCK_S` and none tries to connect, or one never ends, the asker is stuck: probes under
-way are ended and the asker is rebuilt, logged and counted. A worker that answers with an instance of this
-gateway (`INSTANCE_HEADER`) is unhealthy: requests would go round in circles.
+way are ended and the asker is rebuilt, logged and counted. Time in which the whole process stood still does
+not count. A worker that answers with an instance of this gateway (`INSTANCE_HEADER`) is unhealthy: requests
+would go round in circles.
 """
 
 import asyncio
@@ -92,7 +93,9 @@ class HealthChecks:
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._given_up: set[str] = set()
         self._no_progress_since_s: float | None = None
-        """Start of the first probe since which no probe has shown a sign of life."""
+        """Start of the first probe since which none has shown a sign of life, in ``_awake_s``."""
+        self._awake_s = 0.0
+        """Time that this loop waited as it meant to: a process that stands still hears no sign of life."""
         self.rebuilt = 0
         registry.on_change = self._rescan
 
@@ -114,33 +117,37 @@ class HealthChecks:
         workers: dict[str, LocalWorker] = {}
         scanned_s = -SCAN_S_MAX
         self._no_progress_since_s = None
+        turn_s, wait_s = loop.time(), 0.0
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
                 now_s = loop.time()
+                self._awake_s += min(now_s - turn_s, wait_s)
+                turn_s = now_s
                 if now_s - scanned_s >= (SCAN_S_MIN if self._changed else SCAN_S_MAX):
                     scanned_s, self._changed = now_s, False
                     workers = self._scan(now_s)
-                self._watch(now_s)
+                self._watch(self._awake_s)
                 if self._timetable.is_held_up(now_s):
-                    self._give_up(workers, now_s)
+                    self._give_up(workers)
                 begun = self._timetable.begin(now_s, BEGUN_AT_ONCE)
                 for worker_id in begun:
                     if worker_id not in workers:  # removed while it was probed
                         self._timetable.end(worker_id)
                         continue
                     task = group.create_task(self._probe(workers[worker_id]), name=f"probe {worker_id}")
-                    self._running[worker_id] = task, now_s
+                    self._running[worker_id] = task, self._awake_s
                 if begun and self._no_progress_since_s is None:
-                    self._no_progress_since_s = now_s
+                    self._no_progress_since_s = self._awake_s
                 if len(begun) == BEGUN_AT_ONCE:
-                    await asyncio.sleep(PAUSE_S)
+                    wait_s = PAUSE_S
+                    await asyncio.sleep(wait_s)
                     continue
                 # A worker that is probed meanwhile may be due sooner than the waiting ones.
                 most_s = min(SCAN_S_MAX, self._rules.health_check_interval_s)
-                wait_s = self._timetable.wait_s(now_s, SCAN_S_MIN if self._changed else most_s)
+                wait_s = max(self._timetable.wait_s(now_s, SCAN_S_MIN if self._changed else most_s), PAUSE_S)
                 try:
-                    async with asyncio.timeout(max(wait_s, PAUSE_S)):
+                    async with asyncio.timeout(wait_s):
                         await self._wake.wait()
                 except TimeoutError:
                     continue
@@ -168,12 +175,12 @@ class HealthChecks:
                     timetable.plan(worker_id, soon_s)
         return workers
 
-    def _watch(self, now_s: float) -> None:
+    def _watch(self, awake_s: float) -> None:
         stuck_s = max(STUCK_S, 3 * self._rules.health_check_timeout_s)
         endless_s = stuck_s + PAGES * self._rules.health_check_timeout_s
-        oldest_s = next((begun_s for _, begun_s in self._running.values()), now_s)
-        unheard_s = 0.0 if self._no_progress_since_s is None else now_s - self._no_progress_since_s
-        if unheard_s <= stuck_s and now_s - oldest_s <= endless_s:
+        oldest_s = next((begun_s for _, begun_s in self._running.values()), awake_s)
+        unheard_s = 0.0 if self._no_progress_since_s is None else awake_s - self._no_progress_since_s
+        if unheard_s <= stuck_s and awake_s - oldest_s <= endless_s:
             return
         self.rebuilt += 1
         logger.error(
@@ -182,21 +189,21 @@ class HealthChecks:
                 "event": "probes.stuck",
                 "probes": len(self._running),
                 "unheard_s": round(unheard_s, 1),
-                "oldest_s": round(now_s - oldest_s, 1),
+                "oldest_s": round(awake_s - oldest_s, 1),
                 "rebuilt": self.rebuilt,
             },
         )
         for task, begun_s in self._running.values():
-            if unheard_s > stuck_s or now_s - begun_s > endless_s:
+            if unheard_s > stuck_s or awake_s - begun_s > endless_s:
                 task.cancel()
         self._no_progress_since_s = None
         self._asker.rebuild()
 
-    def _give_up(self, workers: Mapping[str, LocalWorker], now_s: float) -> None:
+    def _give_up(self, workers: Mapping[str, LocalWorker]) -> None:
         """End the oldest probes of unhealthy workers, so that others can be probed."""
         count = BEGUN_AT_ONCE
         for worker_id, (task, begun_s) in self._running.items():
-            if now_s - begun_s <= YOUNG_S:
+            if self._awake_s - begun_s <= YOUNG_S:
                 return
             local = workers.get(worker_id)
             if worker_id in self._given_up or (local is not None and local.health is Health.HEALTHY):

@@ -34,7 +34,7 @@ are 1.4 billion tokens."""
 
 PATH_BYTES = 700
 """Memory of one path beside its hashes, with its anchors: four entries of a dictionary, two objects
-(`tests/policies/state/test_known_paths.py` measures it)."""
+(`tests/router/shared/test_known_paths.py` measures it)."""
 
 BLOCKS_MIN = 16
 """A shorter path, or a part that ends before this depth, is no anchor. It takes 128 bytes at most in the log;

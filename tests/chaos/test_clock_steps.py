@@ -39,7 +39,8 @@ sys.exit(main())
 PATIENT = ("--heartbeat-ttl-secs", "6")
 """Longer than a busy machine keeps a replica from saying that it lives, and a tenth of a step."""
 
-LATE = ("Redis answers late", "Redis has not answered")
+LATE = ("Redis answers late", "Redis has not answered", "no answer within")
+"""Reasons that a busy machine has, too: a process that does not run neither answers nor reads an answer."""
 
 
 async def nobody_was_given_up(replicas: list[RunningReplica]) -> None:

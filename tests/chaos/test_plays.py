@@ -22,7 +22,8 @@ def check(promises: list[Promise]) -> None:
 
 @pytest.mark.deep
 async def test_an_overloaded_fleet_keeps_its_promises_through_a_disaster() -> None:
-    plan = OverloadPlan(before_s=3.0, overload_s=10.0, after_s=5.0, disaster=True)
+    """Two engines are the fewest that can take each other's work; four are twice the load on the machine."""
+    plan = OverloadPlan(replicas=3, engines=2, before_s=3.0, overload_s=10.0, after_s=5.0, disaster=True)
     seen = await run_play(plan.play)
     check(judge_overload(seen))
     ends = {one.visit.end.value for one in seen.served if one.phase == "overload"}

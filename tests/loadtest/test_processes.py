@@ -1,14 +1,18 @@
 """Child processes: ready when they say so, gone when their owner is."""
 
 import asyncio
+import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
+from loadtest import processes
 from loadtest.processes import Child, ChildFailed, free_port
+from router.serving import bound
 
 ENGINE = ["engine", "--port", "0"]
 
@@ -122,3 +126,33 @@ def test_a_row_of_free_ports_may_be_asked_for() -> None:
         port = taken.getsockname()[1]
         assert free_port(port - 1, row=2) != port - 1
     assert free_port(port, row=1) == port
+
+
+def test_a_port_is_given_once_though_its_child_does_not_listen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to other processes: two gateways on one port answered each other's requests while one started."""
+    first = processes.PORTS[1] + os.getpid() % 700  # where no other test draws a port
+    monkeypatch.setattr(processes, "PORTS", (first, first + 3))
+    given = {free_port() for _ in range(2)}
+    ask = f"from loadtest import processes\nprocesses.PORTS = {processes.PORTS}\nprint(processes.free_port())"
+    answer = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    given.add(int(answer.stdout))
+    assert given == {first, first + 1, first + 2}
+    assert free_port() in given, "that of the process that ended"
+    with pytest.raises(ChildFailed, match="no free TCP port"):
+        free_port()
+
+
+def test_a_server_listens_beside_the_claim_of_its_port() -> None:
+    """As most servers it sets SO_REUSEADDR; those of ``--workers`` also share their port."""
+    port = free_port()
+    for shared in (False, True):
+        with bound("127.0.0.1", port, shared=shared) as one:
+            one.listen()
+            with socket.create_connection(("127.0.0.1", port), timeout=60):
+                pass
+
+
+def test_only_the_newest_ports_stay_claimed() -> None:
+    for _ in range(processes.CLAIMS_MAX + 5):
+        free_port()
+    assert len(processes._claims) == processes.CLAIMS_MAX

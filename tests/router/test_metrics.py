@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import router.metrics
 from router.metric_families import (
     CLIENT_DISCONNECTS,
     FAMILIES,
@@ -274,11 +275,16 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     assert found["build_info", "1.2.3"] == 1
 
 
-async def test_the_loop_hands_over_without_a_scrape(metrics: Metrics) -> None:
-    flushed = asyncio.Event()
-    metrics.collect_hooks.append(flushed.set)
+async def test_the_loop_hands_over_without_a_scrape(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router.metrics, "FLUSH_INTERVAL_S", 0.0)
+    handed_over: list[None] = []
+    metrics.collect_hooks.append(lambda: handed_over.append(None))
     task = asyncio.create_task(metrics.run(), name="flush metrics")
-    await asyncio.wait_for(flushed.wait(), timeout=30)
+    while len(handed_over) < 2:
+        assert not task.done()
+        await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

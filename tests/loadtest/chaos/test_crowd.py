@@ -7,7 +7,7 @@ import pytest
 from fakes.running import until
 
 from loadtest.chaos import Crowd, End, sessions
-from loadtest.chaos.crowd import KINDS, PRIORITIES, Client, Draw, mean_service_s
+from loadtest.chaos.crowd import KINDS, PRIORITIES, SESSIONS_OPEN_MAX, Client, Draw, mean_service_s
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.engine.faults import Fault
 from loadtest.processes import free_port
@@ -121,3 +121,20 @@ async def test_waiting_for_requests_counts_only_those_sent_since() -> None:
         await load.stop()
         with pytest.raises(TimeoutError):
             await load.completed(1, within_s=0.1)
+
+
+async def test_sessions_wait_while_many_are_open_and_build_up_no_backlog() -> None:
+    """An engine that is silent for as long as it takes to send as many again; then all are answered."""
+    async with EmulatedEngine(FAST) as engine:
+        engine.inject(Fault("stall"))
+        async with sessions([engine.url], rate_per_s=1000) as load:
+            await until(lambda: load.open == SESSIONS_OPEN_MAX)
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+                assert load.open <= SESSIONS_OPEN_MAX
+            engine.mend()
+            load.rate_per_s = 100
+            assert load.unsent == 0
+            for task in load._running:
+                task.cancel()
+            await load.completed(20)

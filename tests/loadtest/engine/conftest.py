@@ -22,7 +22,7 @@ async def start() -> AsyncIterator[Callable[..., Awaitable[tuple[EmulatedEngine,
 
         async def start_one(**settings: Any) -> Any:
             engine = await stack.enter_async_context(EmulatedEngine(EngineSettings(**FAST | settings)))
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=engine.url, timeout=30))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=engine.url, timeout=60))
             return engine, client
 
         yield start_one

@@ -20,6 +20,15 @@ def chat(*messages: Any, **more: Any) -> Any:
     return {"model": "emulated", "messages": [SYSTEM, *messages], "max_tokens": 20, "ignore_eos": True} | more
 
 
+LONG: Any = {"tpot_ms": 10.0, "max_model_len": 10_000}
+"""Settings of an engine whose `endless` streams take a minute. Tokens that are due at once are one chunk, so
+on a busy machine a short stream may have one chunk only, and end before a fault that waits for the second."""
+
+
+def endless(**more: Any) -> Any:
+    return chat(user("x"), stream=True, max_tokens=6_000, **more)
+
+
 def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
@@ -84,7 +93,10 @@ async def test_a_profile_with_a_small_cache_serves_whatever_fits_into_it(
 ) -> None:
     settings = EngineSettings.of(profile, cache_tokens=cache_tokens, dialect=dialect, speed=1000.0)
     body = {"prompt": [1] * (settings.context_tokens_max - 8), "max_tokens": 8, "ignore_eos": True}
-    async with EmulatedEngine(settings) as engine, httpx.AsyncClient(base_url=engine.url) as client:
+    async with (
+        EmulatedEngine(settings) as engine,
+        httpx.AsyncClient(base_url=engine.url, timeout=60) as client,
+    ):
         answer = (await client.post("/v1/completions", json=body)).json()
 
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -191,7 +203,7 @@ async def test_a_refusing_engine_is_back_when_asked_through_a_sibling() -> None:
     async with (
         EmulatedEngine(EngineSettings(), siblings) as engine,
         EmulatedEngine(EngineSettings(), siblings) as other,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         await client.post(f"{engine.url}/_fault", json={"kind": "refuse"})
         with pytest.raises(httpx.ConnectError):
@@ -260,9 +272,9 @@ async def test_an_unhealthy_engine_still_serves(start: Any) -> None:
 async def test_a_broken_answer_breaks_where_it_is_told_to_and_only_once(
     start: Any, kind: FaultKind, error: Any, stream: bool, after_chunks: int
 ) -> None:
-    engine, client = await start()
+    engine, client = await start(**LONG)
     engine.inject(Fault(kind, after_chunks=after_chunks, count=1))
-    body = chat(user("x"), stream=stream)
+    body = endless() if stream else chat(user("x"), max_tokens=2)
     pieces: list[bytes] = []
     with pytest.raises(error):
         await read_into(pieces, client, body)
@@ -272,18 +284,18 @@ async def test_a_broken_answer_breaks_where_it_is_told_to_and_only_once(
         # The first chunk is the role with the first token.
         assert len(events(got.decode())) == (after_chunks + 1 if after_chunks else 0)
     assert b"[DONE]" not in got
-    assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert (await client.post("/v1/chat/completions", json=body | {"max_tokens": 2})).status_code == 200
     await until(lambda: engine.stats()["running"] == 0)
 
 
 async def test_garbage_is_no_http(start: Any) -> None:
-    engine, client = await start()
+    engine, client = await start(**LONG)
     engine.inject(Fault("garbage", count=1))
     with pytest.raises(httpx.RemoteProtocolError):
         await client.post("/v1/chat/completions", json=chat(user("x")))
     engine.inject(Fault("garbage", count=1, after_chunks=1))
     with pytest.raises(httpx.RemoteProtocolError):
-        await client.post("/v1/chat/completions", json=chat(user("x"), stream=True))
+        await client.post("/v1/chat/completions", json=endless())
 
 
 @DIALECTS
@@ -300,9 +312,9 @@ async def test_an_error_has_the_status_and_shape_asked_for(start: Any, dialect: 
 
 
 async def test_an_error_within_a_stream_is_its_last_event(start: Any) -> None:
-    engine, client = await start(dialect="vllm")
+    engine, client = await start(dialect="vllm", **LONG)
     engine.inject(Fault("error", count=1, after_chunks=2))
-    answer = await client.post("/v1/chat/completions", json=chat(user("x"), stream=True))
+    answer = await client.post("/v1/chat/completions", json=endless())
 
     assert answer.status_code == 200
     assert events(answer.text)[-1]["error"]["code"] == 500
@@ -335,12 +347,13 @@ async def test_a_delayed_answer_is_complete_in_the_end(
 async def test_a_stall_without_an_end_is_silent_until_the_client_leaves(
     start: Any, after_chunks: int
 ) -> None:
-    engine, client = await start()
+    engine, client = await start(**LONG)
     engine.inject(Fault("stall", count=1, after_chunks=after_chunks))
     with pytest.raises(httpx.ReadTimeout):
-        await client.post("/v1/chat/completions", json=chat(user("x"), stream=True), timeout=0.2)
+        await client.post("/v1/chat/completions", json=endless(), timeout=httpx.Timeout(60, read=0.2))
 
-    assert (await client.post("/v1/chat/completions", json=chat(user("x")))).status_code == 200
+    answer = await client.post("/v1/chat/completions", json=chat(user("x"), max_tokens=2))
+    assert answer.status_code == 200
 
 
 async def test_a_wrong_fault_or_control_path_is_refused(start: Any) -> None:
@@ -353,7 +366,10 @@ async def test_a_wrong_fault_or_control_path_is_refused(start: Any) -> None:
 
 
 async def test_closing_drops_whoever_is_connected() -> None:
-    async with EmulatedEngine(EngineSettings(tpot_ms=1000.0)) as engine, httpx.AsyncClient() as client:
+    async with (
+        EmulatedEngine(EngineSettings(tpot_ms=1000.0)) as engine,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
         body = chat(user("x"), stream=True)
         async with client.stream("POST", f"{engine.url}/v1/chat/completions", json=body) as stream:
             lines = stream.aiter_lines()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -540,6 +541,29 @@ async def test_workers_that_all_fail_are_no_sign_that_what_asks_is_stuck(
     silent, refusing = setup.add("silent"), setup.add("refusing")
     async with running(setup):
         await until(lambda: silent.probes > 30 and refusing.probes > 30)
+    assert setup.checks.rebuilt == 0
+
+
+class HeldUp(ScriptedAsker):
+    """The process stands still, for twice the time that makes an asker stuck, before a question is begun."""
+
+    async def ask(self, *arguments: Any, **more: Any) -> Any:
+        time.sleep(2 * health.STUCK_S)  # noqa: ASYNC251 - the whole process
+        for _ in range(3):
+            await asyncio.sleep(0)  # what became due meanwhile runs before this goes on
+        return await super().ask(*arguments, **more)
+
+
+async def test_a_process_that_stood_still_is_no_sign_that_what_asks_is_stuck(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a machine that was suspended, or one that is too busy."""
+    monkeypatch.setattr(health, "STUCK_S", 0.1)
+    setup.checks = HealthChecks(setup.registry, HeldUp(setup._handle), rules(0.01, 0.01))
+    local = setup.add()
+    async with running(setup):
+        await until(lambda: local.probes > 3)
+    assert local.health is Health.HEALTHY
     assert setup.checks.rebuilt == 0
 
 

@@ -27,7 +27,7 @@ class Sink:
 
     def __init__(self, exchange: Any) -> None:
         self.exchange, self.client = exchange, exchange.connection
-        self.body = b""
+        self.body = bytearray()  # bytes would be copied with each piece, 32 GB of them for one long body
         self.pieces = 0
         self.ended = False
         self.error: RouterError | None = None
