@@ -3,7 +3,7 @@ r"""A chunk of HTTP/1.1 (RFC 9112, section 7.1) that passes from worker to clien
     1f CR LF data: {"token":"a"...} LF LF CR LF
 
 Nearly every read of a stream is one such chunk. To parse it, to copy its payload and to frame that again took
-half of the gateway's own time per chunk. A read is such a chunk if the parser is between two chunks, the
+a third of the gateway's own time per chunk. A read is such a chunk if the parser is between two chunks, the
 first line is one of `SIZES` (no extension, one reading), the read has that size, and an event ends with it.
 All else goes through the parser, which then says again where chunks begin.
 """
