@@ -23,9 +23,9 @@ from router.gateway.phase import NEXT, Phase
 from router.gateway.record import RequestRecord, outcome_of
 from router.gateway.reservation import Reserved
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
-from router.gateway.usage import TailBuffer
 from router.gateway.whole_events import BLANK, WholeEvents
-from router.proxy import ClientConnection, UpstreamRequest
+from router.proxy import Answer, ClientConnection, PooledRequest, UpstreamRequest
+from router.tail_buffer import TailBuffer
 
 _PACKED = b"content-encoding: "
 
@@ -160,6 +160,27 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             # No other worker will get it, and a long answer must not keep a long prompt.
             self.owner.prompt_is_sent()
             self.reservation.prefill_ended()
+            self._take_chunks()
+
+    def _take_chunks(self) -> None:
+        """Take whole chunks as they come from now on, unless a plug-in looks at the bytes on their way."""
+        record, events, upstream, client = self.record, self.events, self.upstream, self.client
+        if events is None or not isinstance(upstream, PooledRequest) or upstream.sink is not self:
+            return
+        if not isinstance(client, Answer) or not client.passes_chunks:
+            return
+
+        def take(chunk: bytes, size: int) -> None:
+            payload, tail = chunk[-2 - size : -2], record.tail
+            if not events.between or not isinstance(tail, TailBuffer):
+                self.upstream_data(payload)
+                return
+            record.bytes_sent += size
+            record.pieces += 1
+            tail.append(payload)
+            client.send_chunk(chunk)
+
+        upstream.take_chunk = take
 
     def upstream_end(self) -> None:
         """End the answer, then learn from it."""

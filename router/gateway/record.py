@@ -28,9 +28,10 @@ from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import Phase
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
 from router.gateway.reservation import SharedReservation
-from router.gateway.usage import TailBuffer, find_usage
+from router.gateway.usage import find_usage
 from router.request_trace import TraceLine
 from router.shared import Charge
+from router.tail_buffer import TailBuffer
 from router.tenant import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:

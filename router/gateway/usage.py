@@ -14,17 +14,13 @@ key.
 
 import json
 import re
-from collections import deque
 from typing import Annotated, Any
 
 import msgspec
 
 from policies import Usage
 from router.gateway.endpoints import Endpoint
-
-TAIL_BYTES_MAX = 16 << 10
-HEAD_BYTES_MAX = 2 << 10
-"""Anthropic's ``message_start``, the first event of a stream, is some 400 bytes."""
+from router.tail_buffer import TAIL_BYTES_MAX, TailBuffer
 
 CANDIDATES_MAX = 8
 """Objects tried, from the end; the counts of a stream are in its last two at most."""
@@ -60,54 +56,6 @@ class _Counts(msgspec.Struct, gc=False):
 
 
 _decode_counts = msgspec.json.Decoder(_Counts).decode
-
-
-class TailBuffer:
-    """Keeps at least the last ``bytes_max`` bytes of an answer, and a few of its first.
-
-    Chunks are kept whole and by reference while needed; now and then the old ones are dropped.
-    """
-
-    __slots__ = ("_bytes_max", "_chunks", "_dropped", "_head", "_size", "_size_max")
-
-    def __init__(self, bytes_max: int = TAIL_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._size_max = bytes_max + bytes_max // 4
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._head = b""
-        self._dropped = 0
-
-    def append(self, chunk: "bytes") -> None:
-        """Add the next bytes."""
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        if self._size > self._size_max:
-            self._trim()
-
-    def _trim(self) -> None:
-        chunks = self._chunks
-        excess = self._size - self._bytes_max
-        while excess >= len(chunks[0]):
-            excess -= len(chunks[0])
-            self._drop(chunks.popleft())
-        if excess > 0 and len(chunks[0]) > self._bytes_max:
-            self._drop(chunks[0][:excess])
-            chunks[0] = chunks[0][excess:]
-            excess = 0
-        self._size = self._bytes_max + excess
-
-    def _drop(self, chunk: "bytes") -> None:
-        self._dropped += len(chunk)
-        if len(self._head) < HEAD_BYTES_MAX:
-            self._head += chunk[: HEAD_BYTES_MAX - len(self._head)]
-
-    def bytes(self) -> "bytes":
-        """Return the kept bytes, with a line break where some are missing."""
-        if self._size > self._bytes_max:
-            self._trim()
-        gap = b"\n" if self._dropped > len(self._head) else b""
-        return b"".join((self._head, gap, *self._chunks))
 
 
 def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:

@@ -1,9 +1,9 @@
 """HTTP/1.1 streaming between client and worker."""
 
-from router.proxy.answer import error_answer, retry_after
+from router.proxy.answer import Answer, error_answer, retry_after
 from router.proxy.client_protocol import Ending, GatewayProtocol, RouteOf, make_protocol
 from router.proxy.clients import ClientQuota, Clients, Refusal
-from router.proxy.connection import Upload
+from router.proxy.connection import PooledRequest, Upload
 from router.proxy.handshake import Handshakes
 from router.proxy.headers import CONNECTION_HEADERS, lines_of, may_pass
 from router.proxy.held_bytes import HeldBytes
@@ -29,6 +29,7 @@ from router.proxy.upstream import UpstreamRules, WorkerPool
 
 __all__ = [
     "CONNECTION_HEADERS",
+    "Answer",
     "BodySink",
     "BodySource",
     "ClientConnection",
@@ -43,6 +44,7 @@ __all__ = [
     "Header",
     "HeldBytes",
     "JudgeHead",
+    "PooledRequest",
     "Refusal",
     "Route",
     "RouteOf",

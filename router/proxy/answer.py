@@ -272,6 +272,16 @@ class Answer(RequestResponseCycle):
         if data and not (self.disconnected or self.response_complete or self._bodyless):
             self._pass_on(b"", data)
 
+    def send_chunk(self, chunk: bytes) -> None:
+        """Pass on a whole chunk as it came; only if `passes_chunks`."""
+        if not (self.disconnected or self.response_complete):
+            self._protocol.transport.write(chunk)
+
+    @property
+    def passes_chunks(self) -> bool:
+        """True if a chunk of the worker can be one of the answer."""
+        return self._chunked and not self._bodyless
+
     def _pass_on(self, head: bytes, data: bytes) -> None:
         transport = self._protocol.transport
         if self._chunked:

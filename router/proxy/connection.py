@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from router.chunks import CHUNK_END, EVENT_END, SIZES
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.proxy.headers import named_by
 from router.proxy.ports import BodySource, UpstreamSink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from router.proxy.upstream import WorkerPool
 
@@ -100,6 +101,7 @@ class PooledRequest:
     queued_s: float = 0.0
     retried: bool = False
     upload: Upload | None = None
+    take_chunk: "Callable[[bytes, int], None] | None" = None
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body; nothing if the connection is gone."""
@@ -152,11 +154,13 @@ class WorkerConnection(asyncio.Protocol):
     __slots__ = (
         "_answered",
         "_begun",
+        "_between",
         "_chunked",
         "_complete",
         "_delivered",
         "_extra",
         "_framing_bytes",
+        "_heard",
         "_hop_names",
         "_is_head",
         "_keep_alive",
@@ -166,6 +170,7 @@ class WorkerConnection(asyncio.Protocol):
         "_loop",
         "_parser",
         "_pieces",
+        "_pieces_end",
         "_pool",
         "_quiet_since_s",
         "_request",
@@ -179,11 +184,14 @@ class WorkerConnection(asyncio.Protocol):
         "_writing",
         "closed",
         "idle_since_s",
+        "on_body",
     )
 
     def __init__(self, pool: "WorkerPool", loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
         self._loop = loop
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # no Python function per piece
         self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._request: PooledRequest | None = None
@@ -206,11 +214,11 @@ class WorkerConnection(asyncio.Protocol):
         self._length: int | None = None
         self._lines: list[bytes] = []
         self._hop_names: frozenset[bytes] = frozenset()
-        self._pieces: list[bytes] = []
+        self._pieces.clear()
         self._framing_bytes = self._unsent_bytes = self._left_out_bytes = 0
         self._answered = self._delivered = self._begun = self._complete = False
         self._extra = self._chunked = self._until_close = self._keep_alive = False
-        self._writing = False
+        self._writing = self._between = self._heard = False
         self._sent_s = self._quiet_since_s = self._loop.time()
         if len(request.pieces) == 1:
             self._transport.write(request.pieces[0])
@@ -259,6 +267,9 @@ class WorkerConnection(asyncio.Protocol):
         request = self._request
         if request is None or request.paused:
             return
+        if self._heard:
+            self._heard = False
+            self._quiet_since_s = now_s
         quiet_s = now_s - self._quiet_since_s
         rules = self._pool.rules
         if not self._begun:
@@ -305,7 +316,14 @@ class WorkerConnection(asyncio.Protocol):
         if request is None or (sink := request.sink) is None:  # an idle worker has nothing to say
             self.drop()
             return
-        self._quiet_since_s = self._loop.time()
+        self._heard = True
+        if self._between and request.take_chunk is not None:
+            line_end = data.find(b"\r\n")
+            size = len(data) - line_end - 4
+            if SIZES.get(data[:line_end]) == size and data.endswith(CHUNK_END):
+                request.take_chunk(data, size)
+                return
+        self._between = False
         if not self._answered:
             self._answered = True
             request.pieces = ()  # it will not be sent again: a long answer must not keep a long prompt
@@ -327,10 +345,17 @@ class WorkerConnection(asyncio.Protocol):
             sink.upstream_head(self._status, b"".join(self._lines), self._length)
             if self._request is not request:
                 return
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
+        if self._complete:
+            del self._pieces[self._pieces_end :]  # they are behind the answer
+        if pieces := self._pieces:
+            # A piece of an incomplete chunk ends where the read ends. After several, more come together.
+            one = len(pieces) == 1 and self._chunked
+            self._between = one and pieces[0].endswith(EVENT_END) and data.endswith(CHUNK_END)
             self._begun = True
-            sink.upstream_data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._framing_bytes = 0
+            sink.upstream_data(body)
             if self._request is not request:
                 return
         if self._complete:
@@ -440,20 +465,16 @@ class WorkerConnection(asyncio.Protocol):
         self._framing_bytes = 0
         if self._is_head:
             self._complete = True
+            self._pieces_end = 0
         elif self._length is None and status not in (204, 304):
             self._until_close = not self._chunked
-
-    def on_body(self, data: bytes) -> None:
-        """Collect a piece of the body."""
-        self._framing_bytes = 0
-        if not self._complete:
-            self._pieces.append(data)
 
     def on_message_complete(self) -> None:
         """Note the end, unless it is that of an interim answer."""
         if self._status and self._status != SWITCHED and not self._complete:
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive()  # it forgets when this returns
+            self._pieces_end = len(self._pieces)
 
     # Ends
 
@@ -468,7 +489,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def _let_go(self) -> None:
         if self._request is not None:
-            self._request.connection = None
+            self._request.connection = self._request.take_chunk = None
             self._request = None
 
     def _end(self, request: PooledRequest, *, keep: bool) -> None:

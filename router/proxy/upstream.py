@@ -8,7 +8,7 @@ A free connection serves, and a failed attempt to connect fails, the request tha
 connection's request (`router.proxy.connection`) is sent once more, before all others, unless the caller or
 `may_resend` forbids it. A request on a fresh connection is never repeated here: the gateway may prefer
 another worker. One timer per pool checks connections and queue; limits are noticed up to one check (a quarter
-of the shortest limit, at most one second) late.
+of the shortest limit, at most one second) late, silence within an answer up to two.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 from fakes.gateway import SSE, Bench, chat
 
+from loadtest.bench.request import EVENT, STREAM_HEAD, Stage, small_request
 from router.errors import WorkerSilent
 from router.gateway.attempt import NO_HEAD, WorkerAttempt
 from router.gateway.exchange import RequestExchange
@@ -52,3 +53,32 @@ def test_between_two_attempts_there_is_none(bench: Bench) -> None:
     assert (phase_of(exchange), exchange._attempt) == (Phase.BETWEEN, None)
     exchange.interrupt()
     assert (client.status, phase_of(exchange)) == (503, Phase.DONE)
+
+
+async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
+    """After the first events, which the parser sees; a torn event goes the long way again."""
+    stage, written = Stage(), []
+    client = stage._clients[0]
+    client.transport.write = written.append  # type: ignore[method-assign]
+    client.data_received(small_request(stream=True))
+    (connection,) = stage._asked["plain"]
+    request = connection._request
+    assert request is not None
+    record = request.sink.record  # type: ignore[union-attr]
+    chunk = b"%X\r\n%b\r\n" % (len(EVENT), EVENT)
+    torn = [b"%X\r\n%b\r\n" % (len(part), part) for part in (EVENT[:20], EVENT[20:])]
+    for read in (STREAM_HEAD + chunk, chunk, chunk):
+        connection.data_received(read)
+    assert written[-1] is chunk
+    assert b"%x\r\n%b\r\n" % (len(EVENT), EVENT) in written[0]
+    before = len(written)
+    connection.data_received(torn[0])
+    assert len(written) == before
+    connection.data_received(torn[1])
+    connection.data_received(chunk)
+    assert b"".join(written[before:]).count(b"data: ") == 2
+    assert (record.pieces, record.bytes_sent) == (6, 5 * len(EVENT))
+    assert record.tail.bytes() == EVENT * 5
+    client.connection_lost(None)
+    assert request.take_chunk is None
+    stage.close()

@@ -1,15 +1,20 @@
 """One connection: every way in which an answer can be framed, and can go wrong."""
 
 import asyncio
+import itertools
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from router.chunks import CHUNK_BYTES_MAX
 from router.errors import StreamBroken, WorkerSilent, WorkerUnreachable
-from router.proxy import UpstreamRules, WorkerPool
+from router.proxy import PooledRequest, UpstreamRules, WorkerPool
+from router.proxy.connection import WorkerConnection
 
 Until = Callable[..., Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -429,3 +434,125 @@ async def test_a_worker_that_is_not_read_stops_writing(worker: Any, new_sink: An
     handle.abort()
     await until(lambda: worker.closed_connections)
     pool.close()
+
+
+EVENT = b'data: {"token":"a"}\n\n'
+
+
+def chunk_of(payload: bytes, size: str = "%x") -> bytes:
+    return (size % len(payload)).encode() + b"\r\n" + payload + b"\r\n"
+
+
+@pytest.fixture
+async def stream(new_sink: Any) -> Any:
+    """A connection whose sink takes whole chunks, without a socket: feed reads, see what came how."""
+    pool = WorkerPool("http://127.0.0.1:1")
+    connection = WorkerConnection(pool, asyncio.get_running_loop())
+    connection.connection_made(FakeTransport())
+    sink, taken = new_sink(), []
+    request = PooledRequest(pool, (b"POST",), sink, is_head=False)
+    request.take_chunk = lambda chunk, size: taken.append((chunk, size))
+    connection.start(request)
+    connection.data_received(CHUNKED)
+    return connection, sink, taken
+
+
+class FakeTransport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__({"socket": socket.socket()})
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.get_extra_info("socket").close()
+
+
+@pytest.mark.parametrize("size", ["%x", "%X", "0%x"])
+async def test_a_whole_chunk_of_events_passes_as_it_came(stream: Any, size: str) -> None:
+    connection, sink, taken = stream
+    first, second = chunk_of(EVENT), chunk_of(EVENT * 2, size)
+
+    connection.data_received(first)
+    assert (sink.body, taken) == (EVENT, [])  # the parser says where chunks begin
+    connection.data_received(second)
+    if size == "0%x":  # a size that a client may read differently is the parser's
+        assert (sink.body, taken) == (EVENT * 3, [])
+    else:
+        assert (sink.body, taken) == (EVENT, [(second, len(EVENT) * 2)])
+    connection.data_received(b"0\r\n\r\n")
+
+    assert sink.ended
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        chunk_of(EVENT)[:-1],
+        chunk_of(EVENT)[:-4],
+        chunk_of(EVENT)[1:],
+        chunk_of(EVENT[:-1]),
+        chunk_of(EVENT) * 2,
+        chunk_of(EVENT) + b"0\r\n\r\n",
+        b"+" + chunk_of(EVENT),
+        b"0x" + chunk_of(EVENT),
+        b"1_5\r\n" + EVENT + b"\r\n",
+        chunk_of(EVENT).replace(b"\r\n", b";a=b\r\n", 1),
+        chunk_of(EVENT, "%x\n"),
+        chunk_of(EVENT + b"\r\n"),
+        chunk_of(b"d" * CHUNK_BYTES_MAX + EVENT),
+        b"5\r\n" + EVENT + b"\r\n",
+    ],
+)
+async def test_anything_but_a_whole_chunk_of_events_is_parsed(stream: Any, odd: bytes) -> None:
+    connection, _, taken = stream
+    connection.data_received(chunk_of(EVENT))
+    connection.data_received(odd)
+
+    assert taken == []
+
+
+@pytest.mark.parametrize("before", [b"", EVENT, b"\n\n\r\n"])
+async def test_within_a_chunk_a_read_that_looks_like_one_is_data(stream: Any, before: bytes) -> None:
+    connection, sink, taken = stream
+    inner = chunk_of(EVENT)
+    outer = chunk_of(before + inner + inner)
+    begin = outer.index(inner)
+    connection.data_received(chunk_of(EVENT))
+    connection.data_received(outer[:begin])
+    connection.data_received(inner)
+    connection.data_received(outer[begin + len(inner) :])
+
+    assert taken == []
+    assert sink.body == EVENT + before + inner + inner
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    payloads=st.lists(st.sampled_from([EVENT, EVENT * 2, EVENT[:-1], b"\n", chunk_of(EVENT)]), max_size=8),
+    cuts=st.sets(st.integers(1, 200), max_size=8),
+    whole=st.booleans(),
+)
+async def test_chunks_cut_anywhere_arrive_unchanged(
+    payloads: list[bytes], cuts: set[int], whole: bool, new_sink: Any
+) -> None:
+    pool = WorkerPool("http://127.0.0.1:1")
+    connection = WorkerConnection(pool, asyncio.get_running_loop())
+    connection.connection_made(FakeTransport())
+    sink = new_sink()
+    request = PooledRequest(pool, (b"POST",), sink, is_head=False)
+    request.take_chunk = lambda chunk, size: sink.upstream_data(chunk[-2 - size : -2])
+    connection.start(request)
+    wire = b"".join(map(chunk_of, payloads)) + b"0\r\n\r\n"
+    ends = itertools.accumulate(len(chunk_of(payload)) for payload in payloads)
+    bounds = sorted({*cuts, *(ends if whole else ())} & set(range(1, len(wire))))
+    connection.data_received(CHUNKED)
+    for start, end in itertools.pairwise([0, *bounds, len(wire)]):
+        connection.data_received(wire[start:end])
+    connection.drop()
+
+    assert sink.ended
+    assert sink.body == b"".join(payloads)
