@@ -298,7 +298,8 @@ class Registry:
 
     def listed_as(self, name: str) -> str | None:
         """Return the listed name of a request's model (`router.fleet.model_names`); ``name`` may be empty."""
-        self._sync()
+        if self._fleet.revision != self._revision:
+            self._sync()
         if self.rules.unlisted_models != self._unlisted:
             self._unlisted = self.rules.unlisted_models
             self._listed_as.clear()

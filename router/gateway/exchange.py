@@ -329,12 +329,12 @@ class RequestExchange:
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}
             context = record.spans.sent(chosen, workers, gateway.now_s())
+        lines = gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
         attempt.upstream = self.way_to(local)(
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
-            + rank_line(rank),
+            lines=lines if rank < 0 else lines + rank_line(rank),
             body=body,
             sink=self._sink(attempt),
             patient=not parsed.stream,
@@ -418,7 +418,7 @@ class RequestExchange:
             self._parsing.close()
             self._parsing = None
         self._attempt = None
-        self._gateway.sending.exchanges.discard(self)
+        self._gateway.sending.exchanges.pop(self, None)
         if self._dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
             self._dispatcher.end()
         record.ended(outcome, status, error)

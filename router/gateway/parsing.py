@@ -151,7 +151,7 @@ class Identifier:
         self.finds_roots = False
 
     def parse(
-        self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS, rename: Rename | None = None
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant = ANONYMOUS, rename: Rename | None = None
     ) -> ParsedRequest:
         """Parse a body and identify its prompts.
 
@@ -286,7 +286,8 @@ def parsed_request(
     """Put the parts together; ``listed`` is the name that workers list for the request's model."""
     output_tokens_max, n = _limits(fields)
     model, session = fields.model or None, fields.prompt_cache_key or ""
-    lora, tier = _first_text(getattr(fields, "lora_path", ABSENT)), fields.service_tier or ""
+    lora, tier = getattr(fields, "lora_path", ABSENT), fields.service_tier or ""
+    lora = None if lora is ABSENT else _first_text(lora)
     names = f"{model or ''}{session}{lora or ''}{tier}"
     if len(names) > NAME_CHARS_MAX or not names.isascii():
         _check_names(model=model, prompt_cache_key=session, lora_path=lora, service_tier=tier)

@@ -56,11 +56,10 @@ class ModelReader(RequestReader):
         )
         self.adapters = Adapters(rules.adapters, core) if rules.adapters else None
         self.renames = bool(rules.aliases or rules.splits or rules.adapters)
+        self.parse = self._parse_renamed if self.renames else self.identifier.parse
+        self.identifier.listed_as = core.registry.listed_as if self.adapters is None else self._listed_as
 
-    def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
-        """Parse and identify a request."""
-        if not self.renames:
-            return super().parse(endpoint, body, tenant)
+    def _parse_renamed(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
         naming = Naming(self.aliases, self.adapters)
         parsed = self.identifier.parse(endpoint, body, tenant=tenant, rename=naming)
         drawn = None if self.splits is None else self.splits.drawn(parsed)

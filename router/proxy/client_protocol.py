@@ -25,7 +25,7 @@ import functools
 import select
 import string
 from collections.abc import Collection
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -525,10 +525,10 @@ class GatewayProtocol(HttpToolsProtocol):
     # Turns: answers go out in the order in which requests came
 
     def _enqueue(self, answer: Answer) -> None:
-        before = self._unanswered()
+        before: RequestResponseCycle | None = self.cycle
         self.cycle = answer
-        if before is None:
-            self._take_turn(answer)
+        if before is None or before.response_complete:
+            self._turn = answer  # whose body, not judged yet, is asked for later
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((answer, self.app))
@@ -589,7 +589,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 self.idle.add(self, self.timeout_keep_alive)
         if unread:
             self._parse_later()
-        else:
+        elif self.flow.read_paused:
             self.flow.resume_reading()
 
     def _release_app_body(self) -> None:
@@ -671,7 +671,7 @@ class GatewayProtocol(HttpToolsProtocol):
     # Time limits and shutdown
 
     def _unanswered(self) -> RequestResponseCycle | None:
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle: RequestResponseCycle | None = self.cycle
         return None if cycle is None or cycle.response_complete else cycle
 
     def _receives(self) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import httptools
+import msgspec
 
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.proxy.headers import named_by
@@ -85,8 +86,7 @@ class _Unparsed:
             self._connection.on_body(data)
 
 
-@dataclass(slots=True, eq=False)
-class PooledRequest:
+class PooledRequest(msgspec.Struct, eq=False):
     """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`)."""
 
     pool: "WorkerPool"
@@ -473,7 +473,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def _end(self, request: PooledRequest, *, keep: bool) -> None:
         if keep:
-            self._let_go()
+            request.connection = self._request = None
             if request.paused:
                 self._transport.resume_reading()
             self._pool.release(self)
