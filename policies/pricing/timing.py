@@ -156,11 +156,9 @@ def _fetched(
     )
 
 
-def _evicted_s(
-    math: Arithmetic[Number], evicting: tuple[Number, Number] | None, tokens: Number
-) -> Number | float:
+def _evicted_s(math: Arithmetic[Number], evicting: tuple[Number, Number], tokens: Number) -> Number:
     """Return the expected price of what so many tokens push out (`Prices.evicting`)."""
-    return 0.0 if evicting is None else evicting[0] * math.greatest(tokens - evicting[1], 0.0)
+    return evicting[0] * math.greatest(tokens - evicting[1], 0.0)
 
 
 def assemble(
@@ -218,7 +216,7 @@ def assemble(
     price_s = 0.0 if visiting is None else spill_s(*visiting, prompt_tokens - cached, cached)
     if visiting is not None:
         work_s = work_s + price_s
-    evict_s = _evicted_s(math, evicting, prompt_tokens - cached)
+    evict_s = 0.0 if evicting is None else _evicted_s(math, evicting, prompt_tokens - cached)
     if queue is not None:
         settled_s = math.least(backlog_s, queue.committed_s)
     else:

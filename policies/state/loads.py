@@ -277,7 +277,8 @@ class Loads:
                     self._find_head(request.slot)
             return arrives
         gone = at_us <= self._left_us.get(op.replica, -1)
-        request = self._recalled(request_id)
+        if request_id in self._traces or request_id in self._old_traces:
+            request = self._recalled(request_id)
         if request is None:
             request = Reservation(
                 op.replica, slot, at_us, op.service_us, op.uncached_tokens, op.context_tokens
@@ -605,13 +606,20 @@ class Loads:
 
     def backlog_at_s(self, slot: int, now_us: int) -> float:
         """V of one slot, in seconds."""
-        elapsed_us = now_us - self._head_us_at[slot]
-        head_service_us = self._head_service_us_at[slot]
-        if elapsed_us > head_service_us:
-            elapsed_us = head_service_us
-        elif elapsed_us < 0:
-            elapsed_us = 0.0
-        return (self._prefill_us_at[slot] - elapsed_us) / 1e6
+        return self.backlogs_s((slot,), now_us)[0]
+
+    def backlogs_s(self, slots: Sequence[int], now_us: int) -> list[float]:
+        """V of a few slots, in seconds: as `backlog_at_s` of each, in one call."""
+        backlogs_s: list[float] = []
+        for slot in slots:
+            elapsed_us = now_us - self._head_us_at[slot]
+            head_service_us = self._head_service_us_at[slot]
+            if elapsed_us > head_service_us:
+                elapsed_us = head_service_us
+            elif elapsed_us < 0:
+                elapsed_us = 0.0
+            backlogs_s.append((self._prefill_us_at[slot] - elapsed_us) / 1e6)
+        return backlogs_s
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
@@ -813,9 +821,10 @@ class Loads:
         return request
 
     def _end(self, request_id: str, request: Reservation) -> None:
-        """Release a reservation (`_release`), and find the prefill that is the oldest then."""
+        """Release a reservation, and find the prefill that is the oldest then."""
         prefilled_us = request.prefilled_us
-        self._release(request_id, request)
+        self._let_go_one(request_id, request)
+        _forget(request)
         if not prefilled_us:
             self._find_head(request.slot)
 

@@ -309,8 +309,8 @@ class Answer(RequestResponseCycle):
             self._protocol.flow.held = False
         if self.counted_bytes:
             self.release_body()
-        if self.refusal is not None or (self.streams and self._is_cut_off):  # its body may still be on its way
-            self._protocol.close_politely()
+        if self.refusal is not None or (self.streams and self._is_cut_off):
+            self._protocol.close_politely()  # its body may still be on its way
             return
         if not self.keep_alive:
             self._protocol.transport.close()
