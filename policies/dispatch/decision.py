@@ -242,7 +242,8 @@ class Decider:
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None
         parsed, entry, slots = asked.parsed, asked.entry, asked.slots
-        bytes_per_token = self._parts.feedback.bytes_per_token(parsed.model or "")
+        default = self._parts.feedback.bytes_per_token_default
+        bytes_per_token = fleet.bytes_per_token(parsed.model or "", default)
         prompt_tokens, output_tokens = self._expected(parsed, bytes_per_token)
         prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
         tokens_per_block = self._block_tokens

@@ -302,6 +302,8 @@ class FleetState:
         self._absent: dict[str, None] = {}
         """Those that do not exist: named only so far, removed, or pools."""
         self._by_slot: dict[int, Worker] = {}
+        self.at_slot: Callable[[int], Worker] = self._by_slot.__getitem__
+        """The worker in a slot that `candidates` returned."""
         self._ranks: dict[str, dict[int, int]] = {}
         """By worker the slots of its ranks that were named, real ones or not, by number."""
         self._free: list[int] = []
@@ -467,10 +469,6 @@ class FleetState:
         """The worker that exists in a slot; None if there is none."""
         worker = self._by_slot.get(slot)
         return worker if worker is not None and self._exists(worker) else None
-
-    def at_slot(self, slot: int) -> Worker:
-        """The worker in a slot that `candidates` returned."""
-        return self._by_slot[slot]
 
     def pool_of(self, worker_id: str) -> str | None:
         """Name in operations of the pool that a worker shares; None if it shares none."""
@@ -948,7 +946,8 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         for path in op.paths:
             check_path(path)  # before anything is reserved
-        slot = self._slot(op.worker)
+        worker = self._workers.get(op.worker)
+        slot = self._slot(op.worker) if worker is None else worker.slot
         if self.hot.horizon_s and not self.loads.knows(op.request_id):
             self.hot.placed(op, slot, self._prefill_slots())
         if self.tickets.count:

@@ -156,11 +156,6 @@ def _fetched(
     )
 
 
-def _evicted_s(math: Arithmetic[Number], evicting: tuple[Number, Number], tokens: Number) -> Number:
-    """Return the expected price of what so many tokens push out (`Prices.evicting`)."""
-    return evicting[0] * math.greatest(tokens - evicting[1], 0.0)
-
-
 def assemble(
     math: Arithmetic[Number],
     prices: Prices[Number],
@@ -216,7 +211,10 @@ def assemble(
     price_s = 0.0 if visiting is None else spill_s(*visiting, prompt_tokens - cached, cached)
     if visiting is not None:
         work_s = work_s + price_s
-    evict_s = 0.0 if evicting is None else _evicted_s(math, evicting, prompt_tokens - cached)
+    # Of the tokens behind the match, those that do not fit any more push others out.
+    evict_s = (
+        0.0 if evicting is None else evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
+    )
     if queue is not None:
         settled_s = math.least(backlog_s, queue.committed_s)
     else:

@@ -111,8 +111,12 @@ class Registry:
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """True if `pairs` and `has_encoders` are to be computed anew when they are used."""
+        self.may_pair = False
+        """False if no worker needs a partner; True if one may, which `pairing` finds out."""
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
+        self.at_slot: Callable[[int], LocalWorker] = self._by_slot.__getitem__
+        """The worker in a slot of `eligible`, or whose rank is in it."""
         self._revision = -1
         self._eligible: dict[Kind, Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
@@ -258,10 +262,6 @@ class Registry:
     def at_site(self, site: str) -> list[int]:
         """Slots of all workers in a site."""
         return [slot for local in self._local.values() if local.worker.site == site for slot in local.slots]
-
-    def at_slot(self, slot: int) -> LocalWorker:
-        """The worker in a slot of `eligible`, or whose rank is in it."""
-        return self._by_slot[slot]
 
     def step_tokens(self, slot: int) -> int:
         """Most tokens that one step of the worker in a slot prefills (see `LocalWorker`)."""
@@ -598,12 +598,13 @@ class Registry:
         self._listed_as.clear()
         self._listed = None
         self._can_serve = None
-        self._roles_changed = True
+        self._roles_changed = self.may_pair = True
 
     def _follow_roles(self) -> None:
         self._roles_changed = False
         self._has_encoders = any(local.worker.role == "encode" for local in self._local.values())
         self._pairs.follow(self._local.values())
+        self.may_pair = self._pairs.active
 
     def _say(self, worker_id: str, publish: Callable[[], None]) -> None:
         """Publish an operation on one worker, and apply it without reading all other workers."""

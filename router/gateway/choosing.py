@@ -53,7 +53,7 @@ def choose(
     length = decider.length_of(parsed)
     slots = every = registry.eligible(parsed.model, now_us, length)
     pairing = None
-    if registry.pairs.active:
+    if registry.may_pair:
         pairing = registry.pairing(every, parsed.model, now_us, length)
     if not len(slots):
         why = None if parsed.choice is None else parsed.choice.missing()

@@ -309,7 +309,7 @@ class RequestExchange:
             gateway.sessions.placed(parsed, chosen.worker_id)
         if decision.decode is not None:
             assert self._share is not None
-            client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
+            client, retries = self.parties_of(dispatcher)
             self._attempt = self._share(gateway, decision, request, record, parsed, client, self, retries)
             return
         rank, edits = gateway.fleet.at_slot(chosen.chosen.slot).rank, parsed.edits
@@ -322,7 +322,7 @@ class RequestExchange:
             if gateway.pairs is not None:
                 body = gateway.pairs.alone(local.protocol, body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
+        client, retries = self.parties_of(dispatcher)
         self._attempt = attempt = WorkerAttempt(gateway, record, parsed, client, self, retries, reservation)
         reservation.make()
         context = b""
@@ -345,12 +345,9 @@ class RequestExchange:
         """Return the function that sends to a worker; `router.picker` leaves that to a proxy."""
         return local.pool.send
 
-    def retries_of(self, dispatcher: Dispatcher) -> Retries:
-        """Return the rules for further attempts."""
-        return dispatcher
-
-    def _client_of_attempts(self) -> ClientConnection:
-        return self._client
+    def parties_of(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
+        """Return the client of an attempt, and the rules for further attempts."""
+        return self._client, dispatcher
 
     def _sink(self, attempt: WorkerAttempt) -> UpstreamSink:
         return attempt

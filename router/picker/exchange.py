@@ -52,9 +52,9 @@ class PickedExchange(RequestExchange):
         """Leave sending to the proxy."""
         return self._carrier.way_to(local)
 
-    def retries_of(self, dispatcher: Dispatcher) -> Retries:
-        """Allow no second attempt."""
-        return OneAttempt(dispatcher)
+    def parties_of(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
+        """Return the client of an attempt, and rules that allow no second one."""
+        return self._client, OneAttempt(dispatcher)
 
     def answer_began(self) -> None:
         """Take the head of an answer for its first token: the proxy does not send its body."""

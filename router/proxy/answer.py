@@ -314,7 +314,7 @@ class Answer(RequestResponseCycle):
             return
         if not self.keep_alive:
             self._protocol.transport.close()
-        self._protocol.answered()
+        self._protocol.on_response_complete()
 
     def abort(self) -> None:
         """Close the connection so that the client notices."""

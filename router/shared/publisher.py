@@ -99,6 +99,8 @@ class Publisher:
         self._bytes = 0
         self._resend_buffer = ResendBuffer()
         self._wake = asyncio.Event()
+        self._woken = False
+        """True if `put` has set `_wake`, and nothing has cleared it since."""
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
         self._dropping = False
@@ -114,7 +116,8 @@ class Publisher:
         self._bytes += len(body)
         if self._bytes > self._bytes_max or len(self._bodies) > self._ops_max:
             self._drop()
-        if not self._wake.is_set():
+        if not self._woken:
+            self._woken = True
             self._wake.set()
 
     def loads_changed(self) -> None:
@@ -137,6 +140,7 @@ class Publisher:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self._woken = False
             try:
                 await self.flush(link)
                 self.loads_changed()
