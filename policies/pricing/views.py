@@ -367,14 +367,14 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             prompt_tokens,
             (own, pooled),
             self.backlog_s,
-            loaded_s=self._loaded_s() if self.loads_s else None,
-            queue=queue,
-            waiting=None
+            self._loaded_s() if self.loads_s else None,
+            queue,
+            None
             if queue is None or queue.tickets is None
             else lambda _, work_s: queue.columns(slow.slots, work_s),
-            shipped=None if ships is None else partial(ships.columns, self.loads),
-            shared=self._shared,
-            copying=self.copying,
+            None if ships is None else partial(ships.columns, self.loads),
+            self._shared,
+            self.copying,
         )
 
     def _shared(self, beside: Beside, until_s: Floats) -> Floats:
@@ -390,7 +390,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
         """Time of a request on a few workers, one by one."""
-        queue, ships = self.queue, self.ships
+        queue, ships, shared, copying = self.queue, self.ships, self._shared_at, self.copying
         tokens_per_block, tokens_max, loads_s = self.tokens_per_block, self.prompt_tokens, self.loads_s
         waiting = None if queue is None or queue.tickets is None else queue.at
         shipped = None if ships is None else partial(ships.at, self.loads)
@@ -417,12 +417,12 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                         pooled if pooled is None or pooled < tokens_max else tokens_max,
                     ),
                     backlog_s,
-                    loaded_s=loads_s.get(worker.slot) if loads_s else None,
-                    queue=queue,
-                    waiting=waiting,
-                    shipped=shipped,
-                    shared=self._shared_at,
-                    copying=self.copying,
+                    loads_s.get(worker.slot) if loads_s else None,
+                    queue,
+                    waiting,
+                    shipped,
+                    shared,
+                    copying,
                 )
             )
         return timings

@@ -888,19 +888,16 @@ class Loads:
         moved: list[int] = slots.tolist()
         return moved
 
-    def _count_own(self, request: Reservation, sign: int) -> None:
-        """Count a request of this replica in, or out."""
+    def _count_own(self, request: Reservation, sign: int, *, whole: bool = True) -> None:
+        """Count a request of this replica in, or out; of one that is prefilled only the ``whole``."""
         sums = self._own_sums[request.slot]
-        sums[3] += sign
-        sums[4] += sign * request.context_tokens
+        if whole:
+            sums[3] += sign
+            sums[4] += sign * request.context_tokens
         if not request.prefilled_us:
-            self._count_own_prefill(request, sign)
-
-    def _count_own_prefill(self, request: Reservation, sign: int) -> None:
-        sums = self._own_sums[request.slot]
-        sums[0] += sign * request.service_us
-        sums[1] += sign
-        sums[2] += sign * request.uncached_tokens
+            sums[0] += sign * request.service_us
+            sums[1] += sign
+            sums[2] += sign * request.uncached_tokens
 
     def _own_head(self, slot: int) -> Reservation:
         """The oldest unfinished prefill of this replica at a worker, of which there is one."""
@@ -953,7 +950,7 @@ class Loads:
         self._prefill_tokens_at[request.slot] -= request.uncached_tokens
         if request.replica == self.own:
             self.changed.add(request.slot)
-            self._count_own_prefill(request, -1)
+            self._count_own(request, -1, whole=False)
 
     def _prefill_done(self, slot: int, at_us: int) -> None:
         """Note the end of a prefill: the next one began then, at the earliest."""

@@ -363,9 +363,8 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.lost(self)
             self._pool.on_idle_closed()
         elif self._until_close and self._delivered and exc is None:
-            self._let_go()
             self._pool.lost(self)
-            self._tell_end(request)
+            self._end(request, keep=False)
         elif self._is_stale(request) and self._pool.may_resend():
             self._let_go()
             self._pool.lost(self)
@@ -479,9 +478,6 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.release(self)
         else:
             self.drop()
-        self._tell_end(request)
-
-    def _tell_end(self, request: PooledRequest) -> None:
         sink, request.sink = request.sink, None
         if sink is not None:
             sink.upstream_end()

@@ -101,7 +101,8 @@ class Publisher:
         self._wake = asyncio.Event()
         self._woken = False
         """True if `put` has set `_wake`, and nothing has cleared it since."""
-        self._timer: asyncio.TimerHandle | None = None
+        self.loads_timer: asyncio.TimerHandle | None = None
+        """Runs while changed loads are to be told."""
         self._turn = asyncio.Lock()
         self._dropping = False
         self.dropped_ops = 0
@@ -122,13 +123,13 @@ class Publisher:
 
     def loads_changed(self) -> None:
         """See to it that they are told, with what is put until then or by themselves."""
-        if self._timer is None:
+        if self.loads_timer is None:
             wait_s = self._vectors.wait_s()
             if wait_s is not None:
-                self._timer = asyncio.get_running_loop().call_later(wait_s, self._tell_loads)
+                self.loads_timer = asyncio.get_running_loop().call_later(wait_s, self._tell_loads)
 
     def _tell_loads(self) -> None:
-        self._timer = None
+        self.loads_timer = None
         self._wake.set()
 
     async def run(self, link: RedisLink) -> None:

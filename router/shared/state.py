@@ -275,7 +275,8 @@ class SharedState:
             self._fold.apply(each)
             if told:
                 self._publisher.put(body)
-        self._publisher.loads_changed()
+        if self._publisher.loads_timer is None:
+            self._publisher.loads_changed()
 
     async def wait_ready(self) -> None:
         """Wait until the log has been read to its end once."""
