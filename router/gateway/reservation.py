@@ -157,7 +157,7 @@ class Reservation(msgspec.Struct, eq=False):
         gateway, attempt = self.gateway, self.attempt
         gateway.sending.at_workers(-1)
         if not self.parsed.stream:
-            gateway.sending.prefill_ends.forget(attempt.request_id)
+            gateway.sending.prefill_ends.waiting.pop(attempt.request_id, None)
         now_us = prefilled_us or gateway.log.now_us()
         gateway.log.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
         if gateway.fleet.relieved:
