@@ -55,13 +55,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-YOUNG_OBJECTS_MAX = 10_000
-"""Objects between two passes of the garbage collector over the new ones; Python's own is 700.
-
-With 64 requests in flight that is a pass for a dozen requests, over objects that their end frees anyway: 3 %
-of a small request's instructions. Cycles are rare, and so many objects take some megabytes.
-"""
-
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """prometheus-client reads it when it is imported, so it must be set before `router.app` is."""
 
@@ -234,7 +227,6 @@ async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, files: 
     # 20 ms without this, need not look at it again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS_MAX)
     server = GatewayServer(config)
     await server.serve([sockets.data])
     return server.status

@@ -238,6 +238,9 @@ class FleetState:
     Args:
         rules: Settings of the fold.
         own: Id of this replica; empty for a state that only follows others.
+
+    Attributes:
+        at_slot: Returns the worker in a slot that `candidates` returned.
     """
 
     snapshot_version = SNAPSHOT_VERSION
@@ -303,7 +306,6 @@ class FleetState:
         """Those that do not exist: named only so far, removed, or pools."""
         self._by_slot: dict[int, Worker] = {}
         self.at_slot: Callable[[int], Worker] = self._by_slot.__getitem__
-        """The worker in a slot that `candidates` returned."""
         self._ranks: dict[str, dict[int, int]] = {}
         """By worker the slots of its ranks that were named, real ones or not, by number."""
         self._free: list[int] = []

@@ -169,7 +169,7 @@ def assemble(
     shared: Callable[[Any, Number], Number] | None = None,
     copying: tuple[float, float] | None = None,
 ) -> Timing[Number]:
-    """Assemble the time of a request on a worker. Named arguments would cost 1 % of a small request.
+    """Assemble the time of a request on a worker.
 
     ``match`` is its window-safe match, and the same with its pool, None if that adds nothing. ``backlog_s``
     is V; ``loaded_s`` is L, None for none; ``queue`` is None if requests do not wait in the gateway,
@@ -210,7 +210,6 @@ def assemble(
     price_s = 0.0 if visiting is None else spill_s(*visiting, prompt_tokens - cached, cached)
     if visiting is not None:
         work_s = work_s + price_s
-    # Of the tokens behind the match, those that do not fit any more push others out.
     evict_s = (
         0.0 if evicting is None else evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
     )
