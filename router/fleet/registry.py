@@ -242,8 +242,8 @@ class Registry:
     def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
         """Return the slots that a request with this key may use: not those that returned too recently for it.
 
-        `slots` is not empty, nor is the result: if all have just returned, all stay. If none has, all stay, too,
-        which `FleetState.last_return_us` tells sooner.
+        `slots` is not empty, nor is the result: if all have just returned, all stay. If none has,
+        all stay, too, which `FleetState.last_return_us` tells sooner.
         """
         ramp_us = self.rules.slow_start_s * 1e6
         if not ramp_us:
