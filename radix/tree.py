@@ -240,7 +240,8 @@ class PrefixTree:
             owner: Number of who brought the blocks, below `radix.bounds.SHARED`; 0 if unknown. Blocks that
                 several brought are nobody's, on every worker.
         """
-        check_path(path)
+        if len(path) % HASH_BYTES:
+            check_path(path)
         if self.newest_us < at_us <= LATEST_US:
             self.newest_us = at_us
         else:

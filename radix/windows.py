@@ -40,7 +40,7 @@ a sequence shorter than its window; once, for then there is a junction.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -76,9 +76,12 @@ class AttentionProfile:
     window_tokens: int = 0
     retained_interval_tokens: int = 0
     dialect: Dialect | None = None
+    needs_ends: bool = field(init=False, repr=False, compare=False, default=False)
+    """True if inserts for this model must report where requests ended (``end=True``)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a window without ``sliding_window``, the reverse, or a negative number."""
+        object.__setattr__(self, "needs_ends", self.kind != "full")
         if self.kind not in ("full", "sliding_window", "linear"):
             raise ValueError(f"attention kind {self.kind!r}: use full, sliding_window or linear")
         if (self.window_tokens > 0) != (self.kind == "sliding_window") or self.window_tokens < 0:
@@ -87,11 +90,6 @@ class AttentionProfile:
             raise ValueError(
                 f"retained_interval_tokens={self.retained_interval_tokens}: must not be negative"
             )
-
-    @property
-    def needs_ends(self) -> bool:
-        """True if inserts for this model must report where requests ended (``end=True``)."""
-        return self.kind != "full"
 
     def answer_end(self, prompt_tokens: int, total_tokens: int, *, branched: bool) -> int:
         """Where SGLang can go on after an answer, in tokens; 0 if only before the prompt's last chunk.

@@ -81,7 +81,10 @@ def encoded(fields: Mapping[str, object]) -> bytes:
 
 def bounded(fields: Mapping[str, object]) -> bytes:
     """Return one JSON object of at most about `LINE_BYTES_MAX`; longer texts and nested values are cut."""
-    line = encoded(fields)
+    try:
+        line = orjson.dumps(fields)
+    except TypeError:
+        line = encoded(fields)
     if len(line) <= LINE_BYTES_MAX:
         return line
     cut = {
@@ -138,6 +141,8 @@ class LineWriter:
         self._drained_bytes = 0
         self._lines: deque[bytes] = deque()
         self._filled = threading.Event()
+        self._told = False
+        """True if `write` has set `_filled`, and what it was set for is not drained yet."""
         self._closing = False
         self._dropped = 0
         self._lost = 0
@@ -157,7 +162,8 @@ class LineWriter:
             return
         self._taken_bytes += len(line)
         lines.append(line)
-        if not self._filled.is_set():
+        if not self._told:
+            self._told = True
             self._filled.set()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -172,7 +178,9 @@ class LineWriter:
             self._filled.wait()
             if not self._closing:
                 time.sleep(GATHER_S)
-            self._filled.clear()  # before draining: a line that comes later sets it again
+            # In this order before draining: a line that comes later sets it again.
+            self._filled.clear()
+            self._told = False
             self._drain()
         self._drain()
 

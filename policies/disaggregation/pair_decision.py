@@ -39,6 +39,7 @@ from policies.dispatch.queue_lanes import lane_by
 from policies.dispatch.request import RequestFacts
 from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
 from policies.fleet.admission import Admission, AdmissionRules
+from policies.fleet.pairing import Pairing
 from policies.pricing.views import Candidates, Chosen, Shed
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
 from policies.state.ops import Placed, Shipping, Waiting
@@ -95,11 +96,9 @@ class PairDecider(Decider):
         super().use(rules)
         self.prefill_policy = rules.prefill_policy or rules.policy
 
-    def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
+    def _decide_pair(self, asked: DecisionInput, pairing: Pairing) -> Decision | Queued | Shed:
         """Choose a worker, or a pair of them, and say whether it is the request's turn there."""
-        pairing, parsed, entry = asked.pairing, asked.parsed, asked.entry
-        if pairing is None:
-            return super().decide(asked)
+        parsed, entry = asked.parsed, asked.entry
         view, candidates = self._seen(asked)
         decode_view = self._decode_selector.decode_view(
             pairing, view, self._fleet.rules.kv_of(parsed.model), candidates

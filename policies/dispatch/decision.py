@@ -197,7 +197,9 @@ class Decider:
 
     def expected_tokens(self, parsed: RequestFacts) -> tuple[float, float]:
         """Expected tokens of all prompts of a request, and of each answer."""
-        bytes_per_token = self._parts.feedback.bytes_per_token(parsed.model or "")
+        return self._expected(parsed, self._parts.feedback.bytes_per_token(parsed.model or ""))
+
+    def _expected(self, parsed: RequestFacts, bytes_per_token: float) -> tuple[float, float]:
         output_tokens, most = self._expected_output_tokens, parsed.output_tokens_max
         return (
             parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token,
@@ -206,6 +208,8 @@ class Decider:
 
     def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
         """Choose a worker, and say whether it is the request's turn there."""
+        if asked.pairing is not None:
+            return self._decide_pair(asked, asked.pairing)
         parsed, entry, bucket = asked.parsed, asked.entry, asked.bucket
         view, candidates = self._seen(asked)
         policy = self.policy
@@ -228,17 +232,23 @@ class Decider:
             chosen = turn
         return self._decision(asked, view, candidates, chosen)
 
+    def _decide_pair(self, asked: DecisionInput, pairing: Pairing) -> Decision | Queued | Shed:
+        """Choose where workers need partners (`policies.disaggregation`); here each serves alone."""
+        return self.decide(msgspec.structs.replace(asked, pairing=None))
+
     def _copy(self, parts: DeciderParts, rules: DecisionRules) -> "Decider":
         return Decider(parts, rules)
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None
         parsed, entry, slots = asked.parsed, asked.entry, asked.slots
-        prompt_tokens, output_tokens = self.expected_tokens(parsed)
+        default = self._parts.feedback.bytes_per_token_default
+        bytes_per_token = fleet.bytes_per_token(parsed.model or "", default)
+        prompt_tokens, output_tokens = self._expected(parsed, bytes_per_token)
         prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
         tokens_per_block = self._block_tokens
         if not parsed.prompt_token_ids:
-            tokens_per_block = self._block_bytes / self._parts.feedback.bytes_per_token(parsed.model or "")
+            tokens_per_block = self._block_bytes / bytes_per_token
         if entry is not None and turns is not None:
             order, tickets = turns.order, fleet.tickets
             queue = QueueView(

@@ -542,14 +542,14 @@ class Feedback:
         low, high = BYTES_PER_TOKEN_RANGE
         if not low <= prompt_bytes / prompt_tokens <= high:
             return
-        shared = self.bytes_per_token(model)
+        told = self._fleet.registers.newest(BytesPerToken, model)
+        shared = self.bytes_per_token_default if told is None else told.bytes_per_token
         seen = self._seen.get(model)
         if seen is None:
             if len(self._seen) >= MODELS_MAX:
                 self._seen.clear()
             seen = self._seen[model] = _Seen()
             seen.bytes, seen.tokens = shared * PRIOR_TOKENS, PRIOR_TOKENS
-        told = self._fleet.registers.newest(BytesPerToken, model)
         if told is not None and seen.word != (told.at_us, told.replica):
             seen.word = told.at_us, told.replica
             tokens = min(max(told.tokens or MEMORY_TOKENS / 4, PRIOR_TOKENS), MEMORY_TOKENS)

@@ -10,6 +10,7 @@ prompts do not stand behind long ones that go elsewhere. An idle worker of anoth
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from operator import is_not
 from typing import NamedTuple
 
@@ -21,9 +22,13 @@ from policies.pricing.views import Slots
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
 from radix import parsed_whole
 
+LANES_KEPT = 1024
+"""Names of lanes that are remembered: some hundred bytes each, for as many models as a fleet serves."""
+
 NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 
 
+@lru_cache(maxsize=LANES_KEPT)
 def lane_of(model: str | None, length: LengthClass = ANY_LENGTH) -> str:
     """Name of a lane, as it is in the log: the limit that its requests exceed is a number below -1."""
     number = ANY_BUCKET - length.exceeds_tokens if length.exceeds_tokens else length.bucket

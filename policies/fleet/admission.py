@@ -147,9 +147,8 @@ class Admission:
     def has_room(self, slot: int, now_us: int) -> bool:
         """True if a worker may be given more, so that it is neither idle nor has a long queue."""
         self._follow()
-        return self._fleet.loads.backlog_at_s(slot, now_us) < self._target_s.item(slot) and self._below(
-            slot, now_us
-        )
+        (backlog_s,) = self._fleet.loads.backlogs_s((slot,), now_us)
+        return backlog_s < self._target_s.item(slot) and self._below(slot, now_us)
 
     def below_caps(self, slot: int, now_us: int) -> bool:
         """True if a worker would take one more request into its batch."""

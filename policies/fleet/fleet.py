@@ -238,6 +238,9 @@ class FleetState:
     Args:
         rules: Settings of the fold.
         own: Id of this replica; empty for a state that only follows others.
+
+    Attributes:
+        at_slot: Returns the worker in a slot that `candidates` returned.
     """
 
     snapshot_version = SNAPSHOT_VERSION
@@ -271,6 +274,7 @@ class FleetState:
         self.audit: Newest[Audited] = Newest(AUDIT_KEPT)
         self.expires: Newest[Expire] = Newest(EXPIRES_KEPT)
         self.registers = AllRegisters(self.circuits, self.reports, self.evidence, self.links.measured)
+        self._bytes_per_token = self.registers.of(BytesPerToken)
         self._pools = PoolMembers()
         self.columns = Columns(
             self.loads,
@@ -301,6 +305,7 @@ class FleetState:
         self._absent: dict[str, None] = {}
         """Those that do not exist: named only so far, removed, or pools."""
         self._by_slot: dict[int, Worker] = {}
+        self.at_slot: Callable[[int], Worker] = self._by_slot.__getitem__
         self._ranks: dict[str, dict[int, int]] = {}
         """By worker the slots of its ranks that were named, real ones or not, by number."""
         self._free: list[int] = []
@@ -456,7 +461,7 @@ class FleetState:
     def worker(self, worker_id: str) -> Worker | None:
         """A worker or a rank by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
-        return worker if worker is not None and self._exists(worker) else None
+        return worker if worker is not None and worker.url and not worker.gone else None
 
     def revised(self, revision: int) -> list[int]:
         """Slots whose worker has changed since a ``revision``, free ones among them."""
@@ -466,10 +471,6 @@ class FleetState:
         """The worker that exists in a slot; None if there is none."""
         worker = self._by_slot.get(slot)
         return worker if worker is not None and self._exists(worker) else None
-
-    def at_slot(self, slot: int) -> Worker:
-        """The worker in a slot that `candidates` returned."""
-        return self._by_slot[slot]
 
     def pool_of(self, worker_id: str) -> str | None:
         """Name in operations of the pool that a worker shares; None if it shares none."""
@@ -535,7 +536,7 @@ class FleetState:
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
-        learned = self.registers.newest(BytesPerToken, model)
+        learned = self._bytes_per_token.known.get(model)
         return learned.bytes_per_token if learned is not None else default
 
     def early_ratio(self, worker_class: str) -> float:
@@ -593,8 +594,10 @@ class FleetState:
             queue: Tickets for these workers; None if requests do not wait in the gateway.
             tenant: Name of the tenant; empty for none.
         """
-        owner, displacing = self.quotas.standing(tenant, slots, now_us)
-        slow, few = self._rows(slots, bucket, now_us, displacing)
+        owner, displacing = self.quotas.standing(tenant, slots, now_us) if tenant else (0, None)
+        slow, few = self.columns.gathered(slots, bucket, now_us)
+        if displacing is not None:
+            slow, few = self._displaced(slow, few, displacing)
         matches: list[Match] = []
         held: list[bytes] = []
         for path in paths:
@@ -625,7 +628,9 @@ class FleetState:
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
     ) -> Candidates:
         """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
-        slow, few = self._rows(slots, bucket, candidates.now_us, candidates.displacing)
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        if candidates.displacing is not None:
+            slow, few = self._displaced(slow, few, candidates.displacing)
         return Candidates(
             slow,
             few,
@@ -642,14 +647,12 @@ class FleetState:
             candidates.copying,
         )
 
-    def _rows(
-        self, slots: Slots, bucket: int, now_us: int, displacing: Displacing | None
+    @staticmethod
+    def _displaced(
+        slow: SlowColumns, few: list[Prices[float]], displacing: Displacing
     ) -> tuple[SlowColumns, list[Prices[float]]]:
-        slow, few = self.columns.gathered(slots, bucket, now_us)
-        if displacing is not None:
-            slow = slow.displacing(displacing)
-            few = [slow.prices_at(row) for row in range(len(few))]
-        return slow, few
+        slow = slow.displacing(displacing)
+        return slow, [slow.prices_at(row) for row in range(len(few))]
 
     def _loads_s(
         self,
@@ -945,7 +948,8 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         for path in op.paths:
             check_path(path)  # before anything is reserved
-        slot = self._slot(op.worker)
+        worker = self._workers.get(op.worker)
+        slot = self._slot(op.worker) if worker is None else worker.slot
         if self.hot.horizon_s and not self.loads.knows(op.request_id):
             self.hot.placed(op, slot, self._prefill_slots())
         if self.tickets.count:

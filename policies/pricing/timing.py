@@ -156,21 +156,13 @@ def _fetched(
     )
 
 
-def _evicted_s(
-    math: Arithmetic[Number], evicting: tuple[Number, Number] | None, tokens: Number
-) -> Number | float:
-    """Return the expected price of what so many tokens push out (`Prices.evicting`)."""
-    return 0.0 if evicting is None else evicting[0] * math.greatest(tokens - evicting[1], 0.0)
-
-
 def assemble(
     math: Arithmetic[Number],
     prices: Prices[Number],
     prompt_tokens: float,
     match: tuple[Number, Number | None],
     backlog_s: Number,
-    *,
-    loaded_s: Number | None = None,
+    loaded_s: Number | None,
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
     shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
@@ -218,7 +210,9 @@ def assemble(
     price_s = 0.0 if visiting is None else spill_s(*visiting, prompt_tokens - cached, cached)
     if visiting is not None:
         work_s = work_s + price_s
-    evict_s = _evicted_s(math, evicting, prompt_tokens - cached)
+    evict_s = (
+        0.0 if evicting is None else evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
+    )
     if queue is not None:
         settled_s = math.least(backlog_s, queue.committed_s)
     else:

@@ -10,6 +10,7 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
@@ -22,6 +23,8 @@ from policies.pricing.timing import COLUMNS, NUMBERS, Prices, Timing, assemble
 from policies.state.loads import Loads
 from policies.state.queue_view import QueueView
 from radix import Match
+
+_slot_of = attrgetter("slot")
 
 FEW_MAX = 16
 """Most candidates that are priced one by one; with more, columns are cheaper (``python -m
@@ -364,14 +367,14 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             prompt_tokens,
             (own, pooled),
             self.backlog_s,
-            loaded_s=self._loaded_s() if self.loads_s else None,
-            queue=queue,
-            waiting=None
+            self._loaded_s() if self.loads_s else None,
+            queue,
+            None
             if queue is None or queue.tickets is None
             else lambda _, work_s: queue.columns(slow.slots, work_s),
-            shipped=None if ships is None else partial(ships.columns, self.loads),
-            shared=self._shared,
-            copying=self.copying,
+            None if ships is None else partial(ships.columns, self.loads),
+            self._shared,
+            self.copying,
         )
 
     def _shared(self, beside: Beside, until_s: Floats) -> Floats:
@@ -387,18 +390,21 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
         """Time of a request on a few workers, one by one."""
-        now_us, backlog_at_s, queue, ships = self.now_us, self.loads.backlog_at_s, self.queue, self.ships
+        queue, ships, shared, copying = self.queue, self.ships, self._shared_at, self.copying
         tokens_per_block, tokens_max, loads_s = self.tokens_per_block, self.prompt_tokens, self.loads_s
         waiting = None if queue is None or queue.tickets is None else queue.at
         shipped = None if ships is None else partial(ships.at, self.loads)
-        blocks = self._safe_blocks([worker.slot for worker in prices])
+        slots: list[int] = list(map(_slot_of, prices))
+        backlogs_s, blocks = self.loads.backlogs_s(slots, self.now_us), self._safe_blocks(slots)
         pooled_blocks = blocks
         if self.slow.pools is not None:
             pooled_blocks = self._safe_blocks(
                 [worker.fetching[0] if worker.fetching else worker.slot for worker in prices]
             )
         timings: list[Timing[float]] = []
-        for worker, safe_blocks, pool_blocks in zip(prices, blocks, pooled_blocks, strict=True):
+        for worker, backlog_s, safe_blocks, pool_blocks in zip(
+            prices, backlogs_s, blocks, pooled_blocks, strict=True
+        ):
             cached = safe_blocks * tokens_per_block
             pooled = pool_blocks * tokens_per_block if pool_blocks > safe_blocks else None
             timings.append(
@@ -410,13 +416,13 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                         cached if cached < tokens_max else tokens_max,
                         pooled if pooled is None or pooled < tokens_max else tokens_max,
                     ),
-                    backlog_at_s(worker.slot, now_us),
-                    loaded_s=loads_s.get(worker.slot) if loads_s else None,
-                    queue=queue,
-                    waiting=waiting,
-                    shipped=shipped,
-                    shared=self._shared_at,
-                    copying=self.copying,
+                    backlog_s,
+                    loads_s.get(worker.slot) if loads_s else None,
+                    queue,
+                    waiting,
+                    shipped,
+                    shared,
+                    copying,
                 )
             )
         return timings
@@ -453,12 +459,16 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     @property
     def deepest_tokens(self) -> float:
         """Longest match of any worker, even of one that is no candidate; needs ``matches``."""
-        blocks = sum([match.depths[-1] for match in self.matches])
+        blocks = 0
+        for match in self.matches:
+            blocks += match.depths[-1]
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
     def matched_tokens_at(self, slot: int) -> float:
         """Prefix match of one worker."""
-        blocks = sum([match.matched_at(slot) for match in self.matches])
+        blocks = 0
+        for match in self.matches:
+            blocks += match.matched_at(slot)
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
     def _tokens(self, columns: list[NDArray[np.int32]], rows: slice | Slots) -> Floats:

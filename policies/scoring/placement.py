@@ -19,6 +19,7 @@ The reason for the choice (`Reason`) goes by the window-safe match:
 """
 
 from enum import StrEnum
+from itertools import repeat
 from math import inf, isnan
 
 import numpy as np
@@ -110,7 +111,7 @@ def priced(
         candidates = candidates.worth_leaving_for(request.prompt_tokens)
     elif candidates.few:
         price, timings = policy.price, candidates.timings(request.prompt_tokens, candidates.few)
-        return candidates, [price(timing) for timing in timings], timings
+        return candidates, list(map(price, timings)), timings
     return candidates, policy.costs(request, candidates), []
 
 
@@ -126,7 +127,10 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
     limit = lowest + TIE * abs(lowest)
     if isinstance(costs, list):
         rows = [row for row, cost in enumerate(costs) if cost <= limit]
-        return rows[0] if len(rows) == 1 else max(rows, key=lambda row: weights(key, worker_hash.item(row)))
+        if len(rows) == 1:
+            return rows[0]
+        drawn = list(map(weights, repeat(key), map(worker_hash.item, rows)))
+        return rows[drawn.index(max(drawn))]
     tied = (costs <= limit).nonzero()[0]
     return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
 

@@ -97,21 +97,17 @@ def probe_from_us(current: CircuitSet, replica: str, replicas: Sequence[str]) ->
 class Breaker:
     """A replica's part in a worker's circuit. Each method returns the operation to publish, if any."""
 
-    __slots__ = ("_counting_since_us", "_failures", "_probe", "_replica", "_sent_us", "_worker", "rules")
+    __slots__ = ("_counting_since_us", "_probe", "_replica", "_sent_us", "_worker", "failures", "rules")
 
     def __init__(self, rules: BreakerRules, worker: str, replica: str) -> None:
         self.rules = rules
         self._worker = worker
         self._replica = replica
-        self._failures = 0
+        self.failures = 0
+        """Failures in a row that this replica saw."""
         self._counting_since_us = 0
         self._probe: CircuitSet | None = None
         self._sent_us = 0
-
-    @property
-    def failures(self) -> int:
-        """Failures in a row that this replica saw."""
-        return self._failures
 
     def dispatched(self, current: CircuitSet | None, now_us: int) -> CircuitSet | None:
         """Note a dispatch: unless the circuit is closed it is the probe."""
@@ -124,7 +120,7 @@ class Breaker:
 
     def succeeded(self, current: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
         """Note an answer to the request sent at ``sent_us``."""
-        self._failures = 0
+        self.failures = 0
         if current is None or not self._probes(current, sent_us):
             return None
         successes = current.successes + 1
@@ -137,15 +133,15 @@ class Breaker:
         if current is None or current.state is Circuit.CLOSED:
             since_us = current.at_us if current is not None else 0
             if since_us != self._counting_since_us:
-                self._counting_since_us, self._failures = since_us, 0
+                self._counting_since_us, self.failures = since_us, 0
             if sent_us < since_us:
                 return None
-            self._failures += 1
-            if self._failures < self.rules.cb_failure_threshold:
+            self.failures += 1
+            if self.failures < self.rules.cb_failure_threshold:
                 return None
         elif not self._probes(current, sent_us):
             return None
-        self._failures = 0
+        self.failures = 0
         return self._to(current, now_us, Circuit.OPEN, now_us + self.rules.open_us)
 
     def restarted(self, current: CircuitSet | None, now_us: int) -> CircuitSet | None:

@@ -277,7 +277,8 @@ class Loads:
                     self._find_head(request.slot)
             return arrives
         gone = at_us <= self._left_us.get(op.replica, -1)
-        request = self._recalled(request_id)
+        if request_id in self._traces or request_id in self._old_traces:
+            request = self._recalled(request_id)
         if request is None:
             request = Reservation(
                 op.replica, slot, at_us, op.service_us, op.uncached_tokens, op.context_tokens
@@ -605,13 +606,20 @@ class Loads:
 
     def backlog_at_s(self, slot: int, now_us: int) -> float:
         """V of one slot, in seconds."""
-        elapsed_us = now_us - self._head_us_at[slot]
-        head_service_us = self._head_service_us_at[slot]
-        if elapsed_us > head_service_us:
-            elapsed_us = head_service_us
-        elif elapsed_us < 0:
-            elapsed_us = 0.0
-        return (self._prefill_us_at[slot] - elapsed_us) / 1e6
+        return self.backlogs_s((slot,), now_us)[0]
+
+    def backlogs_s(self, slots: Sequence[int], now_us: int) -> list[float]:
+        """V of a few slots, in seconds: as `backlog_at_s` of each, in one call."""
+        backlogs_s: list[float] = []
+        for slot in slots:
+            elapsed_us = now_us - self._head_us_at[slot]
+            head_service_us = self._head_service_us_at[slot]
+            if elapsed_us > head_service_us:
+                elapsed_us = head_service_us
+            elif elapsed_us < 0:
+                elapsed_us = 0.0
+            backlogs_s.append((self._prefill_us_at[slot] - elapsed_us) / 1e6)
+        return backlogs_s
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
@@ -813,9 +821,10 @@ class Loads:
         return request
 
     def _end(self, request_id: str, request: Reservation) -> None:
-        """Release a reservation (`_release`), and find the prefill that is the oldest then."""
+        """Release a reservation, and find the prefill that is the oldest then."""
         prefilled_us = request.prefilled_us
-        self._release(request_id, request)
+        self._let_go_one(request_id, request)
+        _forget(request)
         if not prefilled_us:
             self._find_head(request.slot)
 
@@ -879,19 +888,16 @@ class Loads:
         moved: list[int] = slots.tolist()
         return moved
 
-    def _count_own(self, request: Reservation, sign: int) -> None:
-        """Count a request of this replica in, or out."""
+    def _count_own(self, request: Reservation, sign: int, *, whole: bool = True) -> None:
+        """Count a request of this replica in, or out; of one that is prefilled only the ``whole``."""
         sums = self._own_sums[request.slot]
-        sums[3] += sign
-        sums[4] += sign * request.context_tokens
+        if whole:
+            sums[3] += sign
+            sums[4] += sign * request.context_tokens
         if not request.prefilled_us:
-            self._count_own_prefill(request, sign)
-
-    def _count_own_prefill(self, request: Reservation, sign: int) -> None:
-        sums = self._own_sums[request.slot]
-        sums[0] += sign * request.service_us
-        sums[1] += sign
-        sums[2] += sign * request.uncached_tokens
+            sums[0] += sign * request.service_us
+            sums[1] += sign
+            sums[2] += sign * request.uncached_tokens
 
     def _own_head(self, slot: int) -> Reservation:
         """The oldest unfinished prefill of this replica at a worker, of which there is one."""
@@ -944,7 +950,7 @@ class Loads:
         self._prefill_tokens_at[request.slot] -= request.uncached_tokens
         if request.replica == self.own:
             self.changed.add(request.slot)
-            self._count_own_prefill(request, -1)
+            self._count_own(request, -1, whole=False)
 
     def _prefill_done(self, slot: int, at_us: int) -> None:
         """Note the end of a prefill: the next one began then, at the earliest."""

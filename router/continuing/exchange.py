@@ -72,12 +72,10 @@ class KeptExchange(RequestExchange):
         if self._paused:
             self.pause()
 
-    def _client_of_attempts(self) -> ClientConnection:
-        return self._client if self._kept is None else self._kept.client
-
-    def retries_of(self, dispatcher: Dispatcher) -> Retries:
-        """Return the rules for further attempts."""
-        return dispatcher if self._kept is None else self._kept.retries(dispatcher)
+    def parties_of(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
+        """Return the client of an attempt, and the rules for further attempts."""
+        kept = self._kept
+        return (self._client, dispatcher) if kept is None else (kept.client, kept.retries(dispatcher))
 
     def _sink(self, attempt: WorkerAttempt) -> UpstreamSink:
         return attempt if self._kept is None else self._kept.sink(attempt)

@@ -1,12 +1,12 @@
 """The exchange of each request: one that keeps its stream if the setting or the client asks for that."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from router.continuing.exchange import KeptExchange
 from router.continuing.rules import StreamRules
 from router.gateway.exchange import RequestExchange
-from router.proxy import ClientRequest, Header
+from router.proxy import ClientRequest
 from router.settings import Settings
 
 CONTINUE_HEADER = b"x-cacheway-continue"
@@ -27,14 +27,9 @@ class StreamKeeper:
     def maker_of(self, request: ClientRequest) -> Callable[..., RequestExchange]:
         """Return the maker of a request's exchange; most are the ordinary ones."""
         mode = self._rules.mode
-        if mode != "off" and wanted(request.headers, default=mode == "all"):
-            return self._make
-        return RequestExchange
-
-
-def wanted(headers: Sequence[Header], *, default: bool) -> bool:
-    """Return True if a request's header asks for its stream to be continued; without one, the default."""
-    for name, value in headers:
-        if name == CONTINUE_HEADER:
-            return value.strip().lower() in (b"true", b"1")
-    return default
+        if mode == "off":
+            return RequestExchange
+        for name, value in request.headers:
+            if name == CONTINUE_HEADER:
+                return self._make if value.strip().lower() in (b"true", b"1") else RequestExchange
+        return self._make if mode == "all" else RequestExchange

@@ -327,7 +327,7 @@ class EncoderExchange:
         self._encoding.wait_no_more(self)
         self._upstream = None
         self._released()
-        self._gateway.sending.exchanges.discard(self)
+        self._gateway.sending.exchanges.pop(self, None)
         if self._path is EncoderPath.ENCODE:
             self._gateway.metrics.counts[ENCODER_PARTS].add((end.value,))
         if self._path is EncoderPath.ENCODE and self._part:

@@ -111,8 +111,12 @@ class Registry:
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """True if `pairs` and `has_encoders` are to be computed anew when they are used."""
+        self.may_pair = False
+        """False if no worker needs a partner; True if one may, which `pairing` finds out."""
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
+        self.at_slot: Callable[[int], LocalWorker] = self._by_slot.__getitem__
+        """The worker in a slot of `eligible`, or whose rank is in it."""
         self._revision = -1
         self._eligible: dict[Kind, Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
@@ -240,10 +244,11 @@ class Registry:
     def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
         """Return the slots that a request with this key may use: not those that returned too recently for it.
 
-        `slots` is not empty, nor is the result: if all have just returned, all stay.
+        `slots` is not empty, nor is the result: if all have just returned, all stay. If none has,
+        all stay, too, which `FleetState.last_return_us` tells sooner.
         """
         ramp_us = self.rules.slow_start_s * 1e6
-        if now_us - self._fleet.last_return_us >= ramp_us:
+        if not ramp_us:
             return slots
         elapsed_us = now_us - self._fleet.returned_us[slots]
         mask = admitted(key, self._fleet.columns.hashes(slots), elapsed_us, ramp_us)
@@ -260,10 +265,6 @@ class Registry:
     def at_site(self, site: str) -> list[int]:
         """Slots of all workers in a site."""
         return [slot for local in self._local.values() if local.worker.site == site for slot in local.slots]
-
-    def at_slot(self, slot: int) -> LocalWorker:
-        """The worker in a slot of `eligible`, or whose rank is in it."""
-        return self._by_slot[slot]
 
     def step_tokens(self, slot: int) -> int:
         """Most tokens that one step of the worker in a slot prefills (see `LocalWorker`)."""
@@ -300,7 +301,8 @@ class Registry:
 
     def listed_as(self, name: str) -> str | None:
         """Return the listed name of a request's model (`router.fleet.model_names`); ``name`` may be empty."""
-        self._sync()
+        if self._fleet.revision != self._revision:
+            self._sync()
         if self.rules.unlisted_models != self._unlisted:
             self._unlisted = self.rules.unlisted_models
             self._listed_as.clear()
@@ -602,12 +604,13 @@ class Registry:
         self._listed_as.clear()
         self._listed = None
         self._can_serve = None
-        self._roles_changed = True
+        self._roles_changed = self.may_pair = True
 
     def _follow_roles(self) -> None:
         self._roles_changed = False
         self._has_encoders = any(local.worker.role == "encode" for local in self._local.values())
         self._pairs.follow(self._local.values())
+        self.may_pair = self._pairs.active
 
     def _say(self, worker_id: str, publish: Callable[[], None]) -> None:
         """Publish an operation on one worker, and apply it without reading all other workers."""

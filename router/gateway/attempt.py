@@ -206,7 +206,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             if record.pair is not None:
                 record.pair.refused(status)
             reservation.release(abandoned=True)  # an error does not show that anything was computed
-        self.owner.finish(outcome_of(status), status)
+        self.owner.finish("completed" if status < 400 else outcome_of(status), status)
         self.client.finish()
         if status < 400:
             # Last, so that the request is counted out whatever is raised here.

@@ -53,7 +53,7 @@ def choose(
     length = decider.length_of(parsed)
     slots = every = registry.eligible(parsed.model, now_us, length)
     pairing = None
-    if registry.pairs.active:
+    if registry.may_pair:
         pairing = registry.pairing(every, parsed.model, now_us, length)
     if not len(slots):
         why = None if parsed.choice is None else parsed.choice.missing()
@@ -70,7 +70,8 @@ def choose(
         slots = parsed.choice.among(slots)
     if record.tenant.salt:
         slots = _keeping_apart(registry, slots, parsed.endpoint)
-    slots = registry.ramped(slots, parsed.key, now_us)
+    if now_us - gateway.fleet.last_return_us < registry.rules.slow_start_s * 1e6:
+        slots = registry.ramped(slots, parsed.key, now_us)
     entry = None
     if parsed.paths:  # a request without a prompt takes no worker's time worth waiting for
         if not record.arrived_us:

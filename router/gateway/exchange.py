@@ -310,7 +310,7 @@ class RequestExchange:
             gateway.sessions.placed(parsed, chosen.worker_id)
         if decision.decode is not None:
             assert self._share is not None
-            client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
+            client, retries = self.parties_of(dispatcher)
             self._attempt = self._share(gateway, decision, request, record, parsed, client, self, retries)
             return
         rank, edits = gateway.fleet.at_slot(chosen.chosen.slot).rank, parsed.edits
@@ -323,19 +323,19 @@ class RequestExchange:
             if gateway.pairs is not None:
                 body = gateway.pairs.alone(local.protocol, body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        client, retries = self._client_of_attempts(), self.retries_of(dispatcher)
+        client, retries = self.parties_of(dispatcher)
         self._attempt = attempt = WorkerAttempt(gateway, record, parsed, client, self, retries, reservation)
         reservation.make()
         context = b""
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}
             context = record.spans.sent(chosen, workers, gateway.now_s())
+        lines = gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
         attempt.upstream = self.way_to(local)(
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
-            + rank_line(rank),
+            lines=lines if rank < 0 else lines + rank_line(rank),
             body=body,
             sink=self._sink(attempt),
             patient=not parsed.stream,
@@ -346,12 +346,9 @@ class RequestExchange:
         """Return the function that sends to a worker; `router.picker` leaves that to a proxy."""
         return local.pool.send
 
-    def retries_of(self, dispatcher: Dispatcher) -> Retries:
-        """Return the rules for further attempts."""
-        return dispatcher
-
-    def _client_of_attempts(self) -> ClientConnection:
-        return self._client
+    def parties_of(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
+        """Return the client of an attempt, and the rules for further attempts."""
+        return self._client, dispatcher
 
     def _sink(self, attempt: WorkerAttempt) -> UpstreamSink:
         return attempt
@@ -419,7 +416,7 @@ class RequestExchange:
             self._parsing.close()
             self._parsing = None
         self._attempt = None
-        self._gateway.sending.exchanges.discard(self)
+        self._gateway.sending.exchanges.pop(self, None)
         if self._dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
             self._dispatcher.end()
         record.ended(outcome, status, error)

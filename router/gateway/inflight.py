@@ -5,7 +5,7 @@ replaces a timer each. A deadline is noticed up to one look late.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
 
@@ -30,26 +30,18 @@ class Timed(Protocol):
         """Reserve again what was dropped; see `router.gateway.exchange.RequestExchange.renew`."""
 
 
-class Inflight:
-    """The exchanges that have not ended, the oldest first.
+class Inflight(dict[Timed, None]):
+    """The exchanges that have not ended, the oldest first; an exchange that has ended is popped.
 
     ``timeout_s`` is the longest time from a request's last byte to the end of its answer; it may change.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float], timeout_s: float) -> None:
+        super().__init__()
         self._loop = loop
         self._now_s = now_s
         self.timeout_s = timeout_s
-        self._exchanges: dict[Timed, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        """Return their number."""
-        return len(self._exchanges)
-
-    def __iter__(self) -> Iterator[Timed]:
-        """Iterate, the oldest first."""
-        return iter(self._exchanges)
 
     @property
     def _look_s(self) -> float:
@@ -57,13 +49,9 @@ class Inflight:
 
     def add(self, exchange: Timed) -> None:
         """Add an exchange that begins; it is younger than all others."""
-        self._exchanges[exchange] = None
+        self[exchange] = None
         if self._timer is None:
             self._timer = self._loop.call_later(self._look_s, self._look)
-
-    def discard(self, exchange: Timed) -> None:
-        """Remove an exchange that has ended."""
-        self._exchanges.pop(exchange, None)
 
     def _look(self) -> None:
         self._timer = None

@@ -50,6 +50,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, Prompt, PromptHasher
 from router.gateway.salting import hashed_salt, seen_salt
 from router.offsets import Edit
+from router.proxy import Header
 from router.session_fields import NO_FIELD, Hints, hints_in
 from router.tenant import ANONYMOUS, Tenant
 
@@ -152,9 +153,14 @@ class Identifier:
         self.finds_roots = False
 
     def parse(
-        self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS, rename: Rename | None = None
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        tenant: Tenant = ANONYMOUS,
+        _headers: Sequence[Header] = (),
+        rename: Rename | None = None,
     ) -> ParsedRequest:
-        """Parse a body and identify its prompts.
+        """Parse a body and identify its prompts; only a reader that renames models needs the headers.
 
         Text of another tenant's namespace is never matched, nor token ids of another salt. Raises
         `ClientError` with code ``invalid_json``, ``not_an_object``, ``missing_model`` or ``invalid_value``.
@@ -287,7 +293,8 @@ def parsed_request(
     """Put the parts together; ``listed`` is the name that workers list for the request's model."""
     output_tokens_max, n = _limits(fields)
     model, session = fields.model or None, fields.prompt_cache_key or ""
-    lora, tier = _first_text(getattr(fields, "lora_path", ABSENT)), fields.service_tier or ""
+    lora, tier = getattr(fields, "lora_path", ABSENT), fields.service_tier or ""
+    lora = None if lora is ABSENT else _first_text(lora)
     names = f"{model or ''}{session}{lora or ''}{tier}"
     if len(names) > NAME_CHARS_MAX or not names.isascii():
         _check_names(model=model, prompt_cache_key=session, lora_path=lora, service_tier=tier)

@@ -110,8 +110,9 @@ class Placing:
         )
         # Ids of attempts are short, since the log carries them, and random per process, since a
         # restarted replica keeps its name.
-        self._attempt_prefix = secrets.token_urlsafe(6)
-        self._attempts = count()
+        numbers = map("{:x}".format, count())
+        self.next_attempt_id: Callable[[], str] = map(secrets.token_urlsafe(6).__add__, numbers).__next__
+        """Returns an id for an attempt, unique in the log."""
         parts = DeciderParts(
             fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits, registry.engine_rule
         )
@@ -160,10 +161,6 @@ class Placing:
             self._registry.step_tokens,
             EarlyRejection(level, self._fleet, self.feedback.learn_decodes) if level.promises else None,
         )
-
-    def next_attempt_id(self) -> str:
-        """Return an id for an attempt, unique in the log."""
-        return f"{self._attempt_prefix}{next(self._attempts):x}"
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """Return the attention profile of a model, by which prefix matches are reused."""

@@ -5,7 +5,7 @@ predicted end. Most short answers are complete before. So an attempt gets a plac
 timer, and one timer runs for the first due moment.
 
     expect ──> waiting ──due──> `prefill_ended`
-                  └──forget──> (skipped when due)
+                  └──pop─────> (skipped when due)
 """
 
 import asyncio
@@ -37,24 +37,21 @@ class PrefillEnds:
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float]) -> None:
         self._loop = loop
         self._now_s = now_s
-        self._waiting: dict[str, Prefilling] = {}
+        self.waiting: dict[str, Prefilling] = {}
+        """By attempt; pop one that is over."""
         self._heap: list[tuple[float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
     def expect(self, attempt_id: str, reservation: Prefilling, due_s: float) -> None:
         """End the prefill of an attempt at ``due_s``, monotonic seconds."""
-        self._waiting[attempt_id] = reservation
+        self.waiting[attempt_id] = reservation
         heappush(self._heap, (due_s, attempt_id))
         if due_s < self._timer_s:
             self._wait(due_s)
-        elif len(self._heap) > 2 * len(self._waiting) + SKIPPED_MAX:
-            self._heap = [entry for entry in self._heap if entry[1] in self._waiting]
+        elif len(self._heap) > 2 * len(self.waiting) + SKIPPED_MAX:
+            self._heap = [entry for entry in self._heap if entry[1] in self.waiting]
             heapify(self._heap)
-
-    def forget(self, attempt_id: str) -> None:
-        """Forget an attempt that is over."""
-        self._waiting.pop(attempt_id, None)
 
     def _wait(self, due_s: float) -> None:
         if self._timer is not None:
@@ -65,7 +62,7 @@ class PrefillEnds:
     def _end_due(self) -> None:
         self._timer, self._timer_s = None, inf
         now_s = self._now_s() + EARLY_S
-        heap, waiting = self._heap, self._waiting
+        heap, waiting = self._heap, self.waiting
         due: list[Prefilling] = []
         while heap and len(due) < ENDED_AT_ONCE and (heap[0][0] <= now_s or heap[0][1] not in waiting):
             reservation = waiting.pop(heappop(heap)[1], None)

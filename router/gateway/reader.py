@@ -16,6 +16,7 @@ views only.
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from router.errors import ClientError
@@ -102,6 +103,10 @@ class RequestReader:
         self.hides = details == "none" or (details == "names" and door.hands_out_keys)
         self.shows_names = details == "names"
         self.names = WorkerNames(self.hasher)
+        self.parse: Callable[[Endpoint, bytes, Tenant, Sequence[Header]], ParsedRequest] = (
+            self.identifier.parse
+        )
+        """Parses and identifies a request."""
         self.next_request_id: Callable[[], bytes] = request_ids().__next__
         self.renames = False
         """True if the model that a client asks for may be another one than serves it (`chosen`)."""
@@ -176,12 +181,6 @@ class RequestReader:
 
     # Bodies.
 
-    def parse(
-        self, endpoint: Endpoint, body: bytes, tenant: Tenant, _: Sequence[Header] = ()
-    ) -> ParsedRequest:
-        """Parse and identify a request; its headers are for `router.models`."""
-        return self.identifier.parse(endpoint, body, tenant=tenant)
-
     def chosen(self, parsed: ParsedRequest, _: Sequence[Header] = ()) -> ParsedRequest:
         """Return a request without JSON with the model that serves it (`router.models`)."""
         return parsed
@@ -208,11 +207,13 @@ def timeout_s_of(value: bytes) -> float:
 
 
 def request_ids() -> Iterator[bytes]:
-    """Yield ids without end: ``req-`` and 32 hexadecimal digits.
+    """Return ids without end: ``req-`` and 32 hexadecimal digits.
 
     Randomness is drawn for many ids at once: 0.15 us each; a draw of its own costs 1 us.
     """
-    while True:
-        drawn = secrets.token_hex(ID_BYTES * DRAWN_AT_ONCE).encode()
-        for start in range(0, len(drawn), 2 * ID_BYTES):
-            yield b"req-" + drawn[start : start + 2 * ID_BYTES]
+    return chain.from_iterable(iter(_drawn_ids, []))
+
+
+def _drawn_ids() -> list[bytes]:
+    drawn = secrets.token_hex(ID_BYTES * DRAWN_AT_ONCE).encode()
+    return [b"req-" + drawn[start : start + 2 * ID_BYTES] for start in range(0, len(drawn), 2 * ID_BYTES)]

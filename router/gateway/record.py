@@ -177,7 +177,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             "client": self.client,
             "status": status,
             "outcome": outcome,
-            "duration_s": _microseconds(duration_s),
+            "duration_s": int(duration_s * 1e6) / 1e6,  # a third of the cost of rounding
             "request_bytes": self.request_bytes,
             "answer_bytes": self.bytes_sent,
             "attempts": self.attempts,
@@ -198,16 +198,17 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["reason"] = attempt.chosen.reason
             fields["cached_tokens"] = attempt.chosen.safe_tokens
             fields["uncached_tokens"] = attempt.chosen.uncached_tokens
-            fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
-            if self.answered_s:
-                fields["ttft_s"] = _microseconds(self.answered_s - self.received_s)
+            fields["estimated_ttft_s"] = int(attempt.chosen.estimated_ttft_s * 1e6) / 1e6
+            answered_s = self.began_s or self.first_byte_s
+            if answered_s:
+                fields["ttft_s"] = int((answered_s - self.received_s) * 1e6) / 1e6
         if self.continued:
             fields["continued"] = self.continued
         if self.pair is not None:
             fields |= self.pair.log_fields()
         if self.waits_since_s:
             fields["flow"] = self.flow
-            fields["wait_s"] = _microseconds(self.wait_s)
+            fields["wait_s"] = int(self.wait_s * 1e6) / 1e6
         if error is not None:
             fields["detail"] = error.message
         gateway.reports.request_log(fields)
@@ -225,7 +226,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
         gateway.metrics.answered(
             parsed.stream,
-            self.answered_s - self.received_s,
+            (self.began_s or self.first_byte_s) - self.received_s,
             ttft_s - attempt.chosen.estimated_ttft_s,
             decode_s,
             self.pieces,
@@ -289,7 +290,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 None if pair is None else pair.offload,
                 self.attempts,
                 self.received_s,
-                self.answered_s,
+                self.began_s or self.first_byte_s,
                 self.wait_s,
                 outcome,
                 status,
@@ -381,8 +382,3 @@ class RequestRecord(msgspec.Struct, eq=False):
             prompt_blocks=round(blocks, 3),
             blocks=parsed.paths[0],
         )
-
-
-def _microseconds(seconds: float) -> float:
-    """Cut to whole microseconds; a third of the cost of rounding."""
-    return int(seconds * 1e6) / 1e6

@@ -111,7 +111,8 @@ class Reservation(msgspec.Struct, eq=False):
         gateway.log.publish(self.placed)
         self.released = False
         gateway.sending.at_workers(1)
-        gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
+        if gateway.fleet.circuits.tripped:
+            gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
         decision_s = gateway.now_s() - attempt.started_s
         gateway.metrics.decided(gateway.placing.decider.policy.name, chosen.reason, decision_s)
         if not parsed.stream:
@@ -147,8 +148,8 @@ class Reservation(msgspec.Struct, eq=False):
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
         """Release, once.
 
-        The worker may have computed nothing if ``abandoned``. ``prefilled_us`` is the log time of the first
-        token, if it is known and may not be published yet.
+        The worker may have computed nothing if ``abandoned``. ``prefilled_us`` is the log time, now, of a
+        first token that may not be published yet: the answer came in one piece.
         """
         if self.released:
             return
@@ -156,11 +157,12 @@ class Reservation(msgspec.Struct, eq=False):
         gateway, attempt = self.gateway, self.attempt
         gateway.sending.at_workers(-1)
         if not self.parsed.stream:
-            gateway.sending.prefill_ends.forget(attempt.request_id)
-        now_us = gateway.log.now_us()
+            gateway.sending.prefill_ends.waiting.pop(attempt.request_id, None)
+        now_us = prefilled_us or gateway.log.now_us()
         gateway.log.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
         if gateway.fleet.relieved:
             gateway.placing.room.changed()
-        gateway.registry.circuits.released(self.local, now_us, attempt.placed_us)
+        if gateway.fleet.circuits.tripped:
+            gateway.registry.circuits.released(self.local, now_us, attempt.placed_us)
         if abandoned:
             gateway.placing.feedback.abandoned(self.parsed, attempt)

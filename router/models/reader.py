@@ -64,13 +64,12 @@ class ModelReader(RequestReader):
         )
         self.adapters = Adapters(rules.adapters, core) if rules.adapters else None
         self.renames = bool(rules.aliases or rules.splits or rules.adapters)
+        self.parse = self._parse_renamed if self.renames else self.identifier.parse
+        self.identifier.listed_as = core.registry.listed_as if self.adapters is None else self._listed_as
 
-    def parse(
+    def _parse_renamed(
         self, endpoint: Endpoint, body: bytes, tenant: Tenant, headers: Sequence[Header] = ()
     ) -> ParsedRequest:
-        """Parse and identify a request."""
-        if not self.renames:
-            return super().parse(endpoint, body, tenant)
         naming = Naming(self.aliases, self.adapters)
         parsed = self.identifier.parse(endpoint, body, tenant=tenant, rename=naming)
         drawn = self._drawn(parsed, headers)

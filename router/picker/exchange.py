@@ -24,11 +24,11 @@ from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import Phase
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
-from router.gateway.usage import TailBuffer
 from router.handover import Pair, PairedRequest, PairSink
 from router.picker.fallbacks import fallbacks
 from router.picker.sidecar import SharePair, SidecarRequest, send_to_sidecar
 from router.proxy import ClientConnection, ClientRequest, SendRequest
+from router.tail_buffer import TailBuffer
 
 SERVED_ELSEWHERE = "served_elsewhere"
 """Outcome of a request that an endpoint answered which is no worker here."""
@@ -80,9 +80,9 @@ class PickedExchange(RequestExchange):
             return self._carrier.way_to(local)
         return self._carrier.way_to(local, fallbacks(self._gateway, self._record, parsed, local, count))
 
-    def retries_of(self, dispatcher: Dispatcher) -> Retries:
-        """Allow no second attempt."""
-        return OneAttempt(dispatcher)
+    def parties_of(self, dispatcher: Dispatcher) -> tuple[ClientConnection, Retries]:
+        """Return the client of an attempt, and rules that allow no second one."""
+        return self._client, OneAttempt(dispatcher)
 
     def answer_began(self) -> None:
         """Take the head of an answer for its first token: the proxy does not send its body."""
@@ -144,7 +144,7 @@ class PickedExchange(RequestExchange):
         """Count the request out; of two workers, the answer's counts are the prefill worker's, too."""
         pair, tail = self._record.pair, self._record.tail
         if pair is not None:
-            self._gateway.sending.prefill_ends.forget(pair.attempt.request_id)
+            self._gateway.sending.prefill_ends.waiting.pop(pair.attempt.request_id, None)
             attempt = self._attempt
             if attempt is not None and isinstance(attempt.upstream, SidecarRequest) and tail:
                 attempt.upstream.usage = tail.bytes() if isinstance(tail, TailBuffer) else tail

@@ -23,7 +23,7 @@ from uuid import uuid4
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from router.errors import RouterError, error_body
-from router.proxy.headers import named_by
+from router.proxy.headers import NO_NAMES, named_by
 from router.proxy.ports import BodySink, ClientRequest, Exchange, Header
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Answer(RequestResponseCycle):
             b"".join(pieces),
             self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
-            named_by(self._connection),
+            named_by(self._connection) if self._connection else NO_NAMES,
             self.refusal,
         )
         try:
@@ -179,8 +179,8 @@ class Answer(RequestResponseCycle):
 
     @property
     def _is_cut_off(self) -> bool:
-        """True if the rest of its body is not wanted."""
-        return self.refusal is not None or (self.streams and not self.body_complete)
+        """True if the rest of its body, which is streamed, is not wanted."""
+        return self.refusal is not None or not self.body_complete
 
     # ports.StreamingConnection
 
@@ -254,7 +254,12 @@ class Answer(RequestResponseCycle):
             self.keep_alive = False
         if length is not None and status != 204:
             framing = b"content-length: %d\r\n" % length
-        if self.keep_alive and (self._is_cut_off or self._protocol.is_last()):
+        ending = self._protocol.ending
+        if self.keep_alive and (
+            (self.streams and self._is_cut_off)
+            or self.refusal is not None
+            or (ending.begun and self._protocol.is_last())
+        ):
             self.keep_alive = False
         head = b"%b%b%b%b" % (
             STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status,
@@ -314,12 +319,12 @@ class Answer(RequestResponseCycle):
             self._protocol.flow.held = False
         if self.counted_bytes:
             self.release_body()
-        if self._is_cut_off:  # its body may still be on its way
-            self._protocol.close_politely()
+        if self.refusal is not None or (self.streams and self._is_cut_off):
+            self._protocol.close_politely()  # its body may still be on its way
             return
         if not self.keep_alive:
             self._protocol.transport.close()
-        self._protocol.answered()
+        self._protocol.on_response_complete()
 
     def abort(self) -> None:
         """Close the connection so that the client notices."""

@@ -25,7 +25,7 @@ import functools
 import select
 import string
 from collections.abc import Collection
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -209,7 +209,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.clients.leave(self._client)
         self._leave()
         super().connection_lost(exc)
-        self.idle.discard(self)
+        self.idle.pop(self, None)
         self.spare.discard(self)
         self.intake.forget(self.flow)
         for timer in (self._stall_timer, self._receive_timer):
@@ -299,7 +299,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return not self._missing_bytes and self._receiving in (Receiving.BODY, Receiving.APP_BODY)
 
     def _received(self, data: bytes | memoryview) -> None:
-        self.idle.discard(self)
+        self.idle.pop(self, None)
         size = self._read_bytes = len(data)
         self._framing_bytes += size
         try:
@@ -525,10 +525,10 @@ class GatewayProtocol(HttpToolsProtocol):
     # Turns: answers go out in the order in which requests came
 
     def _enqueue(self, answer: Answer) -> None:
-        before = self._unanswered()
+        before: RequestResponseCycle | None = self.cycle
         self.cycle = answer
-        if before is None:
-            self._take_turn(answer)
+        if before is None or before.response_complete:
+            self._turn = answer  # whose body, not judged yet, is asked for later
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((answer, self.app))
@@ -564,13 +564,9 @@ class GatewayProtocol(HttpToolsProtocol):
         finally:
             self._advancing = False
 
-    def answered(self) -> None:
-        """Leave the active answer, which is complete."""
-        self._active = None
-        self.on_response_complete()
-
     def on_response_complete(self) -> None:
-        """Go on to the next request, or wait for one."""
+        """Leave the active answer, which is complete; go on to the next request, or wait for one."""
+        self._active = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._await_end()
@@ -583,13 +579,13 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             if self._app_counted_bytes:
                 self._release_app_body()
-            if self._receives():
+            if self._receiving is not Receiving.IDLE and self._receives():
                 self._watch_receiving()
             elif not unread:
                 self.idle.add(self, self.timeout_keep_alive)
         if unread:
             self._parse_later()
-        else:
+        elif self.flow.read_paused:
             self.flow.resume_reading()
 
     def _release_app_body(self) -> None:
@@ -671,7 +667,7 @@ class GatewayProtocol(HttpToolsProtocol):
     # Time limits and shutdown
 
     def _unanswered(self) -> RequestResponseCycle | None:
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle: RequestResponseCycle | None = self.cycle
         return None if cycle is None or cycle.response_complete else cycle
 
     def _receives(self) -> bool:
@@ -723,7 +719,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 return False
             if self in self.idle and self._has_unread():
                 return False  # its next request has just come
-        self.idle.discard(self)
+        self.idle.pop(self, None)
         clients.leave(client)
         self._client = None
         self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import httptools
+import msgspec
 
 from router.chunks import CHUNK_END, EVENT_END, SIZES
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
@@ -86,8 +87,7 @@ class _Unparsed:
             self._connection.on_body(data)
 
 
-@dataclass(slots=True, eq=False)
-class PooledRequest:
+class PooledRequest(msgspec.Struct, eq=False):
     """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`)."""
 
     pool: "WorkerPool"
@@ -388,9 +388,8 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.lost(self)
             self._pool.on_idle_closed()
         elif self._until_close and self._delivered and exc is None:
-            self._let_go()
             self._pool.lost(self)
-            self._tell_end(request)
+            self._end(request, keep=False)
         elif self._is_stale(request) and self._pool.may_resend():
             self._let_go()
             self._pool.lost(self)
@@ -494,15 +493,12 @@ class WorkerConnection(asyncio.Protocol):
 
     def _end(self, request: PooledRequest, *, keep: bool) -> None:
         if keep:
-            self._let_go()
+            request.connection = self._request = None
             if request.paused:
                 self._transport.resume_reading()
             self._pool.release(self)
         else:
             self.drop()
-        self._tell_end(request)
-
-    def _tell_end(self, request: PooledRequest) -> None:
         sink, request.sink = request.sink, None
         if sink is not None:
             sink.upstream_end()

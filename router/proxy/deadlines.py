@@ -1,7 +1,7 @@
 """Deadlines of frequently changing items, on one timer.
 
     add --> waiting, in order --its time has come--> on_due(item)
-               `--discard--> forgotten
+               `----pop----> forgotten
 
 A connection becomes idle and busy with every answer: a timer of the loop for each costs more than all its
 other bookkeeping. The one timer runs until the item that was first when it was set.
@@ -10,7 +10,7 @@ other bookkeeping. The one timer runs until the item that was first when it was 
 import asyncio
 from collections.abc import Callable
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 
@@ -18,32 +18,29 @@ DUE_AT_ONCE_MAX = 100
 """Items ended in one turn of the loop: thousands may have been added at the same moment."""
 
 
-class Deadlines(Generic[Item]):
-    """Items that wait equally long. If the delay becomes shorter, add waiting ones anew, or they end late."""
+class Deadlines(dict[Item, float]):
+    """Items that wait equally long, and the deadline of each by the loop's clock. Pop an item to forget it.
 
-    __slots__ = ("_delay_s", "_due_s", "_fires_s", "_loop", "_on_due", "_timer")
+    If the delay becomes shorter, add waiting ones anew, or they end late.
+    """
+
+    __slots__ = ("_delay_s", "_fires_s", "_loop", "_on_due", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Item], None]) -> None:
         """Begin with no items; `on_due` ends an item that has just been removed."""
+        super().__init__()
         self._loop = loop
         self._on_due = on_due
-        self._due_s: dict[Item, float] = {}
         self._delay_s = 0.0  # of the newest item
         self._timer: asyncio.Handle | None = None
         self._fires_s = 0.0  # not all of uvloop's handles have a time
-
-    def __contains__(self, item: Item) -> bool:
-        return item in self._due_s
-
-    def __len__(self) -> int:
-        return len(self._due_s)
 
     def add(self, item: Item, delay_s: float) -> None:
         """Let an item wait from now on, even if it waits already."""
         self._delay_s = delay_s
         due_s = self._loop.time() + delay_s
-        self._due_s.pop(item, None)
-        self._due_s[item] = due_s
+        self.pop(item, None)
+        self[item] = due_s
         if self._timer is None:
             self._set_timer(due_s)
         elif due_s < self._fires_s:
@@ -52,11 +49,7 @@ class Deadlines(Generic[Item]):
 
     def first(self, count: int) -> list[tuple[Item, float]]:
         """Return the items that have waited longest, each with its start by the loop's clock."""
-        return [(item, due_s - self._delay_s) for item, due_s in islice(self._due_s.items(), count)]
-
-    def discard(self, item: Item) -> None:
-        """Remove an item, if it waits."""
-        self._due_s.pop(item, None)
+        return [(item, due_s - self._delay_s) for item, due_s in islice(self.items(), count)]
 
     def _set_timer(self, due_s: float) -> None:
         self._fires_s = due_s
@@ -66,7 +59,7 @@ class Deadlines(Generic[Item]):
         now_s = self._loop.time()
         due: list[Item] = []
         next_s: float | None = None
-        for item, due_s in self._due_s.items():
+        for item, due_s in self.items():
             if due_s > now_s or len(due) == DUE_AT_ONCE_MAX:
                 next_s = due_s
                 break
@@ -75,5 +68,5 @@ class Deadlines(Generic[Item]):
         if next_s is not None:
             self._set_timer(next_s)
         for item in due:
-            if self._due_s.pop(item, None) is not None:
+            if self.pop(item, None) is not None:
                 self._on_due(item)

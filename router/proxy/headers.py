@@ -61,11 +61,13 @@ def may_pass(name: bytes) -> bool:
 
 _NAMES_NOTHING = frozenset({b"", b"keep-alive", b"Keep-Alive", b"close"})
 
+NO_NAMES: frozenset[bytes] = frozenset()
+
 
 def named_by(connection: bytes) -> frozenset[bytes]:
     """Return the header names, in lower case, that a ``connection`` header restricts to its connection."""
     if connection in _NAMES_NOTHING:
-        return frozenset()
+        return NO_NAMES
     return frozenset(token.strip().lower() for token in connection.split(b","))
 
 

@@ -99,7 +99,10 @@ class Publisher:
         self._bytes = 0
         self._resend_buffer = ResendBuffer()
         self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._woken = False
+        """True if `put` has set `_wake`, and nothing has cleared it since."""
+        self.loads_timer: asyncio.TimerHandle | None = None
+        """Runs while changed loads are to be told."""
         self._turn = asyncio.Lock()
         self._dropping = False
         self.dropped_ops = 0
@@ -114,18 +117,19 @@ class Publisher:
         self._bytes += len(body)
         if self._bytes > self._bytes_max or len(self._bodies) > self._ops_max:
             self._drop()
-        if not self._wake.is_set():
+        if not self._woken:
+            self._woken = True
             self._wake.set()
 
     def loads_changed(self) -> None:
         """See to it that they are told, with what is put until then or by themselves."""
-        if self._timer is None:
+        if self.loads_timer is None:
             wait_s = self._vectors.wait_s()
             if wait_s is not None:
-                self._timer = asyncio.get_running_loop().call_later(wait_s, self._tell_loads)
+                self.loads_timer = asyncio.get_running_loop().call_later(wait_s, self._tell_loads)
 
     def _tell_loads(self) -> None:
-        self._timer = None
+        self.loads_timer = None
         self._wake.set()
 
     async def run(self, link: RedisLink) -> None:
@@ -137,6 +141,7 @@ class Publisher:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self._woken = False
             try:
                 await self.flush(link)
                 self.loads_changed()

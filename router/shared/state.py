@@ -270,18 +270,14 @@ class SharedState:
         Raises:
             OpRefused: One of them has a value beyond its bounds. Nothing was applied or published.
         """
-        body = encode_op(op)
-        bodies = [encode_op(another) for another in more] if more else ()
-        self._share(op, body)
-        for another, body in zip(more, bodies, strict=True):
-            self._share(another, body)
-        self._publisher.loads_changed()
-
-    def _share(self, op: Op, body: bytes) -> None:
-        told = self._loads.tells(op) or not self._heartbeat.reads_vectors
-        self._fold.apply(op)
-        if told:
-            self._publisher.put(body)
+        ops = (op, *more)
+        for each, body in zip(ops, list(map(encode_op, ops)), strict=True):
+            told = self._loads.tells(each) or not self._heartbeat.reads_vectors
+            self._fold.apply(each)
+            if told:
+                self._publisher.put(body)
+        if self._publisher.loads_timer is None:
+            self._publisher.loads_changed()
 
     async def wait_ready(self) -> None:
         """Wait until the log has been read to its end once."""

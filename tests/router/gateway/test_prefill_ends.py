@@ -44,7 +44,7 @@ def test_what_is_forgotten_never_ends_and_keeps_no_timer_for_long() -> None:
     for attempt_id, within_s in (("a", 0.1), ("b", 0.2), ("c", 1000.0)):
         stage.expect(attempt_id, within_s)
     for attempt_id in ("a", "c", "c"):
-        stage.ends.forget(attempt_id)
+        stage.ends.waiting.pop(attempt_id, None)
     stage.time.advance(1)
     assert stage.ended.keys() == {"b"}
     assert stage.time.pending == 0
@@ -77,7 +77,7 @@ def test_what_is_forgotten_is_not_kept_until_it_would_have_been_due() -> None:
     stage.expect("patient", 100.0)
     for number in range(10 * SKIPPED_MAX):
         stage.expect(str(number), 600.0)
-        stage.ends.forget(str(number))
+        stage.ends.waiting.pop(str(number), None)
     assert len(stage.ends._heap) <= SKIPPED_MAX + 3
     stage.time.advance(200)
     assert stage.ended.keys() == {"patient"}

@@ -149,7 +149,7 @@ def test_what_cannot_be_published_reserves_nothing(bench: Bench, stream: bool) -
 
 def test_a_mistake_behind_the_reservation_releases_it() -> None:
     bench = Bench()
-    bench.registry.circuits.dispatched = None  # type: ignore[assignment,method-assign]
+    bench.gateway.metrics.decided = None  # type: ignore[assignment,method-assign]
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert len(bench.shared.said(Finished)) == 1

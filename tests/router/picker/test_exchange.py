@@ -45,7 +45,7 @@ def test_no_second_attempt_is_made() -> None:
     attempt, dispatcher = exchange._attempt, exchange._dispatcher
     assert attempt is not None
     assert dispatcher is not None
-    retries = exchange.retries_of(dispatcher)
+    _, retries = exchange.parties_of(dispatcher)
     assert isinstance(retries, OneAttempt)
     local: LocalWorker = attempt.reservation.local
     assert local.breaker is not None

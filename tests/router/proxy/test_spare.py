@@ -39,7 +39,7 @@ class Connection:
     def vacate(self) -> bool:
         if self.willing:
             self.crowd.closed.append(self.name)
-            self.crowd.idle.discard(self)
+            self.crowd.idle.pop(self, None)
         return self.willing
 
 
