@@ -1,6 +1,6 @@
-"""Whatever happens to Valkey: no request fails, it is seen at once, and afterwards all agree again.
+"""No request fails in any fault of Valkey: replicas notice it at once, and agree again afterwards.
 
-Two replicas under load, one fault, recovery; then a third joins, which knows only what is in Valkey.
+Two replicas under load, one fault, recovery; then a third replica joins, which knows only Valkey's data.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from loadtest.chaos import (
 )
 
 QUICK = ("killed, started empty", "paused", "flushed")
-"""One each that is gone, that is silent, and that forgets; the others are deep."""
+"""One fault each of a Valkey that is gone, silent, or forgets; the others are deep."""
 
 
 def cases(faults: Iterable[Fault]) -> list[ParameterSet]:
@@ -44,7 +44,7 @@ async def started(start: Start, redis_url: str, *flags: str) -> list[RunningRepl
 
 
 def under_load(replicas: list[RunningReplica], rate_per_s: float = 30.0) -> Crowd:
-    """So few that a busy machine keeps up: a replica that is late stays degraded until the load ends."""
+    """Return a load that a busy machine can serve: a late replica stays degraded until the load ends."""
     return sessions([replica.url for replica in replicas], rate_per_s=rate_per_s)
 
 
@@ -58,14 +58,14 @@ async def all_well(replicas: list[RunningReplica]) -> bool:
 
 
 async def all_show(replicas: list[RunningReplica], degraded: int) -> bool:
-    """True if all metrics say so: a moment after the event, and a busy machine makes any Redis late."""
+    """True if all metrics show it, a moment after the event; a busy machine makes any Redis late."""
     return all([await replica.metric(DEGRADED) == degraded for replica in replicas])
 
 
 async def agree(start: Start, redis_url: str, replicas: list[RunningReplica], prompts: list[str]) -> None:
     """All replicas and one that joins now make the same decisions, and nothing is buffered."""
     assert prompts
-    await settled(replicas)  # first, lest they learn from what the newcomer says
+    await settled(replicas)  # first, so that they learn nothing from the newcomer
     together = [*replicas, await start(redis_url)]
     await settled(together)
     assert await disagreements(together, prompts) == []
@@ -96,9 +96,9 @@ async def test_a_valkey_that_fails_for_a_while_costs_no_request_and_no_agreement
 
 @pytest.mark.parametrize("fault", cases(fault for fault in FAULTS if not fault.lasting))
 async def test_a_valkey_that_forgets_is_told_again(fault: Fault, start: Start) -> None:
-    """A copy is made in the middle of the load: what comes behind it only the replicas remember.
+    """Valkey goes back to a copy from the middle of the load: only the replicas know the later operations.
 
-    That a log was emptied under load is noticed by whoever looks first, who mends it for the others.
+    The first replica that looks notices the emptied log, and mends it for the others.
     """
     async with staged(fault) as stage:
         replicas = await started(start, stage.url)

@@ -1,6 +1,6 @@
 """``deploy/grafana`` and the rules, on a real Prometheus that scrapes a real fleet.
 
-Grafana itself is not run: what it would ask is asked here, and where it would draw is checked in numbers.
+Grafana itself is not run: the tests send its queries, and check its layout in numbers.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def test_no_panel_lies_on_another_or_leaves_the_page(board: Dashboard) -> None:
 
 @every_board
 def test_each_row_of_panels_fills_the_page(board: Dashboard) -> None:
-    """A gap is a slip; the last line of a row may be short."""
+    """No gap is allowed; the last line of a row may be short."""
     lines: dict[int, int] = {}
     for panel in panels(board):
         lines[panel["gridPos"]["y"]] = lines.get(panel["gridPos"]["y"], 0) + panel["gridPos"]["w"]
@@ -125,7 +125,7 @@ def queries(board: Dashboard) -> Iterator[Query]:
 
 
 def labels_of(series: str) -> set[str]:
-    """Of the metric that a series belongs to."""
+    """Return the labels of the metric that a series belongs to."""
     for family in FAMILIES:
         parts = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
         if series in {family.exposed_name + part for part in parts}:
@@ -134,19 +134,19 @@ def labels_of(series: str) -> set[str]:
 
 
 class Prometheus:
-    """A real one, and what it answers."""
+    """A real Prometheus and its answers."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
 
     async def ask(self, expr: str) -> list[float]:
-        """The values that an expression has now."""
+        """Return the present values of an expression."""
         answer = (await self._client.get("/api/v1/query", params={"query": expr})).json()
         assert answer["status"] == "success", f"{expr}\n{answer.get('error')}"
         return [float(sample["value"][1]) for sample in answer["data"]["result"]]
 
     async def unwell(self) -> list[str]:
-        """Rules that could not be worked out, with the error, or have not been yet."""
+        """Return rules that failed, with the error, or were not evaluated yet."""
         groups = (await self._client.get("/api/v1/rules")).json()["data"]["groups"]
         return [
             f"{rule['name']}: {rule.get('lastError', rule['health'])}"
@@ -158,7 +158,7 @@ class Prometheus:
 
 @contextlib.asynccontextmanager
 async def prometheus(folder: Path, targets: list[str]) -> AsyncIterator[Prometheus]:
-    """Run one that scrapes some gateways four times a second, with our rules."""
+    """Run a Prometheus that scrapes some gateways four times a second, with our rules."""
     port = free_port()
     files = []
     for name in ("rules.yaml", "alerts.yaml"):
@@ -284,7 +284,7 @@ async def talk(replicas: list[RunningGateway], turns: int) -> None:
 async def test_what_dashboards_and_rules_ask_has_answers(
     tmp_path: Path, fleet: Fleet, link: LinkServer
 ) -> None:
-    """Every expression is understood; those that any fleet with traffic has data for have some."""
+    """Prometheus understands every expression; those that any fleet with traffic has data for have some."""
     replicas = await two_sites(fleet, link)
     targets = [replica.url.removeprefix("http://") for replica in replicas]
     async with prometheus(tmp_path, targets) as server:
@@ -322,5 +322,5 @@ async def _all_up(server: Prometheus, count: int) -> bool:
 
 
 def asked_by_grafana(expr: str) -> str:
-    """An expression with its variables as they are at first: all."""
+    """Return an expression with its variables at their initial value: all."""
     return re.sub(r"\$[a-z]\w+", ".*", expr.replace("$__rate_interval", "1m"))

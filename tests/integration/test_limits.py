@@ -57,7 +57,7 @@ async def asked(gateway: RunningGateway, tenant: str, **more: Any) -> httpx.Resp
 
 
 async def statuses(gateways: list[RunningGateway], tenant: str, requests: int) -> Counter[int]:
-    """What so many requests at once get, each at the next gateway."""
+    """Return the statuses of simultaneous requests, each at the next gateway."""
     answers = await asyncio.gather(
         *(asked(gateways[number % len(gateways)], tenant) for number in range(requests))
     )
@@ -67,7 +67,7 @@ async def statuses(gateways: list[RunningGateway], tenant: str, requests: int) -
 async def test_a_limit_is_the_same_over_three_gateways(
     redis_url: str, namespace: str, keys_file: Path
 ) -> None:
-    """A request that Redis was too slow for, on a busy machine, is decided by a share: one too many."""
+    """On a busy machine Redis may be too slow for a request; a share then admits one too many."""
     async with limited(redis_url, namespace, keys_file, 3) as fleet:
         got = await statuses(fleet.gateways, "acme", 90)
         alone = sum(gateway.process.tenants.leases.alone for gateway in fleet.gateways)
