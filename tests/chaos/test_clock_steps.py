@@ -43,7 +43,7 @@ LATE = ("Redis answers late", "Redis has not answered")
 
 
 async def nobody_was_given_up(replicas: list[RunningReplica]) -> None:
-    """The machine may make Valkey slow, whatever the clocks do: only late answers may degrade a replica."""
+    """Only late answers may degrade a replica: a busy machine makes Valkey late, but clocks must not."""
     everybody = sorted(replica.name for replica in replicas)
     for replica in replicas:
         assert (await replica.shared())["replicas"] == everybody

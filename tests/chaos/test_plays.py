@@ -14,7 +14,7 @@ from loadtest.chaos.sites import SitesPlan
 
 
 def check(promises: list[Promise]) -> None:
-    """All plays except those that a busy machine would break."""
+    """Check all promises except those that a busy machine would break."""
     untimed = [promise for promise in promises if not promise.timed]
     assert len(untimed) >= 6
     assert [f"{promise.name}: {promise.seen}" for promise in untimed if not promise.kept] == []

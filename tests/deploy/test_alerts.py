@@ -78,7 +78,7 @@ def counted(metric: str) -> Scenario:
 
 
 def hits(today: int, yesterday: int) -> dict[str, str]:
-    """Cached of 100 prompt tokens every five minutes, for two days: a day ago, and since."""
+    """Return series of 100 prompt tokens every 5 min for two days, with the cached tokens of each day."""
     return {
         'cacheway_reported_prompt_tokens_total{namespace="n"}': "0+100x576",
         'cacheway_reported_cached_tokens_total{namespace="n"}': f"0+{yesterday}x288 "
@@ -106,7 +106,7 @@ def tokenized(late: int) -> dict[str, str]:
 
 
 def shadow(sooner: int) -> dict[str, str]:
-    """Decisions per hundred in five minutes: some at least 0.1 s sooner, none more than 0.5 s."""
+    """Return series of 100 decisions every 5 min, of which ``sooner`` were 0.1 s to 0.5 s sooner."""
     series = 'cacheway_shadow_ttft_difference_seconds_bucket{{namespace="n", le="{}"}}'
     counts = {"-0.5": 0, "-0.1": sooner, "0.0": 90, "+Inf": 100}
     return {series.format(bound): f"0+{count}x100" for bound, count in counts.items()}
@@ -275,7 +275,7 @@ def test_prometheus_takes_the_rules() -> None:
 
 @needs_promtool
 def test_each_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path) -> None:
-    """All expressions in one run of promtool, with one file per alert."""
+    """One run of promtool has a file for each alert, with only the rules that it needs."""
     recorded = {rule["record"]: rule for rule in rules(RULES)}
     files = []
     for alert in rules(ALERTS):

@@ -40,7 +40,7 @@ def test_compose_takes_the_file_from_the_root_of_a_checkout() -> None:
 
 @pytest.mark.timeout(300)
 async def test_its_commands_make_a_fleet_that_answers_the_load(tmp_path: Path) -> None:
-    """Return services in the order of their dependencies; the load runs six seconds, not minutes."""
+    """The services run in the order of their dependencies; the load runs six seconds, not minutes."""
     async with Composed(tmp_path) as composed, httpx.AsyncClient(trust_env=False, timeout=10) as client:
         (token,) = re.findall("^cw-.+$", await composed.run("tokens"), re.M)
         await composed.start("valkey")

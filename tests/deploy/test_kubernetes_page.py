@@ -77,7 +77,7 @@ def test_the_values_that_the_page_shows_are_values_of_the_chart() -> None:
 
 
 def test_the_page_names_the_values_for_each_overlay_and_no_others() -> None:
-    """Compare objects as `tests/deploy/test_chart.py` does."""
+    """The values themselves are compared in `tests/deploy/test_chart.py`."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     table = TEXT.partition("| values | what they choose |")[2].partition("\n\n")[0]
     named = {name.partition(".")[0] for name in re.findall(r"`([a-zA-Z.]+)`", table)}

@@ -70,7 +70,7 @@ def test_all_overlays_are_here() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_object_fits_its_schema(version: str) -> None:
-    """Validate strictly: a field that the version does not know is a mistake, too."""
+    """Validation is strict: a field that the version does not know is a mistake, too."""
     import kubernetes_validate  # importing takes seconds, which every worker would spend on collecting tests
 
     distinct = {json.dumps(each): each for overlay in ALL for each in rendered(overlay)}

@@ -171,7 +171,7 @@ BAD: dict[str, tuple[str, dict[str, Any] | bytes]] = {
 async def test_errors_of_the_engine_reach_the_client_as_they_are(
     fleet: Fleet, engines: list[VllmEngine], what: str
 ) -> None:
-    """The fault is the request's: the gateway asks one worker, once, and keeps its health."""
+    """The fault is the request's: the gateway asks one worker, once, and counts no failure of it."""
     path, body = BAD[what]
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     said = await direct(engines[0], path, body)

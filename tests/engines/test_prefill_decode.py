@@ -78,7 +78,7 @@ def _settings(model: str, role: str) -> VllmSettings:
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
             "UCX_NET_DEVICES": "lo",
             "UCX_TLS": "tcp,self",
-            # The engine compiles log probabilities separately, for minutes on a busy machine.
+            # Without this the engine compiles log probabilities, for minutes on a busy machine.
             "TORCHDYNAMO_DISABLE": "1",
         },
     )
@@ -315,7 +315,7 @@ async def test_a_request_that_is_at_fault_is_told_so_by_the_engine(pair: Pair) -
 async def test_what_a_decode_engine_reports_as_cached_takes_nothing_from_the_tree(
     pair: Pair, chance: random.Random, model: str
 ) -> None:
-    """The engine repeats its partner's cached part: no prompt that both engines hold afterwards."""
+    """The decode engine reports its partner's cached tokens: 0 of a prompt that both hold afterwards."""
     tree, registry = pair.gateway.process.fleet.tree, pair.gateway.process.registry
     blocks = 10
     tokens = blocks * BLOCK_TOKENS
@@ -350,7 +350,7 @@ def _elsewhere(data: bytes) -> bytes:
 
 
 def _keeps_nothing(data: bytes) -> bytes:
-    """Ask as if the engine had no connector."""
+    """Ask for no KV, as of an engine without a connector."""
     return data.replace(b'"do_remote_decode":true', b'"do_remote_decode":null')
 
 
@@ -412,7 +412,7 @@ async def test_an_engine_id_that_nobody_has_costs_a_prefill(
 async def test_a_prefill_engine_that_cannot_be_reached_from_its_partner_is_ejected(
     pair: Pair, chance: random.Random
 ) -> None:
-    """Each request waits 5 s for its handshake; the partner's own requests succeed, so it stays."""
+    """Each request waits 5 s for its handshake; the decode engine then serves it alone, and stays."""
     pair.gate.change = _elsewhere
     for _ in range(CB_FAILURES // 2):
         await Asked(pair, chance).answered()

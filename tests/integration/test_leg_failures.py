@@ -87,7 +87,7 @@ async def test_a_decode_leg_that_fails_behind_its_head_has_answered_nothing(
 async def test_a_prefill_leg_whose_answer_breaks_off_costs_at_most_another_attempt(
     pairs: Pairs, fault: Fault, streamed: bool
 ) -> None:
-    """SGLang's and Mooncake's KV may be there already: then the request succeeds."""
+    """SGLang's and Mooncake's KV may be there already: then no attempt has failed."""
     pairs.arm("prefill", fault)
     course = await pairs.ask("calm", streamed=streamed)
     await course.answered()
@@ -123,7 +123,7 @@ async def test_a_prefill_leg_that_leaves_nothing_to_fetch_costs_a_second_prefill
 async def test_a_worker_that_refuses_connections_is_passed_by(
     pairs: Pairs, role: str, streamed: bool
 ) -> None:
-    """One of two prefill workers: several requests, so that some are sent there first."""
+    """One of two workers refuses: several requests, so that some are sent there first."""
     refusing = pairs.engines[role][0]
     refusing.inject(Fault("refuse"))
     for _ in range(4):
@@ -149,7 +149,7 @@ async def test_a_worker_that_dies_while_it_has_a_leg_ends_the_other_and_another_
 async def test_a_decode_worker_that_dies_ends_the_prefill_that_has_begun(
     pairs: Pairs, streamed: bool
 ) -> None:
-    """The prefill restarts for another decode worker; the client does not wait for the first."""
+    """The prefill restarts for another decode worker, but the client leaves before its answer."""
     if pairs.protocol == "nixl":
         pytest.skip("NIXL has no decode leg before the prefill is over")
 
@@ -236,7 +236,7 @@ async def test_a_prefill_worker_that_dies_after_the_first_byte_changes_nothing(p
 async def test_a_client_that_leaves_ends_both_legs(
     pairs: Pairs, step: Step, streamed: bool, how: str
 ) -> None:
-    """No leg is restored before all is free: a stalled leg stays stalled."""
+    """No fault is lifted before all is free: a stalled leg stays stalled."""
     course = await pairs.reach("calm", step, streamed=streamed)
     getattr(course.client, how)()
     await pairs.empty()
@@ -244,7 +244,7 @@ async def test_a_client_that_leaves_ends_both_legs(
 
 @pytest.mark.parametrize("streamed", STREAMED)
 async def test_a_room_or_kept_kv_of_a_crashed_engine_does_not_come_back(pairs: Pairs, streamed: bool) -> None:
-    """Other requests that are sent to the engine next find nothing of it."""
+    """The next request at a restarted engine finds nothing of the crashed one."""
     course = await pairs.reach("calm", Step.SHIPPING, streamed=streamed)
     pairs.kill("prefill")
     pairs.kill("decode")

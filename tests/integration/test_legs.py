@@ -175,7 +175,7 @@ async def test_a_worker_that_falls_silent_is_given_up(stage: Stage, at: At, stre
         await check_failure(request, "upstream_idle_timeout")
 
 
-# Both legs at once, and neither.
+# Client and worker at once, and neither.
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["client-first", "worker-first"])

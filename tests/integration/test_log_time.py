@@ -41,7 +41,7 @@ class Replica:
 
     @property
     def skipped(self) -> int:
-        """Return operations whose time had not come."""
+        """Number of operations that were skipped because their time had not come."""
         return self.state.status.skipped_ops.get("future", 0)
 
     @property

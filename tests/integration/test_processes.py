@@ -248,7 +248,7 @@ async def test_a_port_in_use_is_said_and_not_a_traceback(workers: str, redis_url
 
 
 async def test_every_line_of_the_log_is_json_and_none_holds_a_prompt(fleet: Fleet) -> None:
-    """The level is the most detailed: debug."""
+    """The log level is debug, the most detailed."""
     engine = await fleet.engine()
     secret = "xyzzy-plugh"
     flags = ("--log-level", "debug", "--unlisted-models", "refuse")

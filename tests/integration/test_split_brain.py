@@ -112,7 +112,7 @@ async def test_what_a_replica_said_on_the_old_primary_reaches_the_others_when_it
         a.change("placement.policy", '"min_ttft"')
         a.put("w:1", draining=True)
         b.publish(BytesPerToken("m", b.clock.now_us(), "b", 2.5))
-        for number in range(130):  # more entries than are kept for appending again
+        for number in range(130):  # for longer than acknowledged operations are kept for a second append
             a.publish(
                 Placed(f"r{number}", a.clock.now_us(), "w:1", "a", 1000, 10, 20, (bytes([number]) * 8,))
             )

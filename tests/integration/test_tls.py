@@ -95,7 +95,7 @@ async def worker(context: ssl.SSLContext | None) -> AsyncIterator[Worker]:
 
 
 def serving_context(certificate: trustme.LeafCert, *, clients: trustme.CA | None = None) -> ssl.SSLContext:
-    """Return a worker's side of TLS; with ``clients`` it demands a certificate of theirs."""
+    """Return a worker's side of TLS; with ``clients`` it demands a client certificate of that authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     if clients is not None:

@@ -182,7 +182,7 @@ async def test_a_pod_that_is_not_ready_leaves_its_address_to_one_that_others_sel
 
 
 async def test_a_selector_that_was_changed_takes_over_what_it_still_selects() -> None:
-    """The removal comes with the pod's next news; until then nothing about it is new."""
+    """The takeover comes with the pod's next news; until then nothing about it is new."""
     cluster, log, time = Cluster(), Log(), VirtualTime()
     cluster.put(pod(labels={"part": "d"}))
     await Replica(cluster, log=log, time=time).list()
@@ -268,7 +268,7 @@ async def test_run_follows_the_cluster_until_it_is_cancelled() -> None:
         await replica.discovery.first_settled.wait()
         assert replica.workers() == {A: "serves"}
         cluster.edit(ready=False)
-        while replica.workers() != {A: "drains"}:  # plain state, which signals no change
+        while replica.workers() != {A: "drains"}:  # noqa: ASYNC110 - plain state, which signals no change
             await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -87,7 +87,7 @@ async def test_readiness_drains_and_brings_back(cluster: Cluster, replica: Repli
 async def test_a_deleted_pod_drains_at_once_and_goes_when_nothing_is_in_flight(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Not within two seconds: a sibling may have placed a request before it heard of the drain."""
+    """No removal within two seconds: a sibling may have placed a request before it heard of the drain."""
     cluster.put(pod())
     await replica.list()
     place(replica)
@@ -380,7 +380,7 @@ async def test_a_worker_that_somebody_added_anew_is_theirs_from_then_on(
 async def test_a_worker_removed_by_hand_comes_back_with_the_next_list(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Its pod still serves; only a drain lasts."""
+    """Its pod still serves; only a drain keeps the worker out."""
     cluster.put(pod())
     await replica.list()
     replica.time.advance(1)
