@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing() -> None:
 
 
 def test_what_is_so_already_is_not_said_again() -> None:
-    """A value equal to the start's is kept: other replicas may have started with another one."""
+    """A value equal to the start's is published: other replicas may have started with another one."""
     replica = Replica()
     assert replica.live.change({"queue.size": 10_000}).change_id
     assert not replica.live.change({"queue.size": 10_000}).change_id
@@ -514,7 +514,7 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(LIVE) | st.text(max_size=9), json_values, max_size=3))
 def test_whatever_is_asked_is_done_or_refused_in_words(values: dict[str, Any]) -> None:
-    """The change itself fits all replicas: it survives the log."""
+    """All replicas can apply an accepted change: it survives the log."""
     one, two = Replica("one"), Replica("two")
     try:
         outcome = one.live.change(values)

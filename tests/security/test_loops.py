@@ -48,7 +48,7 @@ async def test_a_request_that_goes_in_circles_ends_after_a_few_hops(fleet: Fleet
 
 
 async def test_a_client_gains_nothing_by_the_header(fleet: Fleet) -> None:
-    """The request is refused earlier; its words never replace those of a gateway."""
+    """The request is refused earlier; its header never replaces a gateway's."""
     one, other = await circle(fleet)
     for said in ("3", "99"):
         answer = await one.client.post("/v1/completions", json=BODY, headers={"x-cacheway-hops": said})

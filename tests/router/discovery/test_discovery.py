@@ -268,7 +268,7 @@ async def test_run_follows_the_cluster_until_it_is_cancelled() -> None:
         await replica.discovery.first_settled.wait()
         assert replica.workers() == {A: "serves"}
         cluster.edit(ready=False)
-        while replica.workers() != {A: "drains"}:  # noqa: ASYNC110 - plain state, which signals no change
+        while replica.workers() != {A: "drains"}:  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

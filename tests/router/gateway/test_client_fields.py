@@ -107,7 +107,7 @@ def test_nor_does_the_engines_place_for_other_arguments(extra: bytes) -> None:
 
 @pytest.mark.parametrize("extra", [{"ngram_size": 30, "ids": [1]}, {}, None, "x", [1]])
 def test_other_arguments_pass(extra: Any) -> None:
-    """The engine itself rejects them."""
+    """The engine itself reports that it cannot use them."""
     body = PROMPT | {"vllm_xargs": extra}
     assert seen(Endpoint.COMPLETIONS, json.dumps(body).encode()) == body
 

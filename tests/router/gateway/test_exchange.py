@@ -506,7 +506,7 @@ DONE = b'data: {"choices":[],"usage":{"prompt_tokens":1250,"completion_tokens":2
 
 
 def test_a_client_that_leaves_with_the_last_event_has_its_answer(bench: Bench) -> None:
-    """guidellm does so: only the end of the HTTP message is left, which comes a moment later."""
+    """As by guidellm: only the end of the HTTP message is left, which comes a moment later."""
     exchange, client = bench.start(chat(stream=True))
     upstream = bench.upstream
     upstream.head(200, SSE)

@@ -17,7 +17,7 @@ identifier = Identifier("test", block_tokens=4, block_bytes=16)
 TENANT = Tenant("t", salt="salt", namespace=b"salt")
 
 TINY = Sizes(slice_bytes=7, text_bytes=16, long_value_bytes_min=24)
-"""Nearly every string is cut out, and every slice ends within a token."""
+"""Nearly every string is cut out, and every slice ends within an element."""
 
 texts = st.text(
     st.one_of(
@@ -187,7 +187,7 @@ def test_a_large_body_takes_many_steps() -> None:
 )
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_million_token_ids_take_many_steps(endpoint: Endpoint, field: str, batch: bool) -> None:
-    """Long strings are searched in slices and read in pieces of 32 KiB, and not refused for their length."""
+    """Token ids are searched in slices and read in pieces of 32 KiB, and not refused for their length."""
     ids = [*range(100_000, 1_100_000)]
     body = json.dumps({"model": "m", field: [ids[::2], ids[1::2]] if batch else ids}).encode()
     assert len(body) > UNUSUAL_BYTES_MAX

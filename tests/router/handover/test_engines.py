@@ -217,7 +217,7 @@ async def test_every_prompt_of_a_batch_has_a_room() -> None:
 
 
 async def check_prefill_failure(stage: Stage, **more: Any) -> tuple[Any, HeardPair]:
-    """The prefill leg fails before anything is sent: the request fails, and the decode engine is free."""
+    """The request fails by its prefill leg before the client got anything; the decode engine is free."""
     request, sink = await stage.heard(**more)
     assert request.leg is Leg.PREFILL
     assert "prefilled" not in sink.said

@@ -69,7 +69,7 @@ def test_both_workers_are_reserved_before_anything_is_sent_and_released_one_afte
 
 
 def test_the_prompt_is_cached_where_it_was_prefilled() -> None:
-    """An SGLang decode worker keeps nothing; the tree still predicts the prompt for the next request."""
+    """An SGLang decode worker keeps nothing; the next request finds the prompt at its prefill worker."""
     bench = PairBench(2, 1)
     bench.start(chat(stream=True))
     first = bench.paired.pair.prefill

@@ -224,7 +224,7 @@ def test_all_that_wait_behind_a_stalled_prefill_go_elsewhere_together() -> None:
 
 
 def test_of_two_that_wait_for_each_other_the_one_without_progress_has_stalled() -> None:
-    """SGLang's prefill leg ends when its KV was taken; a request at the other decode worker ends."""
+    """SGLang's prefill leg ends when its KV was taken; a request at the other decode worker completes."""
     bench = Fitted(1, 2)
     stuck = bench.ask("stuck")
     for number in range(60):

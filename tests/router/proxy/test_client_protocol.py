@@ -113,7 +113,7 @@ async def test_thousands_of_pipelined_requests_do_not_exhaust_the_stack(
 
 
 class _CountingParser(httptools.HttpRequestParser):
-    """Counts its requests, and the bytes that all of them are shown."""
+    """Counts its instances, and the bytes that all of them get."""
 
     made = 0
     fed_bytes = 0

@@ -283,7 +283,7 @@ async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, na
 
 
 async def test_load_vectors_are_for_replicas_that_all_read_them(link: RedisLink, namespace: str) -> None:
-    """An older version leaves no process, or is not in the hash at all; then it leaves."""
+    """An older version writes nothing after its process, or no field in the hash; then it leaves."""
     a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
     await a.heartbeat.beat(link)
     assert a.heartbeat.reads_vectors

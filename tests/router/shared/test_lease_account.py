@@ -184,7 +184,7 @@ def test_what_is_not_used_goes_back_after_a_moment(replicas: list[Replica], serv
 
 
 def refused(replica: Replica, tokens: int, at_us: int) -> Refusal | None:
-    """The kind of a refusal without a call."""
+    """Return the kind of a refusal without a call."""
     charge = Charge(replica.account, tokens, ignored)
     replica.account.refuse(charge, at_us)
     return charge.refusal

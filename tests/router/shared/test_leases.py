@@ -95,7 +95,7 @@ async def retried(replica: Replica, tokens: int) -> None:
 async def until(true: Callable[[], bool]) -> None:
     """Wait for a condition, for as long as a busy machine may take."""
     async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - plain state, which signals no change
+        while not true():  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.01)
 
 

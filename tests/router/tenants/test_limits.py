@@ -39,7 +39,7 @@ async def limited() -> AsyncIterator[Limited]:
     limited = Limited()
     limited.admit(TenantLimits(1), name="first")
     async with asyncio.timeout(60):
-        while limited.limiter.degraded_reason is None:  # noqa: ASYNC110 - plain state, which signals no change
+        while limited.limiter.degraded_reason is None:  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.001)
     yield limited
     limited.task.cancel()

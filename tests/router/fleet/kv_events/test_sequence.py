@@ -185,7 +185,7 @@ def test_a_process_that_counts_anew_has_an_empty_cache() -> None:
 
 
 def test_a_process_that_has_counted_as_far_as_the_one_before_is_told_apart_by_its_last_batch() -> None:
-    """Number 3 is the awaited one, but of another engine."""
+    """Number 3 is the awaited one, but of another process."""
     followed = Followed().join()
     followed.publish(3)
     followed.publisher.restart()
