@@ -1,6 +1,6 @@
 """One real Valkey for the whole test session, and a namespace of its own for every test.
 
-No example of a property test has a deadline: how long it takes says more of the machine than of the code. In
+No example of a property test has a deadline: its duration depends on the machine more than on the code. In
 the quick profile and in CI (the variable ``CI``) the examples are the same every time, so that a change is
 judged by itself. The deep profile looks for new ones, and keeps those that fail.
 """
@@ -32,12 +32,12 @@ for profile, examples in (("quick", 40), ("deep", 300)):
 settings.load_profile("quick")  # unless pytest's --hypothesis-profile names the other
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # So it is in the background of a shell, and every process that a test interrupts would inherit it.
+    # The background of a shell ignores SIGINT, and every process that a test interrupts would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of garbage collections: ten thousand tests are a second of each."""
+    """Exclude collected tests from garbage collections: ten thousand tests cost a second in each."""
     gc.freeze()
 
 
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _logs_end_with_the_test() -> Iterator[None]:
-    """Whoever configures logs and their level, as a gateway does at its start, does so for its own test."""
+    """Restore the logs and their level, which a gateway configures at its start, after each test."""
     root = logging.getLogger()
     level = root.level
     yield
@@ -63,14 +63,14 @@ def _logs_end_with_the_test() -> Iterator[None]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def valkey() -> AsyncIterator[EmbeddedValkey]:
-    """A Valkey server on a Unix socket; nothing of it is left after the session."""
+    """A Valkey server on a Unix socket, removed without a trace after the session."""
     async with EmbeddedValkey() as server:
         yield server
 
 
 @pytest.fixture
 def redis_url(valkey: EmbeddedValkey) -> str:
-    """Where the session's Valkey listens."""
+    """The address of the session's Valkey."""
     return valkey.url
 
 

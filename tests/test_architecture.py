@@ -1,4 +1,4 @@
-"""The walls of the house: what import contracts cannot say."""
+"""The walls of the house: rules beyond import contracts."""
 
 import ast
 import functools
@@ -75,7 +75,7 @@ def test_every_module_opens_with_its_design_note() -> None:
 
 
 def test_the_tests_mirror_the_code() -> None:
-    """A module with behaviour of its own has a test file of its own, at the same place."""
+    """A module with behaviour has its own test file, at the same place."""
     missing = []
     for module in MODULES:
         behaves = any(
@@ -121,7 +121,7 @@ def test_no_constructor_takes_more_than_eight_arguments() -> None:
 
 
 def test_no_function_is_longer_than_a_page() -> None:
-    """Whoever reads it sees all of it at once."""
+    """A reader sees all of it at once."""
     functions = [
         (f"{module.as_posix()}: {node.name}", lines_of(node))
         for module in MODULES

@@ -1,4 +1,4 @@
-"""What docs/discovery.md names exists, and what exists is named there."""
+"""docs/discovery.md names all that exists, and only that."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_every_name_of_a_peer_that_is_read_is_in_the_page() -> None:
 
 
 def test_the_rights_that_the_page_grants_are_those_that_are_used() -> None:
-    """`list_pods` and `watch_pods` are all that is asked of an API server."""
+    """An API server is asked only through `list_pods` and `watch_pods`."""
     assert 'verbs: ["list", "watch"]' in PAGE
     assert 'verbs: ["list", "watch"]' in SOURCE
     assert set(re.findall(r"async def (\w+_pods)\(", SOURCE)) == {"list_pods", "watch_pods"}

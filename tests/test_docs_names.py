@@ -1,4 +1,4 @@
-"""What the pages name exists: flags, settings, metrics, routes, events, links and their anchors."""
+"""Names in the pages exist: flags, settings, metrics, routes, events, links and their anchors."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ EVENTS = {
     *(f"admin.{outcome}" for outcome in ("changed", "refused", "failed")),
     *(f"{noun}.{what}" for noun in ("keys", "tokens") for what in ("loaded", "refused")),
 }
-"""What may be an event: some are put together, or handed on."""
+"""Names that may be events: some are put together, or passed on."""
 
 FILES = re.compile(r"^\w+\.(?:md|py|yaml|json|jsonl|html|sh|crt|key)$")
 
@@ -66,7 +66,7 @@ DECLARING = {
     "loadtest.vllm": ["loadtest/vllm/__main__.py"],
     "locust": ["loadtest/locustfile.py"],
 }
-"""Commands of ours, and who declares their flags."""
+"""Our commands, and the modules that declare their flags."""
 
 OF_OTHERS = {
     "docker": {"--build", "--build-arg", "--profile", "--target"},
@@ -202,7 +202,7 @@ MADE = {"GET /openapi.json", "GET /console/assets/{}"}
 
 
 def shape(path: str) -> str:
-    """A path without the names of what varies in it."""
+    """Return a path without the names of its variables."""
     return re.sub(r"\{\w+(?::path)?\}|\bID\b", "{}", path.partition("?")[0])
 
 
@@ -223,7 +223,7 @@ def test_routes_that_a_page_names_exist(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What can be linked to in a page, as GitHub names its headings."""
+    """Return the anchors of a page, as GitHub names its headings."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

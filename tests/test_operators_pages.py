@@ -1,4 +1,4 @@
-"""What the page about pressure says is true of the code, and complete."""
+"""The page about pressure is true of the code, and complete."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_the_error_codes_that_a_page_tells_clients_are_raised_somewhere() -> Non
 
 
 def test_the_page_of_pressure_names_every_setting_of_the_queue_that_is_to_be_set() -> None:
-    """Those that it leaves out are spellings and details: `configuration.md` has them."""
+    """The page leaves out spellings and details: `configuration.md` has them."""
     text = (DOCS / "pressure.md").read_text()
     left_out = {name for name in CATALOGUE if name.startswith(("queue.", "admission.")) and name not in text}
     assert left_out <= {

@@ -26,7 +26,7 @@ def test_a_name_that_it_has_not_is_an_attribute_error() -> None:
 
 
 def test_importing_it_imports_none_of_its_parts() -> None:
-    """So a plug-in may import it in any process, whatever that has under their names."""
+    """A plug-in may import it in any process, even one with other modules of these names."""
     program = (
         "import sys; before = set(sys.modules); import cacheway; print(*sorted(set(sys.modules) - before))"
     )

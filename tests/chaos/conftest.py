@@ -1,4 +1,4 @@
-"""What every test of this folder starts from: real engines, and as many real replicas as it wants."""
+"""Fixtures of the chaos tests: real engines, and as many real replicas as a test starts."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from fakes.running import Fleet
 
 @pytest.fixture
 async def fleet(namespace: str) -> AsyncIterator[Fleet]:
-    """Three engines, alive for one test."""
+    """Three engines for one test."""
     async with contextlib.AsyncExitStack() as stack:
         fleet = Fleet("", namespace, stack)
         for _ in range(3):
@@ -20,6 +20,6 @@ async def fleet(namespace: str) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 async def start(fleet: Fleet) -> AsyncIterator[Start]:
-    """Starts a replica in front of the engines that uses the Redis of a URL."""
+    """Starts a replica in front of the engines, with the Redis of a URL."""
     async with starter(fleet) as start:
         yield start

@@ -33,18 +33,18 @@ from router.__main__ import main
 
 sys.exit(main())
 """
-"""A replica whose wall clock is off by so many seconds, and steps when it is told to."""
+"""A replica whose wall clock is off by some seconds, and steps on request."""
 
 
 PATIENT = ("--heartbeat-ttl-secs", "6")
-"""Longer than a busy machine keeps a replica from saying that it lives, and a tenth of a step."""
+"""Longer than a busy machine delays a replica's heartbeat, and a tenth of a step."""
 
 LATE = ("Redis answers late", "Redis has not answered", "no answer within")
 """Reasons that a busy machine has, too: a process that does not run neither answers nor reads an answer."""
 
 
 async def nobody_was_given_up(replicas: list[RunningReplica]) -> None:
-    """Whether Valkey is slow is not up to clocks but to the machine."""
+    """Only late answers may degrade a replica: a busy machine makes Valkey late, but clocks must not."""
     everybody = sorted(replica.name for replica in replicas)
     for replica in replicas:
         assert (await replica.shared())["replicas"] == everybody
@@ -55,7 +55,7 @@ async def nobody_was_given_up(replicas: list[RunningReplica]) -> None:
 
 @pytest.mark.deep
 async def test_a_wall_clock_that_steps_a_minute_either_way_changes_nothing(start: Start) -> None:
-    """Each step is watched for longer than a replica lets pass between two looks at who lives."""
+    """Each step is watched for longer than the interval at which replicas check each other's heartbeats."""
     async with ValkeyServer() as server:
         replicas = list(
             await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Whatever is killed or fails in a play, nobody loses more than what was killed.
+"""In each play, clients lose only the requests of the process that was killed or failed.
 
 ``python -m loadtest.chaos overload --disaster`` and ``... sites`` are the same for minutes, with figures.
 """
@@ -14,7 +14,7 @@ from loadtest.chaos.sites import SitesPlan
 
 
 def check(promises: list[Promise]) -> None:
-    """All but those that a busy machine would break."""
+    """Check all promises except those that a busy machine would break."""
     untimed = [promise for promise in promises if not promise.timed]
     assert len(untimed) >= 6
     assert [f"{promise.name}: {promise.seen}" for promise in untimed if not promise.kept] == []

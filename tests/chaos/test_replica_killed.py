@@ -68,9 +68,9 @@ class Session:
             await asyncio.sleep(0.05)  # an agent thinks
 
     def warm_since(self, turn: int) -> bool:
-        """Whether every turn from this one on found what the one before it had sent, where that was.
+        """True if every turn from this one on found the previous turn's prompt cached at the same worker.
 
-        What ends a prompt differs from what goes on there, and the last block is not full.
+        The end of a prompt differs from the text that continues there, and the last block is not full.
         """
         return all(
             now.worker == before.worker
@@ -82,8 +82,8 @@ class Session:
 async def test_sessions_stay_warm_while_a_replica_is_killed(start: Start) -> None:
     """Nine sessions over three replicas; those of the dead one retry their turn at a survivor.
 
-    Three streams through the victim go on for minutes: they must end with it, and what they had
-    reserved must be given back by the survivors.
+    Three streams through the victim go on for minutes: they must end with it, and the survivors must release
+    their reservations.
     """
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(ValkeyServer())
@@ -105,7 +105,7 @@ async def test_sessions_stay_warm_while_a_replica_is_killed(start: Start) -> Non
         await until_async(lambda: reserved(3, replicas))
         turns_before = [len(session.turns) for session in sessions]
         victim.process.kill()
-        assert await reserved(3, survivors)  # nobody can know yet
+        assert await reserved(3, survivors)  # the survivors cannot know yet
         broken = await asyncio.gather(*endless, return_exceptions=True)
         assert all(isinstance(answer, httpx.TransportError) for answer in broken)
 
@@ -132,6 +132,6 @@ async def test_sessions_stay_warm_while_a_replica_is_killed(start: Start) -> Non
         def declared() -> set[str]:
             return {event["replica"] for replica in survivors for event in replica.events("replica.left")}
 
-        await until(declared)  # the line is written a moment after the operation
+        await until(declared)  # the log line is written a moment after the operation
         assert declared() == {victim.name}
         assert await disagreements(survivors, [session.answered for session in sessions]) == []

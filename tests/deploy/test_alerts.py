@@ -32,13 +32,13 @@ def rules(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the metrics say, once when the alert must fire and once when it must not.
+    """Metrics for which an alert must fire, and metrics for which it must not.
 
     Attributes:
         fires: Series in promtool's notation, one value a minute.
         quiet: Likewise: near the threshold, or over before the alert's ``for`` has passed.
-        minutes: After which it is asked.
-        step: Between two values.
+        minutes: Time after which the alert is evaluated.
+        step: Time between two values.
     """
 
     fires: dict[str, str]
@@ -48,7 +48,7 @@ class Scenario:
 
 
 def requests(good: int, bad: int, outcome: str) -> dict[str, str]:
-    """Requests a minute that completed, and that ended otherwise."""
+    """Requests a minute that completed, and that ended with another outcome."""
     return {
         'cacheway_requests_total{namespace="n", instance="a", outcome="completed"}': f"0+{good}x400",
         f'cacheway_requests_total{{namespace="n", instance="a", outcome="{outcome}"}}': f"0+{bad}x400",
@@ -78,7 +78,7 @@ def counted(metric: str) -> Scenario:
 
 
 def hits(today: int, yesterday: int) -> dict[str, str]:
-    """Of 100 prompt tokens every five minutes, for two days: cached a day ago, and since."""
+    """Return series of 100 prompt tokens every 5 min for two days, with the cached tokens of each day."""
     return {
         'cacheway_reported_prompt_tokens_total{namespace="n"}': "0+100x576",
         'cacheway_reported_cached_tokens_total{namespace="n"}': f"0+{yesterday}x288 "
@@ -100,13 +100,13 @@ def handovers(failed: int) -> dict[str, str]:
 
 
 def tokenized(late: int) -> dict[str, str]:
-    """Of a hundred prompts a minute, those whose token ids came too late."""
+    """Token ids that came too late, for a number of a hundred prompts a minute."""
     series = 'cacheway_tokenizing_prompts_total{namespace="n", instance="a", how='
     return {series + '"remembered"}': f"0+{100 - late}x60", series + '"late"}': f"0+{late}x60"}
 
 
 def shadow(sooner: int) -> dict[str, str]:
-    """Of a hundred decisions every five minutes so many at least 0.1 s sooner, and half a second at most."""
+    """Return series of 100 decisions every 5 min, of which ``sooner`` were 0.1 s to 0.5 s sooner."""
     series = 'cacheway_shadow_ttft_difference_seconds_bucket{{namespace="n", le="{}"}}'
     counts = {"-0.5": 0, "-0.1": sooner, "0.0": 90, "+Inf": 100}
     return {series.format(bound): f"0+{count}x100" for bound, count in counts.items()}
@@ -275,7 +275,7 @@ def test_prometheus_takes_the_rules() -> None:
 
 @needs_promtool
 def test_each_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path) -> None:
-    """In one run of promtool, with a file for each alert: only what it asks for is worked out."""
+    """One run of promtool has a file for each alert, with only the rules that it needs."""
     recorded = {rule["record"]: rule for rule in rules(RULES)}
     files = []
     for alert in rules(ALERTS):
@@ -326,7 +326,7 @@ def test_every_metric_that_rules_ask_for_exists() -> None:
 
 
 def exposed(family: Family) -> set[str]:
-    """Names of the series of a metric."""
+    """Return the names of a metric's series."""
     name = family.exposed_name
     return {f"{name}_{part}" for part in ("bucket", "sum", "count")} if family.kind == "histogram" else {name}
 
@@ -335,7 +335,7 @@ METRICS = {name for family in FAMILIES for name in exposed(family)}
 
 
 def metrics_of(expr: str) -> set[str]:
-    """Our metrics that an expression names."""
+    """Return our metrics that an expression names."""
     return set(re.findall(r"\bcacheway_[a-z0-9_]+", expr))
 
 

@@ -40,7 +40,7 @@ def test_compose_takes_the_file_from_the_root_of_a_checkout() -> None:
 
 @pytest.mark.timeout(300)
 async def test_its_commands_make_a_fleet_that_answers_the_load(tmp_path: Path) -> None:
-    """Services in the order that they wait for each other; the load for six seconds in place of minutes."""
+    """The services run in the order of their dependencies; the load runs six seconds, not minutes."""
     async with Composed(tmp_path) as composed, httpx.AsyncClient(trust_env=False, timeout=10) as client:
         (token,) = re.findall("^cw-.+$", await composed.run("tokens"), re.M)
         await composed.start("valkey")
@@ -109,7 +109,7 @@ def test_a_gateway_is_given_longer_to_stop_than_it_takes(
 
 
 def test_all_ports_are_of_this_host_alone() -> None:
-    """Whoever opens the data port with CACHEWAY_BIND is told to ask for a key."""
+    """The file tells an operator who opens the data port with CACHEWAY_BIND to require a key."""
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert len(ports) == 6
     for port in ports:

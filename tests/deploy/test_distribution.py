@@ -1,4 +1,4 @@
-"""The distribution holds what serves and what users run, and nothing of our own laboratory."""
+"""The distribution holds the serving packages and the users' tools, and none of the laboratory."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 TOOLS = {"client", "demo", "engine", "ideal", "locustfile", "locusts", "plan", "processes", "progress"}
 TOOLS |= {"profile", "replay", "report", "scenario", "simulator", "traces", "workload"}
-"""What users run, and what that needs; the rest of `loadtest` is our own laboratory."""
+"""The users' tools and the modules that they need; the rest of `loadtest` is the laboratory."""
 
 
 def _wheel(source: Path, out: Path) -> Path:
@@ -28,7 +28,7 @@ def _wheel(source: Path, out: Path) -> Path:
 
 
 def _held(wheel: Path) -> set[str]:
-    """The files of a wheel, but for its metadata; those of `cacheway` without that name in front."""
+    """Return the files of a wheel without its metadata; those of `cacheway` without that prefix."""
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {Path(name).parts[0] for name in names} == {"cacheway"}
@@ -78,7 +78,7 @@ def test_what_the_wheel_holds_imports_nothing_that_it_lacks(wheel: set[str]) -> 
 
 
 def test_the_gateways_image_has_no_load_tests(tmp_path: Path) -> None:
-    """Its build copies the packages that serve; `pip` builds the wheel from no more than these."""
+    """The image's build copies the packages that serve; `pip` builds the wheel from no more than these."""
     stage = DOCKERFILE.split(" AS installed\n")[1].split("\nFROM ")[0]
     copied = [line.split()[1:-1] for line in stage.splitlines() if line.startswith("COPY ")]
     for name in (name for names in copied for name in names):
@@ -115,7 +115,7 @@ def test_modules_of_the_wheel_import_each_other_below_cacheway_and_are_else_unch
 
 
 def test_every_module_of_the_wheel_can_be_imported(built: Path, tmp_path: Path) -> None:
-    """In a process whose other packages of these names raise."""
+    """The process has other packages of these names, which raise on import."""
     with ZipFile(built) as archive:
         archive.extractall(tmp_path)
     for name in ("router", "policies", "radix", "loadtest"):
@@ -141,7 +141,7 @@ assert cacheway.WorkersView is sys.modules["cacheway.router.own_policies"].Worke
 
 
 def test_the_metadata_say_nothing_that_cannot_be_had(built: Path) -> None:
-    """Without the address of a repository there are no links; with it, all of the README's are absolute."""
+    """Without the repository's address there are no links; with it, all links of the README are absolute."""
     with ZipFile(built) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         said = message_from_bytes(archive.read(name))

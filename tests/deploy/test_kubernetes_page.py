@@ -21,7 +21,7 @@ COMMANDS = [
 
 @needs_kubectl
 def test_the_install_command_puts_the_built_image_in_place() -> None:
-    """What is piped into ``kubectl apply``, run as it stands."""
+    """The commands in front of ``kubectl apply`` run as they stand on the page."""
     (build,) = [line for line in COMMANDS if line.startswith("docker build -t registry")]
     (apply,) = [line for line in COMMANDS if line.startswith("kubectl kustomize")]
     image = shlex.split(build)[3]
@@ -77,7 +77,7 @@ def test_the_values_that_the_page_shows_are_values_of_the_chart() -> None:
 
 
 def test_the_page_names_the_values_for_each_overlay_and_no_others() -> None:
-    """As `tests/deploy/test_chart.py` compares them."""
+    """The values themselves are compared in `tests/deploy/test_chart.py`."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     table = TEXT.partition("| values | what they choose |")[2].partition("\n\n")[0]
     named = {name.partition(".")[0] for name in re.findall(r"`([a-zA-Z.]+)`", table)}

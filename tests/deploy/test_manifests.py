@@ -29,10 +29,10 @@ from router import cli
 pytestmark = needs_kubectl
 
 VERSIONS = ("1.30", "1.37")
-"""Of Kubernetes: the oldest that docs/kubernetes.md promises, and the newest that there is a schema of."""
+"""Versions of Kubernetes: the oldest that docs/kubernetes.md promises, and the newest with a schema."""
 
 OUTSIDE = ("monitoring.coreos.com/", "gateway.networking.k8s.io/", "inference.networking.k8s.io/")
-"""Kinds that come with an operator, which no Kubernetes version has a schema of."""
+"""Kinds that come with an operator; no Kubernetes version has their schema."""
 
 ALL = [*OVERLAYS, *COMPOSED]
 
@@ -48,7 +48,7 @@ def gateways(objects: tuple[Object, ...]) -> list[tuple[Pods, Object]]:
 
 
 def log_of(owner: Pods, container: Object) -> str | None:
-    """The Secret with the URL of the log that replicas share; None without one."""
+    """The Secret with the URL of the shared log; None without one."""
     for argument in container["args"]:
         if argument.startswith("--redis-url-file="):
             folder, _, file = argument.partition("=")[2].rpartition("/")
@@ -70,8 +70,8 @@ def test_all_overlays_are_here() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_object_fits_its_schema(version: str) -> None:
-    """Strictly: a field that the version does not know is a mistake, too."""
-    import kubernetes_validate  # takes seconds, which every worker would spend when it collects tests
+    """Validation is strict: a field that the version does not know is a mistake, too."""
+    import kubernetes_validate  # importing takes seconds, which every worker would spend on collecting tests
 
     distinct = {json.dumps(each): each for overlay in ALL for each in rendered(overlay)}
     for each in distinct.values():
@@ -181,7 +181,7 @@ def test_gateways_are_probed_where_they_answer(overlay: str) -> None:
 
 @everywhere
 def test_pods_have_no_privileges(overlay: str) -> None:
-    """Engines' images run as root and write where they like; nothing else does."""
+    """The engines' images run as root and write anywhere; nothing else does."""
     for owner, container in containers(rendered(overlay)):
         name = f"{title(owner.owner)} {container['name']}"
         spec, security = owner.spec, container["securityContext"]
@@ -263,7 +263,7 @@ def test_images_are_pinned_and_ours_are_all_of_one_version(overlay: str) -> None
 
 
 def test_images_that_are_not_ours_are_pinned_in_one_place() -> None:
-    """And vLLM's is the release that the tests on real engines install."""
+    """The release of vLLM is the one that the tests on real engines install."""
     component = yaml.safe_load((KUBERNETES / "components/images/kustomization.yaml").read_text())
     pinned = {each["name"]: each["newTag"] for each in component["images"]}
     for path in KUBERNETES.rglob("*.yaml"):
@@ -397,7 +397,7 @@ def test_the_command_line_and_environment_of_a_gateway_are_valid(
 
 
 def effective(shown: str) -> dict[str, str]:
-    """What ``cacheway config`` says, by dotted name."""
+    """Return the settings that ``cacheway config`` shows, by dotted name."""
     values, section = {}, ""
     for line in shown.splitlines():
         if line and not line.startswith((" ", "#")):
@@ -425,7 +425,7 @@ def test_a_pod_is_given_longer_to_end_than_everything_before_takes(
 
 @everywhere
 def test_engines_end_after_discovery_has_drained_them(overlay: str) -> None:
-    """A worker is drained when its pod is being deleted; the hook is the time in which that gets about."""
+    """A worker drains when the deletion of its pod begins; the hook gives the news time to spread."""
     for owner, container in containers(rendered(overlay)):
         if "cacheway.io/role" in owner.labels:
             seconds = container["lifecycle"]["preStop"]["sleep"]["seconds"]

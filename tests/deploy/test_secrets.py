@@ -72,7 +72,7 @@ def test_the_password_of_valkey_is_random_and_fit_for_a_url(objects: Path) -> No
 
 
 def test_the_key_for_clients_is_one_and_is_not_printed(objects: Path, tmp_path: Path) -> None:
-    """Whoever may read the Secret may read it again; a log of the installation need not hold it."""
+    """A reader of the Secret can read the key again; a log of the installation need not hold it."""
     said = run()
     key = (objects / "cacheway-data").read_text()
     assert re.fullmatch(r"cw-[0-9a-f]{64}", key)

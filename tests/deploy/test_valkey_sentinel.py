@@ -53,7 +53,7 @@ def free_everywhere() -> int:
 
 @dataclass
 class Cluster:
-    """The pods, and what runs in them."""
+    """The pods and their processes."""
 
     folder: Path
     port: int
@@ -102,7 +102,7 @@ class Cluster:
             return [str(part) for part in await client.execute_command("ROLE")]
 
     async def settled(self, primary: str, hosts: tuple[str, ...]) -> bool:
-        """Whether Sentinels and servers agree who is primary, and its replicas have a copy."""
+        """True if Sentinels and servers agree on the primary, and its replicas have a copy."""
         with contextlib.suppress(RedisError, OSError):
             for host in hosts:
                 role = await self.role(host)
@@ -154,7 +154,7 @@ async def test_a_lost_primary_is_replaced_and_comes_back_as_a_replica(cluster: C
             with pytest.raises(RedisError, match=r"(?i)auth"):
                 await stranger.ping()
 
-    # The whole pod is gone: with two Sentinels left there is still a majority.
+    # The whole pod is gone: the two Sentinels that are left still have a majority.
     await cluster.kill(first, "server")
     await cluster.kill(first, "sentinel")
     assert await cluster.pings(first, cluster.port) != 0
@@ -169,7 +169,7 @@ async def test_a_lost_primary_is_replaced_and_comes_back_as_a_replica(cluster: C
     await until_async(lambda: cluster.settled(second, HOSTS), 40)
     async with cluster.client(first, cluster.port) as client:
         assert await client.get("kept") == "yes", "a copy of what the new primary has"
-    # The Sentinel that came back is the one that they knew: no ghost counts for a majority.
+    # The Sentinel that came back is the known one: no ghost counts for a majority.
     assert await knows_all(cluster, HOSTS[1])
 
 
@@ -181,7 +181,7 @@ async def replaced(cluster: Cluster, lost: str) -> bool:
 
 
 async def knows_all(cluster: Cluster, host: str) -> bool:
-    """Whether a Sentinel knows the two others, and no more, and the two replicas."""
+    """True if a Sentinel knows exactly the two other Sentinels and the two replicas."""
     async with cluster.client(host, cluster.sentinel_port) as client:
         facts = (await client.sentinel_masters())["cacheway"]
     return (facts["num-other-sentinels"], facts["num-slaves"]) == (2, 2)

@@ -22,11 +22,11 @@ from loadtest.vllm import VllmEngine, VllmServer
 HERE = Path(__file__).parent
 SHORT = "CACHEWAY_ENGINES_SHORT"
 START_TIMEOUT_S = 900
-"""Of a test, whose engines may have to be started."""
+"""Timeout of a test, whose engines may have to be started."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Engines take minutes and a gigabyte each: nobody starts them by the way."""
+    """Engines take minutes and a gigabyte each: only a run that names this folder starts them."""
     named = [(config.invocation_params.dir / each.split("::")[0]).resolve() for each in config.args]
     return None if any(path.is_relative_to(HERE) for path in named) else True
 
@@ -63,19 +63,19 @@ async def all_engines(pytestconfig: pytest.Config) -> AsyncIterator[Engines]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engines(request: pytest.FixtureRequest, all_engines: Engines) -> list[VllmEngine]:
-    """The engines that the test's mark asks for."""
+    """The engines that the test's mark names."""
     return await all_engines.group(wanted(request.node))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def servers(request: pytest.FixtureRequest, all_engines: Engines) -> list[VllmServer]:
-    """The same, and ours to kill."""
+    """The same engines, for tests that kill them."""
     return await all_engines.servers(wanted(request.node))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def fleet(redis_url: str, namespace: str) -> AsyncIterator[Fleet]:
-    """Gateways for one test; whatever happened, nothing stays reserved."""
+    """Gateways for one test; after each test, no reservation is left."""
     async with contextlib.AsyncExitStack() as stack:
         fleet = Fleet(redis_url, namespace, stack)
         yield fleet
@@ -85,7 +85,7 @@ async def fleet(redis_url: str, namespace: str) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 def chance() -> random.Random:
-    """For prompts that no cache has; a test that fails shows the seed."""
+    """For prompts that no cache holds; a failed test shows the seed."""
     seed = secrets.randbits(32)
     print(f"chance: {seed}")
     return random.Random(seed)

@@ -21,7 +21,7 @@ SHAPES = {"v_proj": (64, 64), "o_proj": (128, 64)}
 """Inputs and outputs of the adapted projections of `loadtest.vllm.models`' qwen3."""
 
 SCALE = 10.0
-"""Of the weights: those of the base are a thousandth (``--load-format dummy``), its norms' too."""
+"""Scale of the weights; the base weights and norms are a thousandth (``--load-format dummy``)."""
 
 ONE = VllmSettings(
     flags=("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", "--max-cpu-loras", "2"),

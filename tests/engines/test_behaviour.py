@@ -1,4 +1,4 @@
-"""What a client sees of a real engine through the gateway: its limits, its errors, and how to leave it."""
+"""A client's view of a real engine through the gateway: its limits, its errors, and leaving it."""
 
 import asyncio
 import functools
@@ -35,7 +35,7 @@ async def total(engines: list[VllmEngine], metric: str) -> float:
 
 
 async def running(engines: list[VllmEngine]) -> float:
-    """Requests that engines work on or keep waiting."""
+    """Requests that the engines run or keep waiting."""
     return await total(engines, "vllm:num_requests_running") + await total(
         engines, "vllm:num_requests_waiting"
     )
@@ -50,7 +50,7 @@ async def more_generated(engines: list[VllmEngine], before: float) -> bool:
 
 
 async def until_idle(engines: list[VllmEngine]) -> float:
-    """Wait until the engines have nothing to do; seconds, those included that it takes to ask them."""
+    """Wait until the engines are idle; return the seconds, including those of the queries."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
 
@@ -80,10 +80,10 @@ async def _posted(client: httpx.AsyncClient, path: str, body: dict[str, Any] | b
 async def test_a_client_that_leaves_frees_the_engine_within_a_second(
     fleet: Fleet, engines: list[VllmEngine], chance: random.Random, stream: bool
 ) -> None:
-    """Beside what it takes to ask the engines, which is long while others keep this machine busy.
+    """Engines stop early; the time to query them is subtracted, since a busy machine makes it long.
 
-    Of a few tries the fastest counts. None makes the whole answer. The first answer of an engine does not
-    count: it waits for what the engine loads late, while all its tokens are made.
+    The fastest of a few tries counts. No engine computes the whole answer. An engine's first answer does not
+    count: it waits for modules that the engine loads late, while all its tokens are computed.
     """
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     for engine in engines:
@@ -171,7 +171,7 @@ BAD: dict[str, tuple[str, dict[str, Any] | bytes]] = {
 async def test_errors_of_the_engine_reach_the_client_as_they_are(
     fleet: Fleet, engines: list[VllmEngine], what: str
 ) -> None:
-    """It is the request's fault: one worker is asked, once, and none is thought less of."""
+    """The fault is the request's: the gateway asks one worker, once, and counts no failure of it."""
     path, body = BAD[what]
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     said = await direct(engines[0], path, body)
@@ -193,7 +193,7 @@ async def test_errors_of_the_engine_reach_the_client_as_they_are(
 async def test_a_body_that_cannot_be_placed_has_the_status_that_an_engine_gives_it(
     fleet: Fleet, engines: list[VllmEngine], body: dict[str, Any] | bytes
 ) -> None:
-    """We need its model and its length, and say ourselves what is wrong with these, in the same shape."""
+    """The gateway needs a request's model and length, and reports their errors itself, in the same shape."""
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     said = await direct(engines[0], "/v1/chat/completions", body)
     refused = await posted(gateway, "/v1/chat/completions", body)
@@ -231,7 +231,7 @@ async def test_a_prompt_of_the_models_whole_length_is_answered_and_one_beyond_is
 async def test_a_chat_of_the_models_whole_length_is_answered_and_one_beyond_is_refused(
     fleet: Fleet, engines: list[VllmEngine], chance: random.Random
 ) -> None:
-    """The template's tokens count, too. What is special to the tokenizer is one token beside anything."""
+    """The template's tokens count, too. A special token stays one token beside any text."""
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     limit = await engines[0].max_model_tokens()
 
@@ -250,7 +250,7 @@ async def test_a_chat_of_the_models_whole_length_is_answered_and_one_beyond_is_r
 async def test_an_answer_that_ends_by_itself_is_as_long_as_the_model_allows(
     fleet: Fleet, engines: list[VllmEngine], chance: random.Random
 ) -> None:
-    """Nobody says how long it may be: the engine fills the context, and says so."""
+    """The request gives no length: the engine fills the context, and reports it."""
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     limit = await engines[0].max_model_tokens()
     body = completion(random_ids(chance, limit - 20), max_tokens=None, ignore_eos=True)

@@ -20,7 +20,7 @@ CLIENTS = 4
 SMALL, LARGE = 1024, 4096
 
 QUICK = {"health_check_interval_s": 0.5, "slow_start_s": 0.0}
-"""A dead engine is found soon, and one that is back takes its share at once."""
+"""The gateway notices a dead engine soon, and a recovered one takes its share at once."""
 
 
 def completion(prompt: list[int], **more: Any) -> dict[str, Any]:
@@ -28,13 +28,13 @@ def completion(prompt: list[int], **more: Any) -> dict[str, Any]:
 
 
 def named(engine: VllmEngine) -> str:
-    """Its id at the gateway."""
+    """The engine's id at the gateway."""
     return engine.url.removeprefix("http://")
 
 
 @dataclass
 class Load:
-    """Clients that ask all the time, each for one prompt again and again, and how they fared."""
+    """Clients that each repeat one prompt all the time, and their results."""
 
     gateway: RunningGateway
     chance: random.Random
@@ -43,7 +43,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator["Load"]:
-        """Ask until the block ends; those in flight are waited for."""
+        """Ask until the block ends, then wait for the requests in flight."""
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as clients:
             for number in range(CLIENTS):
@@ -64,7 +64,7 @@ class Load:
                     self.refused.append(answer.text)
 
     async def reaches(self, engine: VllmEngine) -> None:
-        """Wait until an engine answers some of them."""
+        """Wait until an engine answers some of the clients."""
         before = self.answered[named(engine)]
         await until(lambda: self.answered[named(engine)] > before + 2, within_s=60)
 
@@ -87,7 +87,7 @@ def cached_tokens(answer: httpx.Response) -> int:
 async def test_an_engine_that_is_killed_under_load_costs_no_request_and_comes_back_empty(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random
 ) -> None:
-    """What it had is forgotten: the same prompt is predicted and served there as one never seen."""
+    """The gateway forgets the engine's cache: the same prompt counts there as one never seen."""
     gateway = await fleet.gateway(*(server.url for server in servers), fleet=QUICK)
     prompt = random_ids(chance, 320)
     warm = await asked(gateway, prompt)
@@ -127,7 +127,7 @@ async def test_an_engine_that_is_killed_under_load_costs_no_request_and_comes_ba
 async def test_a_stream_of_an_engine_that_is_killed_ends_with_an_error(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random
 ) -> None:
-    """What was sent cannot be sent again, so the client is told; the next request goes elsewhere."""
+    """The stream has begun, so the client gets an error; the next request goes to another engine."""
     gateway = await fleet.gateway(*(server.url for server in servers), fleet=QUICK)
     body = completion(random_ids(chance, 100), max_tokens=3000, ignore_eos=True, stream=True)
     async with gateway.client.stream("POST", "/v1/completions", json=body, timeout=TIMEOUT_S) as answer:
@@ -183,7 +183,7 @@ async def test_an_engine_that_drains_under_load_finishes_what_it_has_and_gets_no
 async def test_a_long_prompt_goes_only_where_it_fits(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random, labelled: bool
 ) -> None:
-    """By length buckets, or, if nobody made any, by what engines say of themselves (``max_model_len``)."""
+    """The gateway decides by length buckets, or without any by the engines' own ``max_model_len``."""
     small, large = servers
     buckets = {"length_buckets": (SMALL, LARGE)} if labelled else {}
     gateway = await fleet.gateway(*(server.url for server in servers), fleet=QUICK, placement=buckets)

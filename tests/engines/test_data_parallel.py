@@ -1,4 +1,4 @@
-"""Data-parallel ranks of a real engine: the gateway chooses them, and knows what each holds."""
+"""Data-parallel ranks of a real engine: the gateway chooses them, and knows the cache of each."""
 
 import random
 from itertools import pairwise
@@ -14,7 +14,7 @@ from loadtest.vllm import VllmEngine, VllmSettings
 
 RANKS = 2
 KV_BLOCKS = 60
-"""Of each rank: six prompts of 300 tokens."""
+"""Blocks of each rank: six prompts of 300 tokens."""
 
 two_ranks = engines_with(
     VllmSettings(ranks=RANKS, max_model_tokens=512, kv_blocks=KV_BLOCKS, step_tokens_max=256)

@@ -1,6 +1,6 @@
-"""What is predicted from the KV events of a real engine is what it reuses, to the token (docs/kv-events.md).
+"""Predictions from a real engine's KV events match its reuse, to the token (docs/kv-events.md).
 
-Each request waits until what the one before stored has arrived; then there is no excuse.
+Each request waits until the events of the previous one have arrived, so no difference is excused.
 """
 
 import random
@@ -67,7 +67,7 @@ async def test_what_others_sent_past_the_gateway_is_predicted(
 async def test_who_comes_late_knows_what_was_there_before(
     fleet: Fleet, engines: list[VllmEngine], chance: random.Random
 ) -> None:
-    """From old batches: it shares nothing with the first gateway."""
+    """The prompts come from old batches: the second gateway shares nothing with the first."""
     known = await Known.before(engines[0], "gemma3", fleet)
     prompt = random_ids(chance, 300)
     await known.ask(prompt)
@@ -96,7 +96,7 @@ async def test_evictions_are_known(
     known = await Known.before(engines[0], model, fleet)
     await conversations(known, chance)
     (follower,) = known.followers
-    # It is by chance how many prompts are new.
+    # The number of new prompts depends on chance.
     assert follower.counts()["removed"] > 10
 
 
@@ -116,7 +116,7 @@ async def conversations(known: Known, chance: random.Random) -> None:
 async def test_an_emptied_cache_is_known_with_its_next_step(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random
 ) -> None:
-    """Nothing else says so: it was emptied past the gateway."""
+    """No other source reports it: the cache was emptied past the gateway."""
     known = await Known.before(servers[0], "gemma3", fleet)
     prompt = random_ids(chance, 300)
     await known.ask(prompt)

@@ -1,4 +1,4 @@
-"""What holds for every model: both of its engines answer alike, and from their caches."""
+"""For every model, both of its engines give the same answers, and from their caches."""
 
 import random
 

@@ -1,16 +1,16 @@
-"""A prefill and a decode vLLM that hand KV over by NIXL, through the gateway: right, whatever fails.
+"""A prefill and a decode vLLM that hand KV over by NIXL, through the gateway: correct in each failure.
 
     client ──> gateway ──> prefill engine <──KV──┐
                   └──> gate ──> decode engine ───┘     the gate holds decode legs, or makes them wrong
 
-UCX spins a thread in each of these engines, so a pair takes two cores whatever it does: nothing is timed
-here, and all of it is left out unless somebody asks for it:
+UCX spins a thread in each of these engines, so even an idle pair takes two cores: nothing is timed here, and
+these tests run only if the environment asks for them:
 
     CACHEWAY_ENGINES_PAIRS=1 python -m pytest tests/engines/test_prefill_decode.py      (17 min, 4 GB)
 
-What one engine alone says is asked of the decode engine, with a salt of its own: it has cached nothing of it,
-and without parameters it computes prompts itself. The text of such models is noise and often the same, so
-log probabilities are compared, too, wherever an API has them.
+The decode engine alone gives the expected answer, under a separate salt: it has nothing of it cached, and
+without KV parameters it computes prompts itself. The text of such models is noise and often the same, so log
+probabilities are compared, too, if the API has them.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from router.fleet import Health, LocalWorker
 ASKED = "CACHEWAY_ENGINES_PAIRS"
 LEASE_S = 5
 SLOW_CLASS = "8xh200-1t-hybrid"
-"""Of the decode worker: its prefill is believed to take 0.4 s, so it gets no whole request for being idle."""
+"""Class of the decode worker: an assumed prefill of 0.4 s keeps whole requests off it when it is idle."""
 
 ANSWER_S = 240.0
-"""A hang is longer: the gateway would wait for 300 s, and an engine for its partner for ever. Where UCX alone
-keeps two cores busy it may need a minute to see that its peer has died."""
+"""A hang is longer: the gateway would wait 300 s, and an engine would wait for its partner for ever. While
+UCX keeps two cores busy, it may need a minute to notice that its peer has died."""
 
 CB_FAILURES = 4
 BLOCK_TOKENS = 32
@@ -78,7 +78,7 @@ def _settings(model: str, role: str) -> VllmSettings:
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
             "UCX_NET_DEVICES": "lo",
             "UCX_TLS": "tcp,self",
-            # Log probabilities are compiled otherwise, for minutes on a busy machine.
+            # Without this the engine compiles log probabilities, for minutes on a busy machine.
             "TORCHDYNAMO_DISABLE": "1",
         },
     )
@@ -110,12 +110,12 @@ class Pair:
         return await self.gateway.client.post(path, json=_asked(path, body), timeout=ANSWER_S)
 
     async def alone(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """Ask one engine, which has nothing of it."""
+        """Ask one engine, which has nothing of the prompt cached."""
         async with httpx.AsyncClient(base_url=self.decode.url, trust_env=False, timeout=ANSWER_S) as client:
             return await client.post(path, json=_asked(path, body) | {"cache_salt": secrets.token_hex(8)})
 
     async def right(self, path: str, body: dict[str, Any], *, split: bool = True) -> httpx.Response:
-        """Ask the pair, and insist that it says what one engine says, and that KV crossed if it should."""
+        """Ask the pair; require one engine's answer, and a KV transfer if one is due."""
         before = await self.crossed_tokens()
         answer = await self.ask(path, body)
         assert answer.status_code == 200, answer.text
@@ -125,7 +125,7 @@ class Pair:
         return answer
 
     async def told(self) -> str:
-        """What the gateway says of its last decision, and what failed so far."""
+        """Return the gateway's last decision, and the failures so far."""
         decisions = (await self.gateway.client.get("/decisions", params={"limit": 1})).text
         page = self.gateway.process.metrics.exposition()[0].decode()
         failed = [
@@ -140,7 +140,7 @@ class Pair:
         return await self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
 
     async def free(self) -> None:
-        """Wait until nothing is reserved, and no engine runs or keeps anything: at most for a lease."""
+        """Wait, at most for a lease, until nothing is reserved and no engine runs or keeps anything."""
         await until(self.gateway.idle)
         for engine in (self.prefill, self.decode):
             if engine.running:
@@ -148,7 +148,7 @@ class Pair:
                     await until_async(lambda engine=engine, name=name: _zero(engine, name), within_s=30)  # type: ignore[misc]
 
     async def well(self) -> None:
-        """Wait until the gateway finds both engines well."""
+        """Wait until the gateway finds both engines healthy."""
         workers = self.gateway.process.registry.all
         await until(
             lambda: all(local.health is Health.HEALTHY and local.models for local in workers()),
@@ -161,7 +161,7 @@ class Pair:
         return local
 
     def counted(self, start: str) -> bool:
-        """Whether a metric with these labels is not zero."""
+        """True if a metric with these labels is not zero."""
         page = self.gateway.process.metrics.exposition()[0].decode()
         return any(line.startswith(start) and not line.endswith(" 0.0") for line in page.splitlines())
 
@@ -171,7 +171,7 @@ async def _zero(engine: VllmServer, name: str) -> bool:
 
 
 async def _front(fleet: Fleet, prefill: VllmServer, decode: VllmServer, prefill_url: str, gate: Gate) -> Pair:
-    """A gateway before two engines, which knows of no others."""
+    """A gateway before two engines, which knows no others."""
     gateway = await fleet.gateway(
         fleet={
             "prefill": [prefill_url],
@@ -223,7 +223,7 @@ async def pair(fleet: Fleet, servers: list[VllmServer]) -> AsyncIterator[Pair]:
 
 @contextlib.contextmanager
 def stopped(engine: VllmServer) -> Iterator[None]:
-    """All processes of an engine stand still."""
+    """All processes of an engine are stopped."""
     os.killpg(engine.pid, signal.SIGSTOP)
     try:
         yield
@@ -241,7 +241,7 @@ def stopped(engine: VllmServer) -> Iterator[None]:
 async def test_a_pair_says_what_one_engine_says(
     pair: Pair, chance: random.Random, model: str, path: str, streamed: bool
 ) -> None:
-    """New, again, longer, forked, shorter than a block, in two steps, and as token ids to the limit."""
+    """Prompts: new, again, longer, forked, shorter than a block, in two steps, and token ids to the limit."""
     first, more = random_words(chance, 60), random_words(chance, 30)
     for text in (
         first,
@@ -315,7 +315,7 @@ async def test_a_request_that_is_at_fault_is_told_so_by_the_engine(pair: Pair) -
 async def test_what_a_decode_engine_reports_as_cached_takes_nothing_from_the_tree(
     pair: Pair, chance: random.Random, model: str
 ) -> None:
-    """It repeats what its partner had cached: nothing of a prompt that both of them hold afterwards."""
+    """The decode engine reports its partner's cached tokens: 0 of a prompt that both hold afterwards."""
     tree, registry = pair.gateway.process.fleet.tree, pair.gateway.process.registry
     blocks = 10
     tokens = blocks * BLOCK_TOKENS
@@ -334,23 +334,23 @@ async def test_what_a_decode_engine_reports_as_cached_takes_nothing_from_the_tre
     assert await pair.crossed_tokens() - before == len(warm), "the decode engine had nothing of it"
 
 
-# Whatever fails.
+# Failures.
 
 
 def _stale(data: bytes) -> bytes:
-    """As of a prefill engine that was another process, each time."""
+    """Replace the id of the prefill engine by that of another process, each time."""
     return re.sub(
         rb'("remote_engine_id": ?")[0-9a-f]{8}', lambda found: found[1] + secrets.token_hex(4).encode(), data
     )
 
 
 def _elsewhere(data: bytes) -> bytes:
-    """And where nobody listens: as with a side channel that only its own host can reach."""
+    """Also replace the port by one without a listener: a side channel that only its own host reaches."""
     return re.sub(rb'("remote_port": ?)\d{5}', rb"\g<1>%d" % free_port(), _stale(data))
 
 
 def _keeps_nothing(data: bytes) -> bytes:
-    """As to an engine without a connector."""
+    """Ask for no KV, as of an engine without a connector."""
     return data.replace(b'"do_remote_decode":true', b'"do_remote_decode":null')
 
 
@@ -371,11 +371,11 @@ class Asked:
         self._tasks = [asyncio.create_task(pair.ask(path, body)) for path, body in self._asked]
 
     async def held(self) -> None:
-        """Wait until their decode legs stand at the gate."""
+        """Wait until the decode legs stand at the gate."""
         await until(lambda: self._pair.gate.held == len(self._tasks), within_s=ANSWER_S)
 
     async def answered(self) -> None:
-        """Wait for the answers, each of which must be what one engine says."""
+        """Wait for the answers, each of which must equal one engine's."""
         for (path, body), task in zip(self._asked, self._tasks, strict=True):
             answer = await task
             assert answer.status_code == 200, answer.text
@@ -412,7 +412,7 @@ async def test_an_engine_id_that_nobody_has_costs_a_prefill(
 async def test_a_prefill_engine_that_cannot_be_reached_from_its_partner_is_ejected(
     pair: Pair, chance: random.Random
 ) -> None:
-    """Each request waits five seconds for its handshake; its partner does well alone and stays."""
+    """Each request waits 5 s for its handshake; the decode engine then serves it alone, and stays."""
     pair.gate.change = _elsewhere
     for _ in range(CB_FAILURES // 2):
         await Asked(pair, chance).answered()
@@ -437,7 +437,7 @@ async def test_a_prefill_engine_that_keeps_nothing_costs_a_prefill(
 
 @QWEN3
 async def test_kv_whose_lease_has_passed_is_no_hang(pair: Pair, chance: random.Random) -> None:
-    """The engine gives it out all the same, as long as nothing else was written over it."""
+    """The engine still gives it out, as long as nothing else was written over it."""
     pair.gate.close()
     asked = Asked(pair, chance)
     await asked.held()
@@ -496,7 +496,7 @@ async def test_a_prefill_engine_killed_in_mid_prefill_costs_a_prefill(
 
 @QWEN3
 async def test_a_decode_engine_that_is_killed_is_told_of(pair: Pair, chance: random.Random) -> None:
-    """Nobody is left who could decode; its partner's blocks are free when their lease has passed."""
+    """No engine is left that could decode; the partner's blocks are free when their lease has passed."""
     pair.gate.close()
     asked = Asked(pair, chance)
     await asked.held()
@@ -521,7 +521,7 @@ def _chat(chance: random.Random) -> dict[str, Any]:
 
 
 def _compare(one: httpx.Response, other: httpx.Response) -> None:
-    """Both say the same: text, tool calls, why they end, and log probabilities but for rounding."""
+    """Both give the same text, tool calls, finish reasons, and log probabilities but for rounding."""
     assert other.status_code == 200, other.text
     said, expected = _said(one), _said(other)
     assert said[0] == expected[0]
@@ -529,7 +529,7 @@ def _compare(one: httpx.Response, other: httpx.Response) -> None:
 
 
 def _said(answer: httpx.Response) -> tuple[str, list[float]]:
-    """What an answer says, without ids, times and where a stream is cut, and its log probabilities."""
+    """Return an answer without ids, times and the cuts of a stream, and its log probabilities."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         lines = [
             line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")

@@ -1,4 +1,4 @@
-"""What integration tests start from."""
+"""Fixtures of integration tests."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from fakes.running import Fleet, until
 
 @pytest_asyncio.fixture
 async def fleet(redis_url: str, namespace: str) -> AsyncIterator[Fleet]:
-    """Engines and gateways for one test; whatever happened, nothing stays reserved."""
+    """Engines and gateways for one test; after each test, no reservation is left."""
     async with contextlib.AsyncExitStack() as stack:
         fleet = Fleet(redis_url, namespace, stack)
         yield fleet

@@ -1,7 +1,7 @@
-"""The admin API as it describes itself: whatever its OpenAPI has is asked of a real gateway, right and wrong.
+"""The admin API against its own description: each operation of its OpenAPI, with valid and invalid requests.
 
-Whoever adds a route is tested here without a word: routes, parameters and bodies come from ``/openapi.json``
-of the process. Examples are drawn from fixed seeds.
+A new route is tested here without further code: routes, parameters and bodies come from ``/openapi.json`` of
+the process. Examples are drawn from fixed seeds.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from router.tenants.keys import digest_of
 load_all_checks()
 
 EXAMPLES = 4
-"""Of each operation, right and wrong ones each."""
+"""Examples of each operation, for valid and for invalid requests."""
 
 TOKENS = {"reader": "read", "writer": "write"}
 
@@ -66,7 +66,7 @@ async def gateway(fleet: Fleet, folder: Path) -> AsyncIterator[str]:
 
 
 def operations(url: str) -> Iterator[APIOperation]:  # type: ignore[type-arg]
-    """Everything that the gateway says it serves."""
+    """Everything that the gateway claims to serve."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=bearer("reader"))
     for found in schema.get_all_operations():
         operation = found.ok()
@@ -75,7 +75,7 @@ def operations(url: str) -> Iterator[APIOperation]:  # type: ignore[type-arg]
 
 
 def is_lenient(operation: APIOperation) -> bool:  # type: ignore[type-arg]
-    """Whether it takes parameters that it does not know: probes and the older routers' clients send some."""
+    """True if it accepts unknown parameters: probes and clients of older routers send some."""
     return "peers" in operation.tags or operation.definition.raw.get("x-role") is None
 
 
@@ -84,7 +84,7 @@ def bearer(name: str) -> dict[str, str]:
 
 
 def exercise(operation: APIOperation, mode: GenerationMode, session: requests.Session) -> None:  # type: ignore[type-arg]
-    """Ask one operation for what it should take, or should not."""
+    """Send one operation requests that it should accept, or should reject."""
     checks = list(CHECKED)
     if mode.is_negative and not is_lenient(operation):
         checks += CHECKS.get_by_names(["negative_data_rejection"])
@@ -105,7 +105,7 @@ def exercise(operation: APIOperation, mode: GenerationMode, session: requests.Se
 
 
 def failures(url: str) -> list[str]:
-    """What is wrong with any operation, a few lines each."""
+    """Return the failures of all operations, a few lines each."""
     found = []
     with requests.Session() as session:
         session.trust_env = False
@@ -114,14 +114,14 @@ def failures(url: str) -> list[str]:
                 try:
                     exercise(operation, mode, session)
                 except Unsatisfiable:
-                    continue  # it takes nothing that could be wrong
+                    continue  # the operation takes nothing that could be wrong
                 except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - of three libraries
                     found.append(f"{operation.label} ({mode.value}): {error}")
     return found
 
 
 async def test_every_operation_answers_as_it_says_to_whatever_is_asked(fleet: Fleet, tmp_path: Path) -> None:
-    """No 5xx, no answer that it does not describe, and nothing wrong is taken."""
+    """No 5xx, no undescribed answer, and no invalid request is accepted."""
     async with gateway(fleet, tmp_path) as url:
         assert await asyncio.to_thread(failures, url) == []
 
@@ -129,7 +129,7 @@ async def test_every_operation_answers_as_it_says_to_whatever_is_asked(fleet: Fl
 async def test_nothing_is_told_or_changed_without_a_token_that_allows_it(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    """And what the document calls open is."""
+    """Operations that the document calls open need no token."""
     async with gateway(fleet, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
         for method, path, operation in await described(client):
             role = operation.get("x-role")
@@ -148,7 +148,7 @@ async def test_nothing_is_told_or_changed_without_a_token_that_allows_it(
 
 
 async def test_every_path_knows_its_methods(fleet: Fleet, tmp_path: Path) -> None:
-    """A path within that of a worker or a ticket may be the name of one that is not there."""
+    """A path below that of a worker or a ticket may be the name of one that is not there."""
     async with gateway(fleet, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
         methods: dict[str, set[str]] = {}
         for method, path, _ in await described(client):
@@ -163,7 +163,7 @@ async def test_every_path_knows_its_methods(fleet: Fleet, tmp_path: Path) -> Non
 
 
 async def described(client: httpx.AsyncClient) -> list[tuple[str, str, dict[str, Any]]]:
-    """Method, path and description of every operation, for things that are not there; no streams."""
+    """Return method, path and description of every operation, for missing objects; no streams."""
     document = (await client.get("/openapi.json", headers=bearer("reader"))).json()
     return [
         (method.upper(), re.sub(r"\{[^}]*\}", "nobody", path), operation)

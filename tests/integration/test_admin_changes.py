@@ -1,4 +1,4 @@
-"""What operators change at one replica holds for all, and outlives it; on real sockets."""
+"""Changes that operators make at one replica hold for all and outlive it; on real sockets."""
 
 import asyncio
 import signal
@@ -14,11 +14,11 @@ from router.tenants.keys import digest_of
 
 SLOW = EngineSettings(prefill_base_ms=1, tpot_ms=40, emit_interval_ms=1)
 ROUNDS = 4
-"""Of three labels each."""
+"""Rounds of three labels each."""
 
 STUCK = EngineSettings(prefill_base_ms=600_000, max_running=1)
-"""Never says its first token, and runs one request: what an engine says of itself wins over
-`admission.worker_running_max`, which counts until it has said it."""
+"""Never says its first token, and runs one request: an engine's own bound wins over
+`admission.worker_running_max`, which counts until the engine has reported one."""
 
 
 def chat(name: str = "some", **more: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ async def test_the_admin_api_has_a_port_of_its_own(fleet: Fleet) -> None:
 
 
 async def test_processes_that_share_the_admin_port_know_each_other(fleet: Fleet, tmp_path: Path) -> None:
-    """Whoever of them answers tells of both, and takes the token."""
+    """Each of the processes lists both, and takes the token."""
     engine = await fleet.engine()
     file = tmp_path / "tokens.yaml"
     file.write_text(f"tokens: {{ann: {{role: read, hash: 'sha256:{digest_of(b'secret').hex()}'}}}}")
@@ -202,7 +202,7 @@ async def test_labels_set_through_three_replicas_at_once_are_all_there_and_a_rem
 
     await until(lambda: all(wanted.items() <= labels.items() for labels in known()))
 
-    # Two change it while the third one removes it: whichever came first, it is gone, and stays so.
+    # Two replicas change it while the third removes it: in any order it is gone, and stays so.
     late = [gateway.client.patch(path, json={"labels": {"late": "yes"}}) for gateway in gateways[:2]]
     removed, *others = await asyncio.gather(gateways[2].client.delete(path), *late)
     assert removed.status_code == 202
@@ -210,7 +210,7 @@ async def test_labels_set_through_three_replicas_at_once_are_all_there_and_a_rem
     added = [f"127.0.0.1:{free_port()}" for _ in gateways]
     for gateway, worker in zip(gateways, added, strict=True):
         assert (await gateway.client.post("/workers", json={"url": f"http://{worker}"})).status_code == 202
-    # Each replica has then heard all that the others said before.
+    # Each replica has then received all earlier changes of the others.
     await until(lambda: all(ids(gateway) >= {*added} for gateway in gateways))
     assert [ids(gateway) for gateway in gateways] == [{*added}] * 3
 

@@ -1,4 +1,4 @@
-"""What engines say of themselves and do, and how much they are given: real sockets, emulated engines."""
+"""Engines' reports and behaviour, and the load that they are given: real sockets, emulated engines."""
 
 import asyncio
 from dataclasses import replace
@@ -56,7 +56,7 @@ async def test_what_an_engine_could_not_run_waits_here_and_not_there(fleet: Flee
 
 
 async def test_followers_find_what_their_leader_computed(fleet: Fleet) -> None:
-    """1,500 tokens in steps of 1,024: who joined the second step would compute a third of it again."""
+    """1,500 tokens in steps of 1,024: a request that joined the second step would compute a third again."""
     engine = await fleet.engine(
         replace(FAST_ENGINE, prefill_tokens_per_s=10_000, chunk_tokens=1024, dialect="sglang")
     )

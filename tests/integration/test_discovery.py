@@ -71,7 +71,7 @@ async def test_pods_serve_from_the_start_come_and_go(fleet: Fleet, api: ClusterA
 async def test_a_pod_that_is_deleted_finishes_what_it_has(
     fleet: Fleet, api: ClusterApi, tmp_path: Path
 ) -> None:
-    """It drains when its deletion is announced, and is removed when its last answer has ended."""
+    """A worker drains when the deletion of its pod is announced; it is removed after its last answer."""
     slow = await fleet.engine()
     api.cluster.put(engine_pod(slow))
     running = await gateway(fleet, api, tmp_path)
@@ -135,7 +135,7 @@ async def test_an_api_server_that_is_gone_costs_news_only(
 
 
 async def test_a_gateway_starts_without_an_api_server(fleet: Fleet, api: ClusterApi, tmp_path: Path) -> None:
-    """It serves with the workers that are named, and finds the others later."""
+    """The gateway serves with the named workers, and finds the others later."""
     named, found = await fleet.engine(), await fleet.engine()
     api.cluster.put(engine_pod(found))
     api.status = 503
@@ -154,7 +154,7 @@ async def test_a_gateway_starts_without_an_api_server(fleet: Fleet, api: Cluster
 
 
 async def test_prefill_and_decode_pods_share_requests(fleet: Fleet, api: ClusterApi, tmp_path: Path) -> None:
-    """Roles come of the selectors, the bootstrap port of the name that SGLang's router reads."""
+    """Roles come from the selectors, the bootstrap port from the annotation that SGLang's router reads."""
     plain = await fleet.engine()
     api.cluster.put(
         engine_pod(plain, "p", labels={"part": "p"}, annotations={"sglang.ai/bootstrap-port": "8997"})
@@ -174,7 +174,7 @@ async def test_prefill_and_decode_pods_share_requests(fleet: Fleet, api: Cluster
 
 
 async def test_a_burst_of_pods_is_one_round(fleet: Fleet, api: ClusterApi, tmp_path: Path) -> None:
-    """300 pods at addresses where nobody listens: they become workers at once, and are gone at once."""
+    """300 pods at addresses without a listener become workers at once, and are gone at once."""
     running = await gateway(fleet, api, tmp_path)
     for number in range(300):
         api.cluster.put(pod(f"p{number}", ip="127.0.0.1", ports={"http": 1000 + number}))

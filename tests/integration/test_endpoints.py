@@ -30,7 +30,7 @@ LISTED = {"unlisted_models": "refuse"}
 
 
 async def in_front_of(fleet_of: Fleet, /, *workers: EchoWorker, **sections: dict[str, Any]) -> RunningGateway:
-    """A gateway that found its workers well, and knows their models."""
+    """A gateway that found its workers healthy, and knows their models."""
     gateway = await fleet_of.gateway(*(each.url for each in workers), **sections)
     registry = gateway.process.registry
     await until(lambda: all(local.models for local in registry.all()))
@@ -83,7 +83,7 @@ async def test_a_form_reaches_a_worker_byte_for_byte(
 
 
 async def test_an_upload_is_at_its_worker_before_it_has_ended(fleet: Fleet, worker: EchoWorker) -> None:
-    """It is not held here: the first half arrives while the client still has the second."""
+    """The gateway does not hold the body: the first half arrives before the client sends the second."""
     gateway = await in_front_of(fleet, worker)
     more = asyncio.Event()
     half = b"x" * 300_000
@@ -106,7 +106,7 @@ async def test_an_upload_is_at_its_worker_before_it_has_ended(fleet: Fleet, work
 
 
 async def test_a_worker_that_does_not_read_holds_the_client_back(fleet: Fleet, worker: EchoWorker) -> None:
-    """Of 64 MB the gateway takes what fits into buffers, and goes on when the worker does."""
+    """The gateway takes as much of 64 MB as fits into buffers, and goes on when the worker does."""
     gateway = await in_front_of(fleet, worker)
     worker.reads.clear()
     sent = 0
@@ -136,7 +136,7 @@ async def test_a_worker_that_does_not_read_holds_the_client_back(fleet: Fleet, w
 
 
 async def test_where_the_file_comes_first_the_form_is_held_until_its_model_is_known(fleet: Fleet) -> None:
-    """As curl sends it, to a fleet of two models; in a fleet of one nobody has to wait for it."""
+    """As curl sends it, to a fleet of two models; in a fleet of one no form has to wait for it."""
     audio = b"x" * 700_000
     form = (
         b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + audio + b"\r\n"
@@ -197,7 +197,7 @@ async def test_a_worker_that_refuses_an_upload_at_once_is_heard(fleet: Fleet, wo
 
 
 async def test_an_upload_beyond_the_limit_ends_where_the_limit_is(fleet: Fleet, worker: EchoWorker) -> None:
-    """Its length was not declared, so its worker has seen a part of it."""
+    """The body's length was not declared, so its worker has seen a part of it."""
     gateway = await in_front_of(fleet, worker, server={"body_bytes_max": 100_000, "held_bytes_max": 0})
 
     async def body() -> AsyncIterator[bytes]:
@@ -215,7 +215,7 @@ async def test_an_upload_beyond_the_limit_ends_where_the_limit_is(fleet: Fleet, 
 async def test_a_field_of_the_gateways_ends_an_upload_wherever_it_comes(
     fleet: Fleet, worker: EchoWorker
 ) -> None:
-    """The worker has begun to read by then, and gets no end."""
+    """The worker has begun to read by then, and gets no end of the body."""
     gateway = await in_front_of(fleet, worker)
     come = asyncio.Event()
 
@@ -250,7 +250,7 @@ async def test_an_upload_goes_to_another_worker_if_nobody_listens_at_the_first(f
         assert len(alive.got) == 6
 
 
-# ---- paths that the operator names -----------------------------------------------------------------------
+# ---- configured paths ------------------------------------------------------------------------------------
 
 
 async def test_paths_that_the_operator_names_pass_and_others_do_not(fleet: Fleet, worker: EchoWorker) -> None:
@@ -316,14 +316,14 @@ async def test_a_websocket_is_a_tunnel_to_one_worker(fleet: Fleet) -> None:
 
 
 async def until_echoed(worker: EchoWorker, text: str) -> bool:
-    """Frames are masked, so it is their length that tells."""
+    """Frames are masked, so the test compares their length."""
     before = len(text)
     await until(lambda: len(worker.got[0].body) >= before)
     return True
 
 
 async def test_bytes_of_a_tunnel_come_back_as_they_are(fleet: Fleet, worker: EchoWorker) -> None:
-    """The worker echoes frames without a look at them, and so does the gateway, in both directions."""
+    """The worker echoes frames unread, and so does the gateway, in both directions."""
     gateway = await in_front_of(fleet, worker)
     socket = await Socket.at(gateway.url)
     assert isinstance(await socket.event(), AcceptConnection)
@@ -364,7 +364,7 @@ async def test_what_is_no_websocket_is_told_so(fleet: Fleet, worker: EchoWorker)
 
 
 async def test_a_tunnel_ends_with_its_process(fleet: Fleet, worker: EchoWorker) -> None:
-    """It would never end by itself, and would keep the end waiting for all of its grace."""
+    """The connection would never end by itself, and would delay the shutdown for all of its grace."""
     gateway = await in_front_of(fleet, worker, server={"shutdown_grace_s": 600.0, "shutdown_delay_s": 0.0})
     socket = await Socket.at(gateway.url)
     assert isinstance(await socket.event(), AcceptConnection)

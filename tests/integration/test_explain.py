@@ -1,4 +1,4 @@
-"""Explanations on real sockets: what is explained is what the next request gets, from any replica.
+"""Explanations on real sockets: each equals the next request's placement, from any replica.
 
 Engines are as fast as a gateway believes before it has seen an answer, 20 ms and 15,000 tokens/s.
 """
@@ -29,7 +29,7 @@ def chat(user: str, words: int = 50, **more: Any) -> dict[str, Any]:
 
 
 async def ask(gateway: RunningGateway, body: dict[str, Any]) -> str:
-    """Send a request; where it went."""
+    """Send a request; return its worker."""
     answer = await gateway.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200
     return answer.headers["x-cacheway-worker"]
@@ -88,7 +88,7 @@ async def test_decisions_shadow_and_tree_tell_of_the_same_traffic(fleet: Fleet) 
 
 
 async def test_every_replica_explains_what_the_others_placed(fleet: Fleet) -> None:
-    """One serves a long prompt, the other explains that the worker has it, and why nobody else would do."""
+    """One replica serves a long prompt; the other explains that its worker has it, and rejects the rest."""
     engines = [await fleet.engine(ENGINE) for _ in range(2)]
     urls = [engine.url for engine in engines]
     one, other = await fleet.gateway(*urls), await fleet.gateway(*urls)
@@ -151,7 +151,7 @@ ADMIN = "localhost:29100"
 
 
 def commands() -> list[list[str]]:
-    """The commands of the page, as a shell would understand them."""
+    """The page's commands, as a shell would parse them."""
     lines = [line[2:] for line in PAGE.read_text().splitlines() if line.startswith("$ ")]
     return [shlex.split(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""Replicas share what engines say of their caches, and survive the one that listens."""
+"""Replicas share the engines' reports of their caches, and survive the replica that listens."""
 
 import contextlib
 from pathlib import Path
@@ -14,19 +14,19 @@ FLAGS = ("--kv-events", "auto", "--block-tokens", "64", "--heartbeat-ttl-secs", 
 
 
 async def held_tokens(client: httpx.AsyncClient) -> int:
-    """What a replica believes the only worker to hold."""
+    """Return the tokens that a replica believes the only worker holds."""
     (worker,) = (await client.get("/workers")).json()["workers"]
     return int(worker["held_tokens"])
 
 
 async def state(client: httpx.AsyncClient) -> str:
-    """How far a replica has come in following the only worker; empty if it does not."""
+    """Return how far a replica follows the only worker; empty if it does not."""
     (worker,) = (await client.get("/kv_events")).json()["workers"]
     return str(worker["followed"]["state"]) if worker["followed"] else ""
 
 
 async def prompted(url: str, first: int) -> None:
-    """Ask the engine itself, past the gateway: only its events can tell of it."""
+    """Ask the engine itself, past the gateway: only its events can report it."""
     body: dict[str, Any] = {"model": "tiny", "prompt": list(range(first, first + 640)), "max_tokens": 1}
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         (await client.post(f"{url}/v1/completions", json=body)).raise_for_status()

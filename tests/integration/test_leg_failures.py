@@ -1,11 +1,11 @@
-"""Whichever leg of a handed-over request fails, and whenever: the other ends, and nothing stays behind.
+"""Either leg of a handed-over request fails, at any time: the other ends, and nothing stays behind.
 
     client ──> gateway ──> prefill worker     each fails at every step, in every way,
                   └──────> decode worker      with every protocol
 
-Engines wait for each other as long as the real ones do, minutes; a path that would wait with them does not
-end within these tests. What shows it is the engines' own state: rooms, kept KV, running requests
-(`fakes.pairs`). In the end nothing is reserved in either replica, and no engine holds anything.
+Engines wait for each other as long as the real ones do, minutes; a path that waits with them does not end
+within these tests. The engines' own state shows it: rooms, kept KV, running requests (`fakes.pairs`). In the
+end nothing is reserved in either replica, and no engine holds anything.
 """
 
 import itertools
@@ -73,7 +73,7 @@ async def test_a_leg_that_fails_at_once_ends_the_other_and_another_pair_answers(
 async def test_a_decode_leg_that_fails_behind_its_head_has_answered_nothing(
     pairs: Pairs, kind: Any, streamed: bool
 ) -> None:
-    """A head alone is nothing: vLLM sends that of a stream before it has the KV."""
+    """A head alone proves nothing: vLLM sends the head of a stream before it has the KV."""
     pairs.arm("decode", Fault(kind, count=1, after_head=True))
     course = await pairs.ask("calm", streamed=streamed)
     await course.answered()
@@ -87,7 +87,7 @@ async def test_a_decode_leg_that_fails_behind_its_head_has_answered_nothing(
 async def test_a_prefill_leg_whose_answer_breaks_off_costs_at_most_another_attempt(
     pairs: Pairs, fault: Fault, streamed: bool
 ) -> None:
-    """SGLang's and Mooncake's KV may be there already: then nothing has failed."""
+    """SGLang's and Mooncake's KV may be there already: then no attempt has failed."""
     pairs.arm("prefill", fault)
     course = await pairs.ask("calm", streamed=streamed)
     await course.answered()
@@ -123,7 +123,7 @@ async def test_a_prefill_leg_that_leaves_nothing_to_fetch_costs_a_second_prefill
 async def test_a_worker_that_refuses_connections_is_passed_by(
     pairs: Pairs, role: str, streamed: bool
 ) -> None:
-    """One of two: several requests, so that some are sent there first."""
+    """One of two workers refuses: several requests, so that some are sent there first."""
     refusing = pairs.engines[role][0]
     refusing.inject(Fault("refuse"))
     for _ in range(4):
@@ -149,7 +149,7 @@ async def test_a_worker_that_dies_while_it_has_a_leg_ends_the_other_and_another_
 async def test_a_decode_worker_that_dies_ends_the_prefill_that_has_begun(
     pairs: Pairs, streamed: bool
 ) -> None:
-    """It is begun again for another decode worker, which its client does not wait for."""
+    """The prefill restarts for another decode worker, but the client leaves before its answer."""
     if pairs.protocol == "nixl":
         pytest.skip("NIXL has no decode leg before the prefill is over")
 
@@ -167,7 +167,7 @@ async def test_a_decode_worker_that_dies_ends_the_prefill_that_has_begun(
 
 @pytest.mark.parametrize("step", [Step.ASKED, Step.SHIPPING, Step.FETCHING, Step.HEADED])
 async def test_a_leg_that_falls_silent_is_given_up(pairs: Pairs, step: Step) -> None:
-    """Streams only: an answer that comes whole may take as long as it takes to decode."""
+    """Streams only: a whole answer may take as long as its decode."""
     course = await pairs.reach("strict", step, streamed=True)
     await course.answered()
     await pairs.empty()
@@ -175,7 +175,7 @@ async def test_a_leg_that_falls_silent_is_given_up(pairs: Pairs, step: Step) -> 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_where_every_pair_fails_the_client_hears_of_it(pairs: Pairs, role: str) -> None:
-    """Without prefill workers vLLM's decode workers do all of it."""
+    """Without prefill workers vLLM's decode workers do both parts."""
     pairs.arm(role, Fault("reset"))
     course = await pairs.ask("calm", streamed=True)
     if role == "prefill" and pairs.protocol != "sglang":
@@ -189,7 +189,7 @@ async def test_where_every_pair_fails_the_client_hears_of_it(pairs: Pairs, role:
     await pairs.empty()
 
 
-# After the first byte: the stream ends with an error, and nothing is tried again.
+# After the first byte: the stream ends with an error, and there is no further attempt.
 
 
 @pytest.mark.parametrize("streamed", STREAMED)
@@ -236,7 +236,7 @@ async def test_a_prefill_worker_that_dies_after_the_first_byte_changes_nothing(p
 async def test_a_client_that_leaves_ends_both_legs(
     pairs: Pairs, step: Step, streamed: bool, how: str
 ) -> None:
-    """Nothing is mended before everything is free: who stalls, stalls for good."""
+    """No fault is lifted before all is free: a stalled leg stays stalled."""
     course = await pairs.reach("calm", step, streamed=streamed)
     getattr(course.client, how)()
     await pairs.empty()
@@ -244,7 +244,7 @@ async def test_a_client_that_leaves_ends_both_legs(
 
 @pytest.mark.parametrize("streamed", STREAMED)
 async def test_a_room_or_kept_kv_of_a_crashed_engine_does_not_come_back(pairs: Pairs, streamed: bool) -> None:
-    """Whoever is sent there next is a request like any other."""
+    """The next request at a restarted engine finds nothing of the crashed one."""
     course = await pairs.reach("calm", Step.SHIPPING, streamed=streamed)
     pairs.kill("prefill")
     pairs.kill("decode")

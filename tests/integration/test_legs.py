@@ -1,11 +1,11 @@
-"""Load is released exactly once, whichever leg of a request breaks and wherever the request stands.
+"""Load is released exactly once, for a break of any leg of a request at any step.
 
     client ──leg──> gateway ──leg──> worker         each cut at every step of a request, in every way
                        └─────leg──> Valkey
 
-Client, worker and gateway are real sockets; one replica serves, the others only read the log. Who judges
-is the log itself (`fakes.journal`) and what every replica made of it: in the end every column of
-every fold is zero, no connection is in use, and no task is left (`fakes.stage`).
+Client, worker and gateway are real sockets; one replica serves, the others only read the log. The judges are
+the log itself (`fakes.journal`) and every replica's fold of it: in the end every column of every fold is
+zero, no connection is in use, and no task is left (`fakes.stage`).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ STRICT = dict.fromkeys(("connect_timeout_s", "first_byte_timeout_s", "idle_timeo
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_stage() -> AsyncIterator[Stage]:
-    """Three replicas: what ``calm`` does, it does because something happened; two have limits.
+    """Three replicas: ``calm`` acts only on events; the other two have limits.
 
     ``strict`` gives a worker a second, and ``hasty`` gives a request 2.2 s: that is in the pause after
     the fifth attempt, 1.5 to 3.1 s after the first.
@@ -52,7 +52,7 @@ async def shared_stage() -> AsyncIterator[Stage]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def stage(shared_stage: Stage) -> AsyncIterator[Stage]:
-    """The replicas; no task is left of a test, whatever happened in it."""
+    """The replicas; after each test, no task of it is left."""
     async with no_task_left():
         yield shared_stage
 
@@ -86,7 +86,7 @@ async def test_a_client_that_goes_frees_its_worker_and_its_load(
             await request.held.dropped()
         expected = {
             At.RECEIVING: [],
-            At.PREDICTED: [ANSWERED],  # as far as one can know, the worker holds its blocks
+            At.PREDICTED: [ANSWERED],  # as far as a replica can know, the worker holds its blocks
             At.BEGUN: [ANSWERED],
             At.LAST: [ANSWERED],
             At.PAUSING: 4 * [TAKEN_BACK],
@@ -98,7 +98,7 @@ async def test_a_client_that_goes_frees_its_worker_and_its_load(
 
 
 async def check_failure(request: Course, code: str = "upstream_stream_broken") -> None:
-    """What a client gets when its worker failed, with another one at hand."""
+    """Check the client's answer after its worker failed, with another worker at hand."""
     client = await request.client.finished()
     if request.at not in SEEN:
         assert (client.status, client.complete, client.body) == (200, True, request.answer)
@@ -119,7 +119,7 @@ FAULTS = {
     Fault.RESET: cases(*UNSEEN, *SEEN),
     Fault.STATUS_500: cases(*EARLY),
     Fault.STATUS_503: cases(*EARLY),
-    # Within a body of a given length there is no garbage.
+    # In a body of declared length there is no garbage.
     Fault.GARBAGE: cases(*EARLY) + cases(At.HEADED, *SEEN, streams=(True,)),
 }
 
@@ -166,7 +166,7 @@ async def test_a_worker_that_ends_before_it_accepted_is_replaced(stage: Stage, s
 
 @pytest.mark.parametrize(
     ("at", "streamed"),
-    # An answer that comes whole may take as long as it takes to decode: before it, the deadline decides.
+    # A whole answer may take as long as its decode: before it, the deadline decides.
     [*cases(At.CONNECTING, At.SENDING, *SEEN), *cases(At.SENT, At.HEADED, streams=(True,))],
 )
 async def test_a_worker_that_falls_silent_is_given_up(stage: Stage, at: At, streamed: bool) -> None:
@@ -175,7 +175,7 @@ async def test_a_worker_that_falls_silent_is_given_up(stage: Stage, at: At, stre
         await check_failure(request, "upstream_idle_timeout")
 
 
-# Both at once, and neither.
+# Client and worker at once, and neither.
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["client-first", "worker-first"])
@@ -241,7 +241,7 @@ async def all_courses(stage: Stage, replica: str | int, *steps: At) -> AsyncIter
 async def test_what_a_killed_replica_had_in_flight_is_released_by_its_siblings(
     stage: Stage, namespace: str
 ) -> None:
-    """A request at every step; what was not placed leaves no trace. It tells first tokens by load vectors."""
+    """A request at every step; one that was not placed leaves no trace. Load vectors show first tokens."""
     port = free_port()
     arguments = ("--host", "127.0.0.1", "--port", str(port), "--redis-url", stage.fleet.redis_url)
     limits = ("--heartbeat-ttl-secs", "2", "--prefill-tokens-per-s", "2000")
@@ -262,13 +262,13 @@ async def test_what_a_killed_replica_had_in_flight_is_released_by_its_siblings(
 
 
 def pause_valkey(stage: Stage) -> Callable[[], None]:
-    """Stop it in its tracks; returns what wakes it."""
+    """Stop it in its tracks; return a function that wakes it."""
     os.kill(stage.valkey.pid, signal.SIGSTOP)
     return functools.partial(os.kill, stage.valkey.pid, signal.SIGCONT)
 
 
 def kill_valkey(stage: Stage) -> Callable[[], None]:
-    """Kill it. It comes back by itself, empty."""
+    """Kill it; it comes back empty by itself."""
     os.kill(stage.valkey.pid, signal.SIGKILL)
     return lambda: None
 
@@ -277,7 +277,7 @@ def kill_valkey(stage: Stage) -> Callable[[], None]:
 async def test_what_ends_while_the_log_is_away_is_released_here_at_once_and_everywhere_afterwards(
     outage: Callable[[Stage], Callable[[], None]],
 ) -> None:
-    """At each step one request is left by its client and one goes on; nobody waits for Valkey."""
+    """At each step one request is left by its client and one goes on; no request waits for Valkey."""
     async with (
         no_task_left(),
         open_stage("outage", serving={}, witness={}) as stage,
@@ -341,7 +341,7 @@ async def test_random_faults_at_random_steps_release_every_attempt_once(seed: in
             if goes == "stays":
                 await client.finished()
             else:
-                await asyncio.sleep(after_s)  # not for luck: when it goes is part of the draw
+                await asyncio.sleep(after_s)  # deliberate: the time of leaving is part of the draw
                 client.reset() if chance.random() < 0.5 else client.close()
 
         async def requests(count: int) -> None:

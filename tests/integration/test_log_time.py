@@ -1,7 +1,7 @@
-"""No clock that steps blinds a replica: neither Redis', nor that of one replica which is an hour ahead.
+"""No clock step blinds a replica: neither of Redis' clock, nor of a replica's that is an hour ahead.
 
-Several replicas with the gateway's own fold on one real Valkey, whose clock is right. A step of Redis' clock
-is what a replica measured of it.
+Several replicas with the gateway's own fold on one real Valkey, whose clock is right. A replica's measurement
+stands for a step of Redis' clock.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ class Replica:
         self.task = asyncio.create_task(self.state.run())
 
     def steps(self, by_us: int) -> None:
-        """Measure that Redis' clock is elsewhere; the next measurement comes some seconds later."""
+        """Measure a stepped Redis clock; the next measurement comes some seconds later."""
         now_ns = time.monotonic_ns()
         self.clock.synchronise([TimeSample(now_ns, now_ns, time.time_ns() // 1000 + by_us)])
 
     @property
     def skipped(self) -> int:
-        """Operations whose time had not come."""
+        """Number of operations that were skipped because their time had not come."""
         return self.state.status.skipped_ops.get("future", 0)
 
     @property
@@ -108,7 +108,7 @@ async def test_what_a_replica_says_an_hour_ahead_is_not_taken_and_it_comes_back(
         await until(lambda: b.skipped and c.skipped)
         for _ in range(20):
             b.place()
-        await until(lambda: c.arrivals_per_s > 1)  # the replicas that are right go on counting
+        await until(lambda: c.arrivals_per_s > 1)  # the replicas with the right time go on counting
         b.place(b"\2" * 32)
         await until(lambda: c.holds(b"\2" * 32))
         await until(lambda: abs(a.ahead_s) < 2)
@@ -135,7 +135,7 @@ async def test_a_replica_that_starts_after_redis_stepped_forth_and_back_has_the_
 
 
 async def test_of_two_replicas_the_one_behind_follows(namespace: str) -> None:
-    """None of them can tell which is right; equal they decide alike, and go back together."""
+    """Neither can tell whose time is right; equal clocks decide the same, and go back together."""
     async with running("ab", namespace) as (_, (a, b)):
         a.steps(60 * S)
         await until(lambda: b.ahead_s > 30)

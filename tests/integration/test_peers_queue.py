@@ -29,7 +29,7 @@ async def gateway(fleet: Fleet, engine: EngineSettings, *flags: str) -> AsyncIte
 
 
 async def burst(client: httpx.AsyncClient, requests: int) -> list[httpx.Response]:
-    """Send so many at once."""
+    """Send some requests at once."""
     return await asyncio.gather(
         *(
             client.post("/v1/completions", json={"model": "emulated", "prompt": f"q{n}", "max_tokens": 1})
@@ -43,13 +43,13 @@ def rejected(answers: list[httpx.Response]) -> list[httpx.Response]:
 
 
 def says_when_to_come_back(answer: httpx.Response) -> bool:
-    """In whole seconds, with the reason in the OpenAI shape."""
+    """In whole seconds, with the reason in the shape of OpenAI's errors."""
     error = answer.json()["error"]
     return int(answer.headers["retry-after"]) >= 1 and bool(error["code"]) and bool(error["message"])
 
 
 async def test_beyond_the_queue_is_429_and_beyond_its_timeout_408(fleet: Fleet) -> None:
-    """Of four at once one runs for 2 s, one waits for 1 s in vain, and two find no place."""
+    """Of four requests at once one runs for 2 s, one waits for 1 s in vain, and two are rejected."""
     flags = ("--max-concurrent-requests", "1", "--queue-size", "1", "--queue-timeout-secs", "1")
     async with gateway(fleet, SLOW, *flags) as client:
         answers = await burst(client, 4)
@@ -77,7 +77,7 @@ async def test_what_waits_is_served_in_time(fleet: Fleet) -> None:
 
 
 async def test_a_busy_fleet_queues_and_expires_without_a_limit_of_its_own(fleet: Fleet) -> None:
-    """What a worker with ``max_running_requests`` 1 cannot take waits here, by the same bounds."""
+    """Requests wait under the same bounds at a full worker of ``max_running_requests`` 1."""
     flags = ("--queue-size", "1", "--queue-timeout-secs", "1", "--worker-running-max", "1")
     async with gateway(fleet, SLOW, *flags) as client:
         answers = await burst(client, 4)

@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
 
 
 class Pairs:
-    """A fleet of halves, and two replicas in front of it."""
+    """A fleet of prefill and decode workers, with two replicas in front."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -56,8 +56,8 @@ class Pairs:
         handover = None
         if role != "plain":
             part = cast(Any, role)
-            # KV whose decode leg died is kept this long. By default longer than a test waits for anything: a
-            # machine that stalls for some seconds ends no leg.
+            # KV without its decode leg is kept this long: longer by default than any wait of a test, so that
+            # a machine that stalls for some seconds ends no leg.
             handover = HandoverSettings(
                 protocol=cast(Any, protocol),
                 part=part,
@@ -70,7 +70,7 @@ class Pairs:
         engine = await self.fleet.engine(
             EngineSettings(dialect=cast(Any, dialect), handover=handover, **{**QUICK, **settings})
         )
-        # Before their engines end the replicas do, which connect to them all the time.
+        # The replicas end before their engines, since they connect to them all the time.
         self.fleet.stack.push_async_callback(self._stop)
         labels = {"handover": protocol} if role != "plain" and protocol == "mooncake" else {}
         labels |= {"site": site} if site else {}
@@ -101,7 +101,7 @@ class Pairs:
         return await self.replicas[number % 2].client.post(path, json=body)
 
     async def at_rest(self) -> None:
-        """Wait until nobody has anything left."""
+        """Wait until no replica and no engine has work left."""
         await until_async(self._rested)
         for engine in self.engines.values():
             at = engine.scheduler
@@ -210,12 +210,12 @@ async def test_an_engine_that_dies_costs_no_request_that_has_no_answer_yet(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_client_that_leaves_ends_both_legs(fleet: Fleet, protocol: str) -> None:
-    """Prefill takes ten minutes; nobody waits for it."""
+    """Prefill takes ten minutes; the replicas do not wait for it."""
     pairs = await Pairs(fleet).open()
     for role in ("prefill", "decode"):
         await pairs.add(role, protocol, prefill_base_ms=600_000.0)
     if protocol != "sglang":
-        # The decode worker could do it alone, if it had nothing else to do.
+        # An idle decode worker would serve the request alone.
         busy = await busy_decode(pairs)
     tasks = [asyncio.create_task(pairs.ask(number, stream=True)) for number in range(4)]
     await until(lambda: any(engine.scheduler.running for engine in pairs.engines.values()))
@@ -228,7 +228,7 @@ async def test_a_client_that_leaves_ends_both_legs(fleet: Fleet, protocol: str) 
 
 
 async def busy_decode(pairs: Pairs) -> "asyncio.Task[httpx.Response]":
-    """Let the decode worker do something for somebody else."""
+    """Keep the decode worker busy with another client's request."""
     local = next(each for each in pairs.replicas[0].process.registry.all() if each.worker.role == "decode")
     client = await pairs.fleet.stack.enter_async_context(
         httpx.AsyncClient(base_url=local.worker.url, timeout=60, trust_env=False)
@@ -238,7 +238,7 @@ async def busy_decode(pairs: Pairs) -> "asyncio.Task[httpx.Response]":
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) -> None:
-    """Engines would wait for ten minutes; what hangs there is prefilled on this side."""
+    """Engines would wait for ten minutes; prompts of the cut site are prefilled again on this side."""
     link = LinkServer(gbps=100.0)
     await link.open()
     fleet.stack.push_async_callback(closed, link)
@@ -256,7 +256,7 @@ async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) 
     link.link.slow(0.0)
     answers = await asyncio.gather(*(pairs.ask(number, stream=number > 1) for number in range(4)))
     complete([*first, *answers])
-    # vLLM's decode worker may do it alone.
+    # vLLM's decode worker may serve the request alone.
     assert {answer.headers.get("x-cacheway-prefill-worker") for answer in answers} <= {home, None}
     assert any(
         "transfer_late" in replica.process.metrics.exposition()[0].decode() for replica in pairs.replicas

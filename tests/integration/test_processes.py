@@ -40,7 +40,7 @@ def log_lines(process: Process) -> list[dict[str, Any]]:
 
 
 async def run(*arguments: str, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Run a command that ends by itself: its exit status, and what it wrote."""
+    """Run a command that ends by itself; return its exit status and output."""
     async with command(*arguments, environ=environ) as process, asyncio.timeout(60):
         status = await process.wait()
     return status, b"".join(process.output).decode()  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fl
 
 
 async def test_a_killed_process_takes_its_own_streams_with_it_and_is_replaced(fleet: Fleet) -> None:
-    """What it counted stays counted; the stream of the other process goes on to its end."""
+    """Its counts remain; the stream of the other process goes on to its end."""
     engine = await fleet.engine(EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=20))
     port = free_port()
     body = chat(stream=True, max_tokens=250, ignore_eos=True)
@@ -212,7 +212,7 @@ def requests_total(exposition: str) -> float:
 
 
 async def test_wrong_settings_stop_the_start_with_a_sentence_each(tmp_path: Path) -> None:
-    """A flag, the file and the environment reach the process; `test_sources` has every other sentence."""
+    """A flag, the file and the environment reach the process; `test_sources` covers every other sentence."""
     (tmp_path / "cacheway.yaml").write_text("server: {prot: 1}")
     arguments = ("--config", str(tmp_path / "cacheway.yaml"), "--port", "seventy")
     status, output = await run("serve", *arguments, environ={"CACHEWAY_PROT": "1"})
@@ -248,7 +248,7 @@ async def test_a_port_in_use_is_said_and_not_a_traceback(workers: str, redis_url
 
 
 async def test_every_line_of_the_log_is_json_and_none_holds_a_prompt(fleet: Fleet) -> None:
-    """At the level that says most: debug."""
+    """The log level is debug, the most detailed."""
     engine = await fleet.engine()
     secret = "xyzzy-plugh"
     flags = ("--log-level", "debug", "--unlisted-models", "refuse")
@@ -310,7 +310,7 @@ async def test_clients_and_workers_are_reached_over_tls(fleet: Fleet, tmp_path: 
 async def test_a_tls_file_that_cannot_be_used_stops_the_start_of_all_processes(
     tmp_path: Path, redis_url: str
 ) -> None:
-    """`router/test_tls` has every other file that cannot be used."""
+    """`router/test_tls` covers every other unusable file."""
     status, output = await run(
         *("serve", "--port", str(free_port()), "--redis-url", redis_url, "--workers", "2"),
         *("--upstream-client-cert", f"{tmp_path}/none.pem"),

@@ -19,14 +19,14 @@ TEXT = "word " * 2400
 
 ENGINE = EngineSettings(prefill_tokens_per_s=15_000, prefill_base_ms=20, tpot_ms=0.1)
 STUCK = EngineSettings(prefill_base_ms=600_000, max_running=1)
-"""Never says its first token."""
+"""It never sends its first token."""
 
 BUSY = replace(ENGINE, prefill_tokens_per_s=5_000, max_running=1)
-"""0.6 s for each request: a machine that is slow as well lets no queue run empty before it is looked at."""
+"""0.6 s for each request: even a slow machine looks at each queue before it is empty."""
 
 FULL = {"worker_running_max": 1}
-"""With one request in flight a worker has no room again, however slow this machine is. It counts until the
-engine says its own bound, which wins."""
+"""With one request in flight a worker has no more room, even on a slow machine. The setting counts until the
+engine reports its own bound, which wins."""
 
 
 def chat(name: str, **more: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def codes(answers: list[httpx.Response]) -> list[tuple[int, str]]:
 async def test_what_came_first_at_any_replica_goes_first(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However slow this machine is, nobody is thought dead."""
+    """Even on a slow machine, replicas take no sibling for dead."""
     monkeypatch.setattr("router.gateway.placing.GRACE_S", 10.0)
     engine = await fleet.engine(ENGINE)
     gateways = await replicas(fleet, engine.url, 3, queue={"uncached_weight": 0})

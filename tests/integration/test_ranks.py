@@ -138,7 +138,7 @@ async def test_without_dp_aware_the_engine_chooses(fleet: Fleet) -> None:
     for number in range(4):
         answer = await ask(gateway, f"{number} {LONG}")
         assert answer.headers["x-cacheway-worker"] == f"127.0.0.1:{engine.port}"
-    assert all(rank.cache.held_tokens for rank in engine.scheduler.ranks)  # in turn, whatever they hold
+    assert all(rank.cache.held_tokens for rank in engine.scheduler.ranks)  # in turn, with any blocks cached
 
 
 async def test_the_load_of_each_rank_is_read(fleet: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""Replicas as processes of their own: what one learns, all know."""
+"""Replicas as separate processes: each learns all that one of them learns."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. "
 async def replica(
     fleet: Fleet, namespace: str, *worker_urls: str, flags: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    """A replica that is ready and knows what its siblings know, and a client of it."""
+    """A replica that is ready and in step with its siblings, and a client of it."""
     shared = ("--snapshot-interval-secs", "1")
     async with serving(fleet.redis_url, namespace, worker_urls, *shared, *flags) as (process, client):
         await warmed(client)
@@ -82,10 +82,10 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 
 
 async def decision(client: httpx.AsyncClient, text: str) -> tuple[str, int]:
-    """Where a replica sends a prompt, and how much of it it expects to be cached there.
+    """Return a replica's placement of a prompt, and the part that it expects to be cached there.
 
-    Asked when it has heard that the work of its siblings is done: a reservation counts for longer
-    than it takes to ask two replicas one after the other.
+    Ask once the replica has heard that its siblings' requests have ended: a reservation counts for longer
+    than two requests to two replicas, one after the other, take.
     """
 
     async def idle() -> bool:
@@ -100,11 +100,11 @@ async def decision(client: httpx.AsyncClient, text: str) -> tuple[str, int]:
 
 @pytest.mark.deep
 async def test_a_fresh_replica_decides_like_its_siblings(fleet: Fleet) -> None:
-    """Every worker weighs the same but for what it holds: no congestion, which comparing would change.
+    """Workers differ only in their caches: no congestion, which would change while the replicas are compared.
 
-    A prompt that was sent before is held by one worker and stays so. Where a prompt is new after a
-    known start, each replica gets an end of its own, longer than the block of 1 KiB. What is cold is made
-    cold again before the second replica is asked.
+    A prompt that was sent before is held by one worker and stays so. After a known start, each replica gets
+    its own new end, longer than the block of 1 KiB. Cold prompts are made cold again before the second
+    replica is asked.
     """
     engines = [await fleet.engine(ENGINE) for _ in range(4)]
     same = ("--congestion-max", "0")

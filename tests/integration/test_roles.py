@@ -21,7 +21,7 @@ CLIENTS = 24
 
 
 def engine_settings() -> EngineSettings:
-    """One prefills some 20 prompts a second, and decodes far more than that."""
+    """An engine that prefills some 20 prompts a second, and decodes far more."""
     return EngineSettings(
         dialect="vllm",
         tpot_ms=2.0,
@@ -31,7 +31,7 @@ def engine_settings() -> EngineSettings:
 
 
 async def send(gateway: RunningGateway, number: int, tokens: int = 12) -> str:
-    """One request with a long prompt of its own; how it ended."""
+    """Send one request with a unique long prompt; return its result."""
     body = {
         "model": "emulated",
         "messages": [{"role": "user", "content": f"{number} {WORDS}"}],
@@ -56,7 +56,7 @@ async def view(gateway: RunningGateway) -> dict[str, Any]:
 async def keep_asking(
     ask: Callable[[int], Awaitable[str]], first: int, ends: list[str], over: asyncio.Event
 ) -> None:
-    """Send every `CLIENTS`-th request, one after the other, and note how each ended."""
+    """Send every `CLIENTS`-th request, one after the other, and note each result."""
     for number in range(first, 10**6, CLIENTS):
         if over.is_set():
             return
@@ -64,7 +64,7 @@ async def keep_asking(
 
 
 async def two_prefill(gateway: RunningGateway) -> bool:
-    """Whether more than one worker takes prefills."""
+    """True if more than one worker takes prefills."""
     told = await view(gateway)
     return sum(one["role"] == "prefill" and one["serves"] for one in told["workers"]) > 1
 
@@ -72,7 +72,7 @@ async def two_prefill(gateway: RunningGateway) -> bool:
 async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_is_lost(
     fleet: Fleet,
 ) -> None:
-    """One worker prefills for three, and the leader serves nobody.
+    """One worker prefills for three, and the leader serves no client.
 
     The loop acts after 200 requests, of which every tenth keeps its worker for 4 s.
     """
@@ -108,7 +108,7 @@ async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_
         assert not await turned()
         leader.server.should_exit = True
         await leader.task
-        fleet.gateways.remove(leader)  # it hears no more of what ends
+        fleet.gateways.remove(leader)  # it hears of no later ends
         await until_async(turned, within_s=60)
         await until_async(led, within_s=60)
         over.set()
@@ -118,7 +118,7 @@ async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_
 
 
 async def test_an_sglang_engine_takes_another_part_and_no_request_is_lost(fleet: Fleet) -> None:
-    """One worker prefills for two; the engine is asked with /pd_role_switch, and its cache is forgotten."""
+    """One worker prefills for two; the engine gets /pd_role_switch, and its cache is forgotten."""
     engines = [
         await fleet.engine(
             EngineSettings(
@@ -153,6 +153,6 @@ async def test_an_sglang_engine_takes_another_part_and_no_request_is_lost(fleet:
 
 
 def leads(gateways: list[RunningGateway]) -> str:
-    """The replica whose turn it is."""
+    """Return the replica whose turn it is."""
     names = tuple(one.process.replica for one in gateways)
     return min(names, key=lambda name: turn_of(TURN, name, names))

@@ -1,4 +1,4 @@
-"""Replicas are restarted one after the other under load, and nobody notices."""
+"""Replicas are restarted one after the other under load, and no client notices."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ ENGINE = EngineSettings(prefill_tokens_per_s=1e6, prefill_base_ms=1, tpot_ms=4, 
 REPLICAS = 2
 CLIENTS = 8
 DELAY_S = "2"
-"""Ten polls of the balancer: it notices even on a busy machine."""
+"""Ten polls of the balancer, after which even one on a busy machine notices."""
 
 
 @contextlib.asynccontextmanager
@@ -43,7 +43,7 @@ class Load:
         self.failures: list[str] = []
 
     async def run_client(self, client_number: int) -> None:
-        """Send one request after the other until the end; some think in between."""
+        """Send one request after the other until the end; some clients pause in between."""
         think_s = (0.02, 0.05, 0.1, 0.3)[client_number % 4]
         async with httpx.AsyncClient(base_url=self._url, timeout=60, trust_env=False) as client:
             while not self.ending:

@@ -1,4 +1,4 @@
-"""Several replicas in one process share one real Valkey: what one publishes, all know."""
+"""Several replicas in one process share one real Valkey: all learn what one publishes."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from router.shared.placed_forms import Onward, decode_entry
 
 
 class OpSet:
-    """The simplest fold: the set of operations seen. Finishing ``bad`` is a mistake of its own."""
+    """The simplest fold: the set of operations seen. Finishing ``bad`` raises an error of the fold itself."""
 
     def __init__(self) -> None:
         self.ops: set[Op] = set()
@@ -69,7 +69,7 @@ class OpSet:
 
 
 class Heard(NoListener):
-    """Remembers what a test looks at."""
+    """Remembers the calls that a test looks at."""
 
     def __init__(self) -> None:
         self.reasons: list[str | None] = []
@@ -137,7 +137,7 @@ class Replica:
         return op
 
     async def stop(self) -> None:
-        """As a clean shutdown does."""
+        """End as in a clean shutdown."""
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
@@ -166,7 +166,7 @@ async def replicas(url: str, namespace: str) -> AsyncIterator[StartReplica]:
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait for something that another replica or the server brings about."""
+    """Wait for an effect of another replica or the server."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -206,7 +206,7 @@ async def test_what_one_replica_publishes_every_other_applies(start: StartReplic
 
 
 async def test_a_replica_applies_its_own_operations_once(start: StartReplica) -> None:
-    """Its entries come back from the log behind a sibling's, which shows that they were read."""
+    """A replica's entries come back from the log behind a sibling's, so the sibling's were read."""
     a, b = start("a"), start("b")
     await both_ready(a, b)
     a.finish("mine")
@@ -254,14 +254,14 @@ async def test_a_late_joiner_is_warm_from_the_snapshot_and_the_log_behind_it(
     await both_ready(late)
     await until(lambda: len(late.fold.ops) == 301)
     assert late.heard.snapshots_read == 1
-    # The joiner's own log read was short: the fold got most from the snapshot.
+    # The joiner read little of the log itself: the fold got most from the snapshot.
     assert late.fold.applied < 301
 
 
 async def test_a_snapshot_trims_the_log_behind_it(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:
-    """Redis trims whole nodes of 100 entries, so some more than the newest may stay."""
+    """Redis trims whole nodes of 100 entries, so some older entries may stay."""
     key = f"cw:{{{namespace}}}:log"
     old = encode_ops([Finished("old", 1)])
     for number in range(1000):
@@ -284,7 +284,7 @@ async def test_only_the_holder_of_the_lease_writes_and_another_takes_over(
     a, b = start("a", snapshot_interval_s=0.1), start("b", snapshot_interval_s=0.1)
     await both_ready(a, b)
     a.finish("r1")
-    # Two full rounds of looking at it: neither may write.
+    # Two full rounds of looking at the log: neither replica may write.
     for _ in range(2):
         await until(lambda: b.fold.ops)
         await asyncio.sleep(1.3)
@@ -388,7 +388,7 @@ async def test_after_a_gap_the_snapshot_is_read_again(
     at_ms = int(entries[0][0].split(b"-")[0])
     missed, kept = Finished("only in the snapshot", 5), Finished("in the log", 6)
     piece = encode_ops([missed])
-    # In one transaction: what was missed, the snapshot that covers it, the trim, and old news.
+    # One transaction with the missed operations, the snapshot that covers them, the trim, and old news.
     async with redis.pipeline(transaction=True) as steps:
         steps.xadd(key, {"v": 1, "r": "x", "o": encode_ops([missed])}, id=f"{at_ms}-900")
         steps.hset(f"cw:{{{namespace}}}:snap:x", "0", piece)
@@ -407,7 +407,7 @@ async def test_after_a_gap_the_snapshot_is_read_again(
         )
         steps.xtrim(key, maxlen=0, approximate=False)
         steps.xadd(key, {"v": 1, "r": "x", "o": encode_ops([kept])}, id=f"{at_ms}-901")
-        await asyncio.sleep(0.1)  # older than half the margin, which is what makes a gap possible
+        await asyncio.sleep(0.1)  # older than half the margin, without which no gap is possible
         await steps.execute()
     await until(lambda: kept in a.fold.ops)
     assert missed in a.fold.ops
@@ -417,7 +417,7 @@ async def test_after_a_gap_the_snapshot_is_read_again(
 async def test_a_warm_replica_replaces_at_once_what_a_newcomer_could_not_read(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:
-    """The newcomer may write only after an hour, so what it cannot read is not replaced by what it knows."""
+    """The newcomer may write only after an hour, so its own state does not replace the unreadable one."""
     a = start("a", snapshot_interval_s=0.1)
     await both_ready(a)
     known = a.finish("known")
@@ -444,7 +444,7 @@ async def test_a_warm_replica_replaces_at_once_what_a_newcomer_could_not_read(
 async def test_a_replica_is_alive_and_says_how_far_it_is_while_it_restores(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:
-    """Restoring goes on until its heartbeat was seen later than the first could have lived."""
+    """Restoring continues until its heartbeat was seen later than the first could have lived."""
     a = start("a", snapshot_interval_s=0.1, heartbeat_ttl_s=0.6)
     await both_ready(a)
     a.finish("known")
@@ -476,7 +476,7 @@ async def test_a_replica_is_alive_and_says_how_far_it_is_while_it_restores(
 
 
 async def test_a_full_buffer_drops_the_oldest_and_the_rest_arrives(tmp_path: Path, namespace: str) -> None:
-    """Redis is down: of 150 operations 100 fit. When it comes, a snapshot tells what was dropped."""
+    """Redis is down: of 150 operations 100 fit. When Redis comes, a snapshot has the dropped ones."""
     url = f"unix://{tmp_path / 'valkey.sock'}"
     async with replicas(url, namespace) as start:
         a = start("a", buffer_ops_max=100)
@@ -497,7 +497,7 @@ async def test_a_full_buffer_drops_the_oldest_and_the_rest_arrives(tmp_path: Pat
 async def test_a_replica_that_dropped_operations_reserves_anew_what_is_in_flight(
     tmp_path: Path, namespace: str
 ) -> None:
-    """Among them may be the end of a request: nobody else would ever hear of it."""
+    """They may include the end of a request, which no other replica would learn."""
     url = f"unix://{tmp_path / 'valkey.sock'}"
     async with replicas(url, namespace) as start:
         a, b = start("a", buffer_ops_max=100), start("b")
@@ -518,7 +518,7 @@ async def test_a_replica_that_dropped_operations_reserves_anew_what_is_in_flight
 async def test_a_replica_killed_and_started_again_under_its_id_releases_what_its_former_life_had_in_flight(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:
-    """Its heartbeat never stops, so nobody else says that it left."""
+    """Its heartbeat never stops, so no sibling reports that it left."""
     b = start("b")
     await both_ready(b)
     beat_us = b.clock.now_us()
@@ -535,7 +535,7 @@ async def test_a_replica_killed_and_started_again_under_its_id_releases_what_its
 async def test_after_redis_lost_the_log_every_replica_says_again_what_is_in_flight(
     tmp_path: Path, namespace: str
 ) -> None:
-    """An end may have been among what was lost, or come before the snapshot that a sibling starts from."""
+    """The lost operations may include an end; or it came before the snapshot that a sibling starts from."""
     async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
         a, b = start("a"), start("b")
         await both_ready(a, b)
@@ -550,7 +550,7 @@ async def test_after_redis_lost_the_log_every_replica_says_again_what_is_in_flig
 async def test_a_redis_that_was_emptied_under_load_is_noticed_and_refilled(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:
-    """The log goes on at once, with ids beyond those that were read: nothing in it looks older."""
+    """The log continues at once, with ids after those that were read: no entry looks older."""
     a, b = start("a", snapshot_interval_s=0.3), start("b", snapshot_interval_s=0.3)
     await both_ready(a, b)
     before = a.finish("before")
@@ -628,7 +628,7 @@ async def test_a_redis_that_says_nothing_for_long_is_lost_and_found_again(
 async def test_a_slow_redis_is_said_to_be_slow_and_works(
     valkey: EmbeddedValkey, namespace: str, round_trip_s: float
 ) -> None:
-    """Without traffic, too; no connection is given up for it, and all is well when it is fast again."""
+    """Also without traffic; replicas keep their connections, and recover when Redis is fast again."""
     async with (
         TcpProxy(valkey.url.removeprefix("unix://")) as proxy,
         replicas(proxy.url, namespace) as start,
@@ -648,7 +648,7 @@ async def test_a_slow_redis_is_said_to_be_slow_and_works(
 
 
 async def connections(redis: "Redis", namespace: str) -> set[int]:
-    """Those of the replicas that have the namespace in their names."""
+    """Return the connections of the replicas that have the namespace in their names."""
     listed: Any = await redis.client_list()
     return {int(client["id"]) for client in listed if namespace in client["name"]}
 
@@ -716,14 +716,14 @@ async def test_a_redis_that_is_read_only_or_wants_a_password_is_lost_until_it_do
 
 
 async def test_a_redis_that_is_rolled_back_learns_again_what_it_forgot(namespace: str) -> None:
-    """What came after the copy is in no snapshot and in no log; all have it afterwards, newcomers too."""
+    """Operations after the copy are in no snapshot or log; in the end all replicas have them."""
     async with ValkeyServer() as server, replicas(server.url, namespace) as start:
         a, b = start("a", snapshot_interval_s=1.0), start("b")
         await both_ready(a, b)
         a.finish("in the copy")
         await until(lambda: b.fold.ops and a.heard.snapshots_written)
         await server.keep_copy()
-        # Two replicas may stamp the same microsecond on what they say.
+        # Two replicas may stamp their operations with the same microsecond.
         forgotten = [
             replica.finish(f"forgotten {number} {whose}")
             for number in range(50)
@@ -735,7 +735,7 @@ async def test_a_redis_that_is_rolled_back_learns_again_what_it_forgot(namespace
         await well(a, b)
         late = start("late")
         await both_ready(late)
-        # Each may also say that it left, since Redis forgot its requests: others read that a moment later.
+        # Each may also report that it left, since Redis forgot its requests: others read that a moment later.
         await until(lambda: a.fold.ops == b.fold.ops == late.fold.ops >= set(forgotten))
 
 
@@ -771,7 +771,7 @@ async def test_a_failover_by_sentinels_is_survived(namespace: str) -> None:
 
 
 async def test_a_primary_that_was_replaced_is_left_although_it_takes_writes(namespace: str) -> None:
-    """It slept through a failover, say; whatever it acknowledges is lost as soon as a sentinel finds it."""
+    """It slept through a failover, say; each write it takes is lost as soon as a sentinel finds it."""
     async with contextlib.AsyncExitStack() as stack:
         old, new = [await stack.enter_async_context(ValkeyServer()) for _ in range(2)]
         watching = {"sentinel monitor main": f"127.0.0.1 {old.port} 9"}
@@ -793,7 +793,7 @@ async def test_a_primary_that_was_replaced_is_left_although_it_takes_writes(name
 
 
 async def test_links_that_found_two_servers_are_made_again(namespace: str) -> None:
-    """In the middle of a failover one connection may find the old primary, and the next one the new one."""
+    """During a failover one connection may find the old primary, and the next one the new one."""
     async with contextlib.AsyncExitStack() as stack:
         one, other = [await stack.enter_async_context(ValkeyServer()) for _ in range(2)]
         start = await stack.enter_async_context(replicas(one.url, namespace))
@@ -865,7 +865,7 @@ async def test_a_log_that_is_flushed_while_connected_is_refilled(
 
 
 def turn(replica: Replica, blocks: int) -> Placed:
-    """A turn of one conversation, which has so many blocks by then."""
+    """Publish a turn of one conversation, which then has this many blocks."""
     path = b"".join(block.to_bytes(8, "little") for block in range(1, blocks + 1))
     now_us = replica.clock.now_us()
     op = Placed(f"r{blocks}", now_us, "w", replica.state._replica, 1, 1, 1, (path,))
@@ -874,7 +874,7 @@ def turn(replica: Replica, blocks: int) -> Placed:
 
 
 def reads_on(replica: Replica) -> bool:
-    """Whether a replica has siblings, and knows that all of them read shortened placements."""
+    """True if a replica knows that it has siblings, all of which read shortened placements."""
     return replica.state._heartbeat.onward
 
 
@@ -938,7 +938,7 @@ async def test_beside_an_older_version_prompts_are_told_whole(
     await redis.delete(keys.replica("old"))
     await redis.zrem(keys.replicas, "old")
     await until(lambda: reads_on(a))
-    turn(a, 26)  # whole: beside the older version all replicas told everything anew
+    turn(a, 26)  # whole: beside the older version all replicas published everything again
     turn(a, 27)
     await until(lambda: a.state.status.onward_ops >= 1)
 
@@ -957,7 +957,7 @@ async def test_after_the_log_was_lost_prompts_are_told_whole_again(
     await redis.delete(Keys(namespace).log)
     found: dict[str, type] = {}
     async with asyncio.timeout(60):
-        while "r20" not in found:  # what was acknowledged last is sent again
+        while "r20" not in found:  # operations that Redis acknowledged last are sent again
             await asyncio.sleep(0.05)
             entries = await redis.xrange(Keys(namespace).log)
             ops = [op for _, fields in entries if b"o" in fields for op in decode_entry(fields[b"o"]).ops]
@@ -973,7 +973,7 @@ async def test_after_the_log_was_lost_prompts_are_told_whole_again(
 async def test_ends_are_told_one_by_one_only_beside_an_older_version(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:
-    """When it appears it may have read placements whose ends it was not told: it is told all anew."""
+    """A new sibling may have read placements without their ends: all are published again."""
     a, b, keys = start("a"), start("b"), Keys(namespace)
     await both_ready(a, b)
     await until(lambda: a.state.status.replicas == b.state.status.replicas == ("a", "b"))

@@ -19,7 +19,7 @@ from router.fleet import Health
 
 LINK = "dc2>dc1"
 KV_TOKEN_BYTES = 327_680
-"""Of the model that an engine without a profile emulates: 80 layers of 8 heads of 128, key and value."""
+"""Size in the model that an engine without a profile emulates: 80 layers of 8 heads of 128, key and value."""
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "fleet": {"site": "dc1", "links": {LINK: {"gbps": 100, "rtt_ms": 2}}},
@@ -80,7 +80,7 @@ class Sites:
         return await self.replicas[number % 2].client.post("/v1/chat/completions", json=body)
 
     def prefilled_by(self, answer: httpx.Response) -> str:
-        """The name of the engine that prefilled a request; a NIXL decode worker may do all of it."""
+        """Return the engine that prefilled a request; a NIXL decode worker may do all of it."""
         assert answer.status_code == 200, answer.text
         worker = answer.headers.get("x-cacheway-prefill-worker") or answer.headers["x-cacheway-worker"]
         return next(name for name, engine in self.engines.items() if engine.url.endswith(worker))
@@ -93,7 +93,7 @@ class Sites:
         }
 
     async def at_rest(self) -> None:
-        """Wait until nothing is in flight or under way, anywhere."""
+        """Wait until nothing is in flight anywhere."""
         for replica in self.replicas:
             links = replica.process.fleet.links
             await until(lambda replica=replica: replica.idle())  # type: ignore[misc]
@@ -103,12 +103,12 @@ class Sites:
 
 @pytest.fixture
 async def link() -> AsyncIterator[LinkServer]:
-    """It outlives those that use it."""
+    """The link outlives the engines that use it."""
     server = LinkServer(gbps=100, rtt_ms=2)
     await server.open()
     yield server
     server.close()
-    for _ in range(5):  # what was just accepted is reset in the next turns of the loop
+    for _ in range(5):  # connections just accepted are reset in the next turns of the loop
         await asyncio.sleep(0)
 
 
@@ -116,7 +116,7 @@ async def link() -> AsyncIterator[LinkServer]:
 async def test_long_prompts_are_prefilled_in_the_other_site_and_say_why(
     link: LinkServer, fleet: Fleet, protocol: str
 ) -> None:
-    """Of 2,000 words and of 100; both replicas reserve the link, and what is reserved is released."""
+    """Prompts of 2,000 and of 100 words; both replicas reserve the link, and release their reservations."""
     sites = Sites(fleet, link)
     await sites.open(protocol)
     for number in range(6):
@@ -135,14 +135,14 @@ async def test_long_prompts_are_prefilled_in_the_other_site_and_say_why(
 async def test_when_the_link_dies_no_request_is_lost_and_all_are_prefilled_here(
     link: LinkServer, fleet: Fleet, protocol: str
 ) -> None:
-    """It dies with transfers under way, each of 0.7 GB or more; those are sent again, to the near worker."""
+    """The link dies with transfers under way, of 0.7 GB or more each; the near worker serves them again."""
     sites = Sites(fleet, link)
     await sites.open(protocol)
     assert sites.prefilled_by(await sites.ask(0, 2_000)) == "far"
     link.link.slow(0.01)
     asked = [asyncio.ensure_future(sites.ask(number, 2_000)) for number in range(1, 7)]
     await until(lambda: link.link.under_way)
-    # Looked for from now on: a loss is forgotten after a while, and a busy machine answers later than that.
+    # Watched from now on: a replica forgets a loss after a while, and a busy machine answers later than that.
     lossy = [
         asyncio.ensure_future(until(lambda links=replica.process.fleet.links: links.loss_ratio(LINK) > 0))  # type: ignore[misc]
         for replica in sites.replicas

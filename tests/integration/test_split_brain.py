@@ -1,4 +1,4 @@
-"""Registers are equal at all replicas soon after a failover, whatever each of them knew alone before.
+"""Registers are equal at all replicas soon after a failover, with any registers before.
 
 Several replicas with the gateway's own fold, on real Valkeys.
 """
@@ -15,7 +15,7 @@ from policies import BytesPerToken, FleetState, Op, Placed, SettingsChanged, Wor
 from router.shared import Hooks, LogClock, SharedState, SharingRules
 
 AGREE_S = 60.0
-"""Replicas agree within some 4 s; so much is left to a busy machine."""
+"""Replicas agree within some 4 s; the rest is for a busy machine."""
 
 
 class Address(TcpProxy):
@@ -52,7 +52,7 @@ class Replica:
 
     @property
     def knows(self) -> tuple[object, ...]:
-        """What must be equal everywhere."""
+        """Registers that must be equal at all replicas."""
         workers = [(worker.worker_id, worker.draining, worker.version) for worker in self.fleet.workers()]
         learned = list(self.fleet.registers.of(BytesPerToken))
         return workers, self.fleet.overrides.values(), learned
@@ -91,7 +91,7 @@ async def copied(source: ValkeyServer, target: ValkeyServer) -> None:
 async def test_what_a_replica_said_on_the_old_primary_reaches_the_others_when_it_comes_over(
     namespace: str, tail_lost: bool
 ) -> None:
-    """As behind a virtual address: two replicas follow the failover at once, the third one stays behind."""
+    """A virtual address: two replicas follow the failover at once, the third one stays behind."""
     async with (
         ValkeyServer() as old,
         ValkeyServer() as new,
@@ -112,7 +112,7 @@ async def test_what_a_replica_said_on_the_old_primary_reaches_the_others_when_it
         a.change("placement.policy", '"min_ttft"')
         a.put("w:1", draining=True)
         b.publish(BytesPerToken("m", b.clock.now_us(), "b", 2.5))
-        for number in range(130):  # longer than acknowledged operations are kept to be appended again
+        for number in range(130):  # for longer than acknowledged operations are kept for a second append
             a.publish(
                 Placed(f"r{number}", a.clock.now_us(), "w:1", "a", 1000, 10, 20, (bytes([number]) * 8,))
             )
@@ -127,7 +127,7 @@ async def test_what_a_replica_said_on_the_old_primary_reaches_the_others_when_it
 
 
 async def test_what_only_one_replica_applied_is_found_and_published_again(namespace: str) -> None:
-    """An entry that no log has any more: it is in the fold of one replica, and nowhere else."""
+    """The entry is in no log any more: the fold of one replica alone holds it."""
     async with ValkeyServer() as server, running(namespace, **dict.fromkeys("abc", server.url)) as replicas:
         a, b, c = replicas.values()
         a.put("w:1")
@@ -143,7 +143,7 @@ async def test_what_only_one_replica_applied_is_found_and_published_again(namesp
 
 
 async def test_labels_that_three_replicas_set_at_once_are_all_there(namespace: str) -> None:
-    """60 labels of one worker, three at a time; of entries that replaced each other whole 44 were left."""
+    """60 labels of one worker, three at a time; when entries replaced each other whole, 44 were left."""
     async with ValkeyServer() as server, running(namespace, **dict.fromkeys("abc", server.url)) as replicas:
         replicas["a"].put("w:1")
         await until(lambda: all(each.fleet.worker("w:1") for each in replicas.values()))
@@ -163,7 +163,7 @@ async def test_labels_that_three_replicas_set_at_once_are_all_there(namespace: s
 
 
 async def test_registers_that_stay_different_are_told_by_name(namespace: str) -> None:
-    """A fold that takes no word from others: a defect, and all that can be done is to say so."""
+    """A fold that takes no operation of others: a defect, which the replica can only report."""
     async with ValkeyServer() as server, running(namespace, **dict.fromkeys("ab", server.url)) as replicas:
         a, b = replicas.values()
         b.fleet._apply[BytesPerToken] = lambda _op: None

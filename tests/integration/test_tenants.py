@@ -1,4 +1,4 @@
-"""Tenants as they meet the gateway: real sockets, emulated engines, keys that change while it serves."""
+"""Tenants at the gateway: real sockets, emulated engines, keys that change while it serves."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def written(file: Path, **tenants: str) -> Path:
-    """A keys file; the key of each tenant is its name, and more fields may follow."""
+    """Write a keys file; the key of each tenant is its name, and more fields may follow."""
     lines = [
         f"  {name}: {{keys: [sha256:{digest_of(name.encode()).hex()}]{more}}}\n"
         for name, more in tenants.items()
@@ -62,7 +62,7 @@ def keys(tmp_path: Path) -> Path:
 async def cached_tokens(
     gateway: RunningGateway, key: str, body: dict[str, Any], path: str = "/v1/chat/completions"
 ) -> tuple[int, int]:
-    """Of one request: predicted by the gateway, and reported by the engine."""
+    """Send one request; return the cached tokens that the gateway predicted and the engine reported."""
     answer = await gateway.client.post(path, json=body, headers=bearer(key))
     assert answer.status_code == 200, answer.text
     said = answer.json()
@@ -85,7 +85,7 @@ async def cached_tokens(
 async def test_tenants_share_a_cache_unless_one_is_kept_apart(
     fleet: Fleet, keys: Path, dialect: Any, path: str
 ) -> None:
-    """Gateway and engine agree in each case on what is there: that is what the salt is for."""
+    """Gateway and engine agree in each case on the cached part, thanks to the salt."""
     engine = await fleet.engine(replace(FAST_ENGINE, dialect=dialect))
     gateway = await fleet.gateway(engine.url, tenancy={"keys_file": str(keys)})
     bodies = {
@@ -154,7 +154,7 @@ async def test_no_worker_sees_a_key_or_the_body_of_another(fleet: Fleet, keys: P
 
 
 async def test_keys_change_while_the_gateway_serves(fleet: Fleet, keys: Path) -> None:
-    """A new key, a broken file in between, a tenant less: each within two looks."""
+    """A new key, a broken file in between, a removed tenant: each takes effect within two looks."""
     engine = await fleet.engine()
     gateway = await fleet.gateway(engine.url, tenancy={"keys_file": str(keys)}, server={"api_key": "ours"})
 
@@ -203,7 +203,7 @@ async def test_a_gateway_does_not_start_with_a_keys_file_that_is_wrong(
 
 
 async def test_the_guides_commands_do_what_it_says(fleet: Fleet, tmp_path: Path) -> None:
-    """All of them, in order, in one shell; the gateway starts where the guide says so."""
+    """All commands, in order, in one shell; the gateway starts at the guide's step."""
     program = tmp_path / "bin" / "cacheway"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m router "$@"\n')

@@ -32,7 +32,7 @@ class Worker:
     Attributes:
         bodies: Digest of each request's body.
         peers: The certificate that came with it.
-        connections: How many were set up for requests, health checks apart.
+        connections: Number set up for requests, without those of health checks.
     """
 
     port: int = 0
@@ -95,7 +95,7 @@ async def worker(context: ssl.SSLContext | None) -> AsyncIterator[Worker]:
 
 
 def serving_context(certificate: trustme.LeafCert, *, clients: trustme.CA | None = None) -> ssl.SSLContext:
-    """A worker's side of TLS; with ``clients`` it demands a certificate of theirs."""
+    """Return a worker's side of TLS; with ``clients`` it demands a client certificate of that authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     if clients is not None:
@@ -104,7 +104,7 @@ def serving_context(certificate: trustme.LeafCert, *, clients: trustme.CA | None
     return context
 
 
-# Clients: a gateway in a process of its own.
+# Clients: a gateway in a separate process.
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Front:
         return context
 
     async def say(self, data: bytes, context: ssl.SSLContext | None) -> tuple[bytes, ssl.SSLObject | None]:
-        """All that comes back on a connection of one's own."""
+        """Return all bytes that come back on a new connection."""
         reader, writer = await asyncio.open_connection(HOST, self.port, ssl=context)
         writer.write(data)
         async with asyncio.timeout(60):
@@ -296,7 +296,7 @@ def _yesterday(trust: Trust) -> trustme.LeafCert:
 async def test_a_worker_that_is_not_who_it_should_be_gets_no_request(
     fleet: Fleet, trust: Trust, context: Any, client_cert: str
 ) -> None:
-    """It is, until it comes back at its address as somebody else; health checks are too slow to tell."""
+    """It keeps serving until its address returns another identity; health checks are too slow to notice."""
     async with worker(serving_context(trust.ours.issue_cert(HOST))) as behind:
         gateway = await fleet.gateway(
             f"https://{HOST}:{behind.port}",

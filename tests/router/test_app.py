@@ -89,7 +89,7 @@ async def test_a_process_serves_without_redis_and_without_workers(caplog: pytest
 
 
 async def test_what_is_set_of_remote_prefill_and_links_shows_in_views_and_metrics() -> None:
-    """One link of 80 Gbit/s, of which KV may take half; nothing is reserved and nobody has planned."""
+    """One link of 80 Gbit/s, of which KV may take half; there are no reservations and no plans."""
     process = await built(
         fleet={"site": "a", "links": {"b>a": {"gbps": 80, "cap_ratio": 0.5}}},
         offload={"threshold_tokens": 7000, "scarce_above": 0.6, "abundant_below": 0.4, "wait_s_max": 3},
@@ -118,7 +118,7 @@ async def test_what_is_set_of_remote_prefill_and_links_shows_in_views_and_metric
 
 
 def test_a_gateway_does_not_load_what_is_off() -> None:
-    """In a process of its own: other tests have loaded both. Each costs megabytes and a part of a second."""
+    """In a separate process: other tests have loaded both. Each costs megabytes and a part of a second."""
     code = "import router.app, sys; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for library in ("lightkube", "opentelemetry.sdk.trace"):

@@ -1,6 +1,6 @@
-"""A tethered child ends when it is told to, whatever state it is in.
+"""A tethered child ends on request, in any state.
 
-That it dies with an owner that was killed is tested with those who use it: the embedded Valkey and `Child`.
+Its users' tests, of the embedded Valkey and `Child`, cover its death with a killed owner.
 """
 
 import os

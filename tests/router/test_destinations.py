@@ -1,4 +1,4 @@
-"""Where the gateway connects to, and where not."""
+"""Addresses to which the gateway connects, and refused ones."""
 
 import socket
 from typing import Any
@@ -84,7 +84,7 @@ def test_networks_allow_what_they_hold_and_nothing_else() -> None:
         False,
         True,
     ]
-    assert not refused(Destinations(["169.254.0.0/16"]), "169.254.7.7")  # the operator says so
+    assert not refused(Destinations(["169.254.0.0/16"]), "169.254.7.7")  # the operator allows it
 
 
 def test_loopback_can_be_refused_in_any_form() -> None:
@@ -121,7 +121,7 @@ def test_a_url_is_judged_by_its_host() -> None:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let every name have these addresses."""
+    """Give every name these addresses."""
 
     def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
@@ -162,7 +162,7 @@ def engine_host_refused(destinations: Destinations, host: str) -> bool:
 
 
 def test_a_name_that_engines_resolve_must_be_listed_where_networks_are_named() -> None:
-    """Nobody judges what it resolves to there."""
+    """The gateway does not judge the address that it has there."""
     assert not engine_host_refused(Destinations(), "evil.example")
     assert engine_host_refused(Destinations(), "169.254.169.254.")
     destinations = Destinations(["10.0.0.0/8"], named=["Prefill-0"])
@@ -204,7 +204,7 @@ def test_the_key_is_entrusted_to_hosts_that_the_settings_name(
 async def test_a_name_that_is_trusted_for_its_networks_leads_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not even to this machine, where anybody may listen who has no business with the key."""
+    """Not even to this machine, where any process may listen that must not get the key."""
     answering(monkeypatch, "127.0.0.1", "10.0.0.7", "::ffff:127.0.0.1", "11.0.0.1")
     assert await Destinations(["10.0.0.0/8"], keyed=True).resolve("engine", 80) == ["10.0.0.7"]
     without_a_key = await Destinations(["10.0.0.0/8"]).resolve("engine", 80)

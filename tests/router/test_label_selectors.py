@@ -1,4 +1,4 @@
-"""Label selectors, from whatever people write."""
+"""Label selectors, in any notation."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError

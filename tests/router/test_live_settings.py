@@ -1,4 +1,4 @@
-"""Settings that change while the gateway serves: judged as a whole, told to all, taken back, rolled back."""
+"""Settings that change while the gateway serves: judged as a whole, shared, withdrawn, rolled back."""
 
 import logging
 from typing import Any
@@ -23,7 +23,7 @@ NOWHERE = "redis://127.0.0.1:1"
 
 
 class Replica:
-    """One replica's settings; what it publishes goes to the others when the test says so."""
+    """One replica's settings; the test delivers its operations to the others."""
 
     def __init__(self, name: str = "one", **sections: dict[str, Any]) -> None:
         self.fleet = FleetState()
@@ -56,7 +56,7 @@ class Replica:
 
 
 def refusal(replica: Replica, values: dict[str, Any], **more: Any) -> ClientError:
-    """Why a change is refused; it changes nothing."""
+    """Return the reason why a change is refused; it changes nothing."""
     before = replica.live.current
     with pytest.raises(ClientError) as caught:
         replica.live.change(values, **more)
@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing() -> None:
 
 
 def test_what_is_so_already_is_not_said_again() -> None:
-    """But what equals the start is: other replicas may have been started with another value."""
+    """A value equal to the start's is published: other replicas may have started with another one."""
     replica = Replica()
     assert replica.live.change({"queue.size": 10_000}).change_id
     assert not replica.live.change({"queue.size": 10_000}).change_id
@@ -234,7 +234,7 @@ def test_a_rollback_takes_back_what_another_version_set() -> None:
     assert replica.fleet.overrides.values() == {}
 
 
-# What cannot be used here.
+# Unusable values.
 
 
 def test_what_another_version_set_is_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -261,7 +261,7 @@ def test_what_another_version_set_is_left_out_and_told(caplog: pytest.LogCapture
 
 
 def test_of_changes_that_contradict_each_other_the_newest_counts() -> None:
-    """Two replicas were told so at once; which one wins is the same everywhere."""
+    """Two replicas got them at once; the same one wins everywhere."""
     older = SettingsChanged(
         "c1", 5, "a", {"admission.backlog_target_s": "5.0", "admission.backlog_target_s_max": "10.0"}
     )
@@ -356,7 +356,7 @@ NOT_RULES = {
     "observability.log_level",
     "models.list_aliases",
 }
-"""Read from the settings when it matters, or empty here and tested by what they do."""
+"""Read from the settings when needed, or empty here and tested by their effect."""
 
 LIVE = [key for key, row in CATALOGUE.items() if row.live]
 
@@ -369,7 +369,7 @@ def other(key: str) -> Any:
 
 
 def rules_of(process: GatewayProcess) -> dict[str, Any]:
-    """All that a process goes by, as far as settings say it."""
+    """Return all parts of a process that depend on settings."""
     gateway, registry, fleet = process.gateway, process.registry, process.fleet
     decider = gateway.placing.decider
     order = None if decider._turns is None else decider._turns.order
@@ -483,7 +483,7 @@ async def test_every_live_setting_changes_what_the_process_goes_by_until_it_is_t
 
 @pytest.mark.parametrize("off", [True, False])
 async def test_a_process_goes_by_changes_as_if_it_had_been_started_so(off: bool) -> None:
-    """All live settings together, with what can be switched off on and off."""
+    """All live settings together, with all switches on and off."""
     values = {key: other(key) for key in LIVE if key != "observability.log_level"}
     values |= {key: off for key in values if ".disable_" in key}
     process = process_of({})
@@ -514,7 +514,7 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(LIVE) | st.text(max_size=9), json_values, max_size=3))
 def test_whatever_is_asked_is_done_or_refused_in_words(values: dict[str, Any]) -> None:
-    """And what is done is what all replicas can do: it survives the log."""
+    """All replicas can apply an accepted change: it survives the log."""
     one, two = Replica("one"), Replica("two")
     try:
         outcome = one.live.change(values)

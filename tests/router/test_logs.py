@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line, and nobody waits for the output."""
+"""Logs: one JSON object per line, and no caller waits for the output."""
 
 import logging
 import os
@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[2]
 
 
 class Pipe:
-    """A pipe whose reading end can be left alone."""
+    """A pipe whose reading end need not be read."""
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe()
 
     def lines(self) -> list[bytes]:
-        """Everything written, after the writing end was closed."""
+        """Return all that was written, after the writing end was closed."""
         os.close(self.write_fd)
         with open(self.read_fd, "rb") as file:  # noqa: PTH123 - a descriptor
             return file.read().splitlines()
@@ -38,7 +38,7 @@ def pipe() -> Pipe:
 
 @pytest.fixture
 def untouched_logging() -> Iterator[None]:
-    """Puts the process-wide state of `logging` back."""
+    """Restore the process-wide state of `logging`."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -163,7 +163,7 @@ def test_lines_keep_their_order_and_none_is_lost(pipe: Pipe) -> None:
 
 
 def test_a_blocked_output_drops_lines_and_blocks_nobody(pipe: Pipe) -> None:
-    """Nobody reads the pipe: what the kernel, the thread and the 10 lines of buffer hold is kept."""
+    """The pipe is not read: only lines in the kernel, the thread and the buffer of 10 lines are kept."""
     writer = LineWriter(pipe.write_fd, lines_max=10)
     line = b"x" * 1023 + b"\n"
     for _ in range(5000):
@@ -255,7 +255,7 @@ def test_the_last_lines_of_a_process_are_written_also_in_a_child_and_after_a_sec
 
 
 def test_before_the_logs_are_configured_a_request_line_goes_the_way_of_logging() -> None:
-    """In a process of its own, since this one may have configured its logs in another test."""
+    """In a separate process, since another test may have configured the logs of this one."""
     code = (
         "import logging; logging.basicConfig(level='INFO', format='%(message)s %(request_id)s');"
         "from router.logs import lines_dropped, request_log;"

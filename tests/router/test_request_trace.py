@@ -1,4 +1,4 @@
-"""The request trace: whole lines in a file that is renamed when it is full, and nobody waits for it."""
+"""The request trace: whole lines in a file that is renamed when it is full, and no request waits for it."""
 
 import resource
 import signal
@@ -139,7 +139,7 @@ def test_lines_that_cannot_be_written_are_counted(tmp_path: Path) -> None:
 
 
 def test_lines_beyond_the_bound_are_counted(tmp_path: Path) -> None:
-    """The thread writes every 20 ms; whenever it does, what is not dropped is kept."""
+    """The thread writes every 20 ms; at any time, lines that are not dropped are kept."""
     path = tmp_path / "trace"
     trace = RequestTrace(str(path), 10**9, lines_max=2)
     for _ in range(1000):
@@ -152,7 +152,7 @@ def test_lines_beyond_the_bound_are_counted(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond so many bytes, as on a full disk.
+    """No file of this process may grow beyond a number of bytes, as on a full disk.
 
     Only for a moment: the limit holds for the file that pytest writes its own output to, too.
     """

@@ -1,4 +1,4 @@
-"""What a scrape reads is what the parts of the process know."""
+"""Samples of a scrape match the state of the process's parts."""
 
 from math import inf
 
@@ -16,7 +16,7 @@ LINK = "far>here"
 
 
 def told(samples: "list[Sample]") -> dict[tuple[Family, *tuple[str, ...]], float]:
-    """Values by family and labels, each told once."""
+    """Return values by family and labels; each appears once."""
     by_key = {(family, *labels): value for family, labels, value in samples}
     assert len(by_key) == len(samples)
     return by_key

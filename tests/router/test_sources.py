@@ -1,4 +1,4 @@
-"""Sources: which one wins, where a value came from, and the sentence for everything that is wrong."""
+"""Sources: their precedence, the origin of a value, and the sentence for every error."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_an_empty_file_sets_nothing(file: Path) -> None:
 
 
 def test_variables_that_kubernetes_makes_for_services_are_passed_over() -> None:
-    """A Service called cacheway would else make every pod of its namespace fail at the start."""
+    """A Service called cacheway would otherwise make every pod of its namespace fail at the start."""
     loaded = load(
         {},
         {
@@ -190,7 +190,7 @@ def test_settings_of_two_sections_that_do_not_go_together_are_a_sentence() -> No
     assert problem.startswith("admin.host: the admin API would be open to whoever reaches 0.0.0.0")
 
 
-# What changes later.
+# Changes.
 
 
 def test_changed_settings_are_judged_in_the_same_words_and_others_stay() -> None:
@@ -208,7 +208,7 @@ def test_changed_settings_are_judged_in_the_same_words_and_others_stay() -> None
 
 
 def test_any_setting_may_stay_what_it_is() -> None:
-    """Whatever it was made from: secrets, workers with labels, nested tables."""
+    """For all kinds: secrets, workers with labels, nested tables."""
     settings = load(
         {
             "server.api_key": "k",
@@ -226,7 +226,7 @@ def test_any_setting_may_stay_what_it_is() -> None:
 
 
 def test_the_mode_of_length_buckets_is_a_setting_no_more(file: Path) -> None:
-    """Nobody is left to believe that the gateway still divides the fleet (decision 0046)."""
+    """No operator should believe that the gateway still divides the fleet (decision 0046)."""
     file.write_text("placement: {bucket_mode: auto}\n")
     (of_file,) = problems(file=str(file))
     (of_environment,) = problems(environ={"CACHEWAY_BUCKET_MODE": "auto"})

@@ -1,6 +1,6 @@
 """The supervisor with processes that are a few lines of script each.
 
-A script marks what it did with files in a folder of the test; it is started with the signals blocked.
+A script marks its steps with files in a folder of the test; it starts with the signals blocked.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def pids(folder: Path, mark: str) -> set[int]:
 
 
 async def ended(task: asyncio.Task[int]) -> int:
-    """The exit status; a supervisor that does not end goes on, so that its processes can be ended."""
+    """Return the exit status; a supervisor that does not end goes on, so that its processes can be ended."""
     async with asyncio.timeout(60):
         return await asyncio.shield(task)
 
@@ -74,7 +74,7 @@ async def supervised(
         finally:
             if not task.done():
                 supervisor.told(signal.SIGTERM)
-                # Whatever the test has found: no process outlives it.
+                # No process outlives the test, even a failed one.
                 for process in multiprocessing.active_children():
                     process.kill()
                 await task

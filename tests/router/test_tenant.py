@@ -1,4 +1,4 @@
-"""What a tenant is."""
+"""Tenants."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_client_may_name_its_tenant(name: str) -> None:
 
 @pytest.mark.parametrize("name", [b"a/b", b"a" * 65, b" a", b"-a", "ä".encode(), b"\xff", b"a\n", b"{}"])
 def test_a_name_that_does_not_fit_into_a_log_line_is_replaced_by_its_hash(name: bytes) -> None:
-    """Whatever it is, it keeps a namespace of its own."""
+    """Any such name keeps a namespace of its own."""
     tenant = named_by_client(name)
     assert NAME.fullmatch(tenant.name)
     assert tenant.namespace == name

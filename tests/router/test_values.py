@@ -1,4 +1,4 @@
-"""Kinds of values: what is accepted, normalised and refused, and with which words."""
+"""Kinds of values: the accepted, normalised and refused ones, and the words of each refusal."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -77,7 +77,7 @@ def test_a_secret_loses_the_line_break_of_its_file() -> None:
 
 
 def test_an_empty_secret_is_none() -> None:
-    """Else an empty key would let everybody in who sends an empty token."""
+    """Otherwise an empty key would accept every client with an empty token."""
     assert TypeAdapter(Secret).validate_python(" \n") is None
 
 
@@ -106,5 +106,5 @@ def test_what_is_no_number_of_tokens_says_how_to_write_one(text: str) -> None:
     ],
 )
 def test_only_this_machine_reaches_a_loopback_address(host: str, only_here: bool) -> None:
-    """Of a name nobody knows where it leads, or will lead tomorrow."""
+    """A name may lead to another address tomorrow."""
     assert is_loopback(host) is only_here

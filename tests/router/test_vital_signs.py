@@ -1,4 +1,4 @@
-"""Vitals are what the parts of a process know, put together no oftener than anybody looks."""
+"""Vitals of the parts of a process, collected no oftener than they are read."""
 
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ from fakes.running import Fleet, until
 
 @pytest_asyncio.fixture
 async def fleet(redis_url: str, namespace: str) -> AsyncIterator[Fleet]:
-    """Engines and gateways for one test; whatever was done to them, nothing stays reserved."""
+    """Engines and gateways for one test; after each attack, no reservation is left."""
     async with contextlib.AsyncExitStack() as stack:
         fleet = Fleet(redis_url, namespace, stack)
         yield fleet

@@ -1,4 +1,4 @@
-"""What a hostile worker may say to clients: nothing in the name of the gateway or its host."""
+"""A hostile worker's answers: they reach clients without words in the name of the gateway or its host."""
 
 import asyncio
 

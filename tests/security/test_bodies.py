@@ -1,4 +1,4 @@
-"""A client makes the gateway hold bytes: without a key, or more than there is memory for."""
+"""A client makes the gateway hold bytes: without a key, or more than fit into memory."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ HELD = {"held_bytes_max": 2 * MIB, "body_bytes_max": MIB}
 
 
 def held(gateway: RunningGateway) -> int:
-    """What the metric says."""
+    """Return the value of the metric."""
     for line in gateway.process.metrics.exposition()[0].decode().splitlines():
         if line.startswith("cacheway_held_body_bytes "):
             return int(float(line.partition(" ")[2]))
@@ -23,7 +23,7 @@ def held(gateway: RunningGateway) -> int:
 
 
 def counted(gateway: RunningGateway, outcome: str) -> float:
-    """Requests of an outcome."""
+    """Return the number of requests of an outcome."""
     lines = gateway.process.metrics.exposition()[0].decode().splitlines()
     return sum(
         float(line.rpartition(" ")[2])
@@ -213,7 +213,7 @@ async def test_a_bound_that_is_changed_while_the_gateway_serves_counts_at_once(f
 async def test_a_request_that_breaks_its_worker_is_not_sent_again_and_again(
     fleet: Fleet, retries: dict[str, object], after_s: float, sent: int
 ) -> None:
-    """A kept connection that closed was taken for stale however long the worker had worked.
+    """A kept connection that closed was taken for stale after any working time of the worker.
 
     A redispatch asks the only worker a second time. A connection that closes at once may have been stale:
     then the gateway pays for one more.

@@ -1,6 +1,6 @@
-"""What clients write into requests so that an engine takes them for another's, over real sockets.
+"""Fields with which clients pose as others at an engine, over real sockets.
 
-With another's id an answer is mixed up or ended, with another's blocks or salt its prompts are read.
+With another client's id they mix up or end its answer, with its blocks or salt they read its prompts.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Seen = list[tuple[dict[bytes, bytes], Any]]
 
 @contextlib.asynccontextmanager
 async def recording() -> AsyncIterator[tuple[str, Seen]]:
-    """A worker; its URL, and the headers and bodies of all that it was asked."""
+    """A worker; its URL, and the headers and bodies of its requests."""
     seen: Seen = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ async def ready(gateway: RunningGateway) -> RunningGateway:
 
 
 async def test_a_workers_id_of_a_request_is_ours_and_cannot_be_guessed(fleet: Fleet) -> None:
-    """Whichever header names the client's, which it gets back all the same."""
+    """Any header may carry the client's id, which it still gets back."""
     async with recording() as (url, seen):
         gateway = await ready(await fleet.gateway(url))
         for header in ("x-request-id", "x-correlation-id", "x-trace-id", "request-id", "X-Request-ID"):
@@ -81,7 +81,7 @@ async def test_a_workers_id_of_a_request_is_ours_and_cannot_be_guessed(fleet: Fl
         assert len(set(ids)) == 6
         assert "theirs" not in ids
         assert all(len(name) == 36 and int(name.removeprefix("req-"), 16) >= 0 for name in ids)
-        assert len({name[:12] for name in ids}) == 6  # what they begin with does not tell the next one
+        assert len({name[:12] for name in ids}) == 6  # the start of an id does not predict the next one
         assert unnamed.headers["x-request-id"] == ids[-1]
         found = (await gateway.client.get("/decisions", params={"request_id": ids[0]})).json()["decisions"]
         assert [(each["request_id"], each["worker_request_id"]) for each in found] == [("theirs", ids[0])]
@@ -89,7 +89,7 @@ async def test_a_workers_id_of_a_request_is_ours_and_cannot_be_guessed(fleet: Fl
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_no_body_names_a_request_or_says_how_kv_is_handed_over(fleet: Fleet, large: bool) -> None:
-    """At each endpoint that is forwarded; `router/gateway/test_client_fields` has every other value."""
+    """At each forwarded endpoint; `router/gateway/test_client_fields` covers every other value."""
     prompt = PROMPT | ({"messages": [{"role": "user", "content": "x" * 400_000}]} if large else {})
     async with recording() as (url, seen):
         gateway = await ready(await fleet.gateway(url))
@@ -148,7 +148,7 @@ async def test_no_route_ends_or_reads_another_ones_request(fleet: Fleet) -> None
 
 
 async def test_no_client_shares_the_cache_of_an_isolated_tenant(fleet: Fleet, tmp_path: Path) -> None:
-    """Not even one that knows its salt: neither at the engine, nor in what the gateway expects."""
+    """Not even a client that knows the salt: neither at the engine, nor in the gateway's prediction."""
     salt = "s3cret-s3cret-s3cret"
     file, headers = keys_file(tmp_path / "keys.json", acme=salt, guest="", other="f" * 20)
     engine = await fleet.engine()

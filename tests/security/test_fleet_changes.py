@@ -1,7 +1,7 @@
-"""Somebody without a credential, or with a tenant's, changes the fleet, or is shown the key of its workers.
+"""A client without a credential, or with a tenant's, changes the fleet, or gets the key of its workers.
 
-Before, one request to the data port turned the only worker into an encoder for all replicas, and any URL that
-was registered was asked for its health with ``fleet.worker_api_key``.
+Before, one request to the data port turned the only worker into an encoder for all replicas, and health
+checks sent ``fleet.worker_api_key`` to any registered URL.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MESSAGE = {"model": "emulated", "prompt": "hello", "max_tokens": 2}
 
 @contextlib.asynccontextmanager
 async def listener() -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A stranger's server, which answers everything well, and the heads of what it was asked."""
+    """A stranger's server, which answers everything well, and the heads of its requests."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,12 +62,12 @@ def keys_file(folder: Path, head: str, entry: str, **named: str) -> str:
 
 
 def tokens(folder: Path) -> str:
-    """Of ann, who reads, and bob, who writes."""
+    """A file of tokens of ann, who reads, and bob, who writes."""
     return keys_file(folder, "tokens", "hash: 'sha256:%s'", ann=", role: read", bob=", role: write")
 
 
 def tenants(folder: Path) -> str:
-    """Of a tenant called acme."""
+    """A keys file of a tenant called acme."""
     return keys_file(folder, "tenants", "keys: ['sha256:%s']", acme="")
 
 
@@ -75,7 +75,7 @@ CREDENTIALS = ["key", "tenants", "key and tenants", "tokens", "tokens and key", 
 
 
 def configured(folder: Path, what: str) -> dict[str, dict[str, Any]]:
-    """Sections of settings with some credentials, and an admin port of its own."""
+    """Sections of settings with some credentials, and a separate admin port."""
     admin: dict[str, Any] = {"port": free_port()}
     sections: dict[str, dict[str, Any]] = {"admin": admin, "server": {}, "tenancy": {}}
     if "key" in what or what == "all":
@@ -88,7 +88,7 @@ def configured(folder: Path, what: str) -> dict[str, dict[str, Any]]:
 
 
 def changes(url: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """All that changes the fleet on the data port, in all ways to write it."""
+    """All changes of the fleet on the data port, in all notations."""
     found: list[tuple[str, str, dict[str, Any]]] = []
     for prefix in ("", "/admin"):
         found += [
@@ -111,7 +111,7 @@ def changes(url: str) -> list[tuple[str, str, dict[str, Any]]]:
 async def test_nobody_changes_the_fleet_without_a_credential_where_one_is_configured(
     fleet: Fleet, tmp_path: Path, what: str, port: str
 ) -> None:
-    """On no port, by no way to write it; and a tenant's key is none that administers."""
+    """On no port, in no notation; and a tenant's key does not administer."""
     engine = await fleet.engine()
     sections = configured(tmp_path, what)
     if port == "shared":
@@ -295,7 +295,7 @@ async def test_a_page_whose_name_leads_here_gets_nothing(fleet: Fleet, *, admin_
 
 
 async def test_the_data_port_serves_clients_by_any_name(fleet: Fleet) -> None:
-    """Names of Services, of balancers, of hosts: what clients ask is no administration."""
+    """Names of Services, of balancers, of hosts: clients' requests are no administration."""
     engine = await fleet.engine()
     gateway = await fleet.gateway(engine.url)
     headers = {"host": "cacheway.llm.svc:30000"}

@@ -13,7 +13,7 @@ from router.encoding.encoding import WAITING_MAX
 
 
 async def refused(gateway: RunningGateway, reason: str) -> float:
-    """What the metric says."""
+    """Return the value of the metric."""
     lines = gateway.process.metrics.exposition()[0].decode().splitlines()
     prefix = f'cacheway_clients_refused_total{{reason="{reason}"}} '
     return sum(float(line.removeprefix(prefix)) for line in lines if line.startswith(prefix))

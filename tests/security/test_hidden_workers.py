@@ -1,4 +1,4 @@
-"""Answers that tell tenants nothing of workers and their caches, where an operator wants that."""
+"""Answers that hide workers and their caches from tenants, if an operator wants that."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def told(answer: httpx.Response) -> set[str]:
 async def test_a_tenant_hears_of_no_worker_and_no_cache_and_the_operator_of_both(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    """Twice, so that the second answer would tell of a cache. The operator finds the worker by the id."""
+    """Twice, so that the second answer would reveal a cache. The operator finds the worker by the id."""
     engine = await fleet.engine()
     gateway, tenant = await hiding(fleet, tmp_path / "keys.json", engine.url)
     body = PROMPT | {"model": "emulated"}
@@ -80,7 +80,7 @@ async def test_a_tenant_does_not_pass_for_the_operator(
 
 
 async def test_an_error_tells_no_address(fleet: Fleet, tmp_path: Path) -> None:
-    """Of a worker that is gone, that breaks off, that is none, and of a stream; the log says which it was."""
+    """Workers: gone, breaking off, no HTTP, and breaking a stream; the log names the worker."""
     how = iter(range(100))
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -40,12 +40,12 @@ OPEN = {"data": b"/health", "admin": b"/health", "metrics": b"/metrics"}
 
 @dataclass
 class Gateway:
-    """A gateway with all its listeners; where each is.
+    """A gateway with all its listeners and their ports.
 
     Attributes:
-        ports: By the listener's name.
-        contexts: For those that serve HTTPS.
-        process: Of the gateway.
+        ports: Port of each listener, by name.
+        contexts: TLS contexts for those that serve HTTPS.
+        process: The gateway's process.
     """
 
     ports: dict[str, int]
@@ -71,23 +71,23 @@ class Gateway:
         return crowd
 
     async def status(self, name: str, path: bytes = b"") -> int:
-        """Of the answer on a new connection; 0 if there is none."""
+        """Return the status of the answer on a new connection; 0 if there is none."""
         client = await self.connect(name)
         answers = await client.send(get(path or OPEN[name])).answers()
         return int(answers[0].status) if answers else 0
 
     async def served(self) -> dict[str, int]:
-        """The status of what a new connection asks of each port."""
+        """Return the status of a new connection's request at each port."""
         asked = [(name, OPEN[name]) for name in self.ports] + [("admin", b"/workers")]
         return {f"{name} {path.decode()}": await self.status(name, path) for name, path in asked}
 
     async def serves(self) -> bool:
-        """Whether new connections get answers at all ports."""
+        """True if new connections get answers at all ports."""
         return set((await self.served()).values()) == {200}
 
 
 def get(path: bytes, *lines: bytes) -> bytes:
-    """The last request of a connection."""
+    """Return the last request of a connection."""
     return b"\r\n".join(
         (b"GET %b HTTP/1.1" % path, b"host: 127.0.0.1", b"connection: close", *lines, b"", b"")
     )
@@ -132,20 +132,20 @@ async def serving(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(valkey: EmbeddedValkey) -> AsyncIterator[Gateway]:
-    """One for all tests that leave it as it was."""
+    """A gateway for all tests that leave it as it was."""
     async with serving(valkey.url) as gateway:
         yield gateway
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hasty(valkey: EmbeddedValkey) -> AsyncIterator[Gateway]:
-    """One with short deadlines."""
+    """A gateway with short deadlines."""
     async with serving(valkey.url, *DEADLINES) as gateway:
         yield gateway
 
 
 DEADLINES = ("--read-timeout-secs", "3", "--keepalive-secs", "1")
-"""The first is as long as a busy machine may keep a test from sending what it has to send."""
+"""The first is as long as a busy machine may delay a test's bytes."""
 
 STARTS = (b"", b"G", b"GET /health HTTP/1.1\r\nhost: g\r\nx: ")
 
@@ -182,7 +182,7 @@ async def test_connections_that_were_used_once_keep_nobody_out(gateway: Gateway,
 async def test_connections_that_never_begin_tls_count_and_keep_nobody_out(
     valkey: EmbeddedValkey, name: str, tmp_path: Path
 ) -> None:
-    """They once were in no bound, and held their files for a minute."""
+    """They once had no bound, and held their files for a minute."""
     async with serving(valkey.url, tls=trustme.CA(), folder=tmp_path) as gateway:
         crowd = await gateway.crowd(name, 600, b"", b"\x16\x03\x01", plain=True)
         assert await gateway.serves(), await gateway.served()
@@ -202,7 +202,7 @@ async def test_connections_that_are_idle_behind_tls_keep_nobody_out(
 
 
 async def test_answers_that_nobody_reads_keep_nobody_out(gateway: Gateway) -> None:
-    """Each connection asks for more than the kernel's buffers hold, and takes nothing.
+    """Each connection requests more than the kernel's buffers hold, and reads nothing.
 
     A listener has room for some 30; a file is asked for since it takes less CPU than what a gateway computes.
     """
@@ -221,7 +221,7 @@ BEHIND = b"GET /health HTTP/1.1\r\nhost: g\r\nx-behind: 1\r\nconnection: close\r
 
 @pytest.mark.parametrize("name", PORTS)
 async def test_framing_is_as_strict_at_every_port(gateway: Gateway, name: str) -> None:
-    """Nothing behind a request that could be read in two ways is served."""
+    """No request behind one with two possible readings is served."""
     path = OPEN[name]
     first = b"GET %b HTTP/1.1\r\n" % path
     refused = {
@@ -295,7 +295,7 @@ async def test_a_scraper_sends_no_body(gateway: Gateway) -> None:
 async def test_the_console_hears_on_beyond_all_deadlines_and_does_not_hold_up_the_end(
     valkey: EmbeddedValkey,
 ) -> None:
-    """The deadlines are three seconds and one; the stream says something every second."""
+    """The deadlines are three seconds and one; the stream sends an event every second."""
     async with serving(valkey.url, *DEADLINES) as gateway:
         console = await gateway.connect("admin")
         console.send(get(b"/events"))

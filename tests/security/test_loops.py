@@ -15,7 +15,7 @@ def healthy(gateway: RunningGateway) -> bool:
 
 
 async def requests(gateway: RunningGateway) -> int:
-    """How many a gateway has answered so far, its own clients' and the other gateway's."""
+    """Return the number of answers of a gateway so far, to its own clients and the other gateway."""
     metrics = (await gateway.client.get("/metrics")).text
     return sum(round(float(n)) for n in re.findall(r"^cacheway_requests_total{.*} (\S+)$", metrics, re.M))
 
@@ -36,7 +36,7 @@ async def circle(fleet: Fleet, **server: object) -> tuple[RunningGateway, Runnin
 
 
 async def test_a_request_that_goes_in_circles_ends_after_a_few_hops(fleet: Fleet) -> None:
-    """The fourth hop is refused, and nobody tries again."""
+    """The fourth hop is refused, and no gateway tries again."""
     one, other = await circle(fleet)
     for stream in (False, True):
         answer = await one.client.post("/v1/completions", json=BODY | {"stream": stream})
@@ -48,7 +48,7 @@ async def test_a_request_that_goes_in_circles_ends_after_a_few_hops(fleet: Fleet
 
 
 async def test_a_client_gains_nothing_by_the_header(fleet: Fleet) -> None:
-    """It is refused earlier; what it says never stands in place of what a gateway says."""
+    """The request is refused earlier; its header never replaces a gateway's."""
     one, other = await circle(fleet)
     for said in ("3", "99"):
         answer = await one.client.post("/v1/completions", json=BODY, headers={"x-cacheway-hops": said})

@@ -1,6 +1,6 @@
-"""Fleets of hundreds of workers become healthy, whatever some of them do, and after a restart, too.
+"""Fleets of hundreds of workers become healthy, despite hostile ones, and after a restart, too.
 
-The workers are sockets of this process, the gateway is a process of its own.
+The workers are sockets of this process, the gateway is a separate process.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ import pytest
 from fakes.running import serving, until_async
 
 WORKERS = 600
-"""So many that a first round of health checks by an httpx client took longer than the start waited for it."""
+"""With this many, a first round of health checks by an httpx client took longer than the start's wait."""
 
 WITHIN_S = 90.0
-"""However busy the machine is; a fleet that gets stuck takes for ever."""
+"""Enough for a busy machine; a stuck fleet takes for ever."""
 
 BODIES = {
     b"/health": b"",
@@ -82,7 +82,7 @@ class Trickling(asyncio.Protocol):
 
 
 class Endless(asyncio.Protocol):
-    """Is well, and answers everything else without an end."""
+    """A healthy worker that answers everything else without an end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -112,7 +112,7 @@ class Endless(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def listening(count: int, make: Callable[[], asyncio.Protocol]) -> AsyncIterator[list[str]]:
-    """So many workers of a kind."""
+    """Serve a number of workers of a kind; return their URLs."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         urls = []

@@ -1,4 +1,4 @@
-"""Numbers, names and log entries that were made to break something, against gateways that share a log.
+"""Numbers, names and log entries that try to break gateways with a shared log.
 
 Before they were bounded, one request with ``n`` of 10**17 left a reservation for an hour and ended the
 snapshots of the fleet, and one entry in Redis stopped all replicas for good.
@@ -135,7 +135,7 @@ async def test_no_entry_of_the_log_stops_a_replica_and_the_next_one_is_applied(
 async def test_junk_beside_the_log_degrades_nothing_for_good(
     fleet: Fleet, redis: "Redis", namespace: str
 ) -> None:
-    """Keys of another type, replicas that are none, and a snapshot that nobody can read or replace."""
+    """Keys of another type, fake replicas, and a snapshot that no replica can read or replace."""
     one, other = await two(fleet)
     prefix = f"cw:{{{namespace}}}:"
     await redis.zadd(f"{prefix}replicas", {b"\xff\xfe": 5, b"evil": 1e300, "x" * 5000: 1})
@@ -154,7 +154,7 @@ async def test_junk_beside_the_log_degrades_nothing_for_good(
 
 
 async def _covers(redis: "Redis", key: str) -> bool:
-    """Whether the snapshot's place is one that the log has come to."""
+    """True if the snapshot's place is one that the log has reached."""
     place = await redis.hget(key, "id")
     return place is not None and not place.startswith(b"999")
 
@@ -163,7 +163,7 @@ async def _covers(redis: "Redis", key: str) -> bool:
 async def test_a_key_of_another_type_keeps_nobody_from_sharing(
     fleet: Fleet, redis: "Redis", namespace: str, key: str
 ) -> None:
-    """Redis refuses the heartbeat or the log for as long as somebody's text stands in its place."""
+    """Redis refuses the heartbeat or the log as long as an attacker's text is in its place."""
     one, other = await two(fleet)
     await redis.set(f"cw:{{{namespace}}}:{key}", "junk")
     for gateway in (one, other):
@@ -177,5 +177,5 @@ async def test_a_key_of_another_type_keeps_nobody_from_sharing(
 
 
 async def _is_ours(redis: "Redis", key: str) -> bool:
-    """Whether the text is gone."""
+    """True if the text is gone."""
     return bool(await redis.type(key) != b"string")

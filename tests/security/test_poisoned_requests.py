@@ -1,4 +1,4 @@
-"""Requests that engines answer with 500, or die of, against gateways: nobody else is refused for them.
+"""Requests that engines answer with 500, or die of: gateways refuse no other client for them.
 
 Ten of them once ejected all workers for a minute.
 """

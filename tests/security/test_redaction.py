@@ -1,9 +1,9 @@
-"""Prompts, completions and keys stay between a client and its worker, whatever goes wrong.
+"""Prompts, completions and keys stay between a client and its worker in all failures.
 
-Marked text goes through every endpoint and through every failure that there is a way to cause; then all that
-left the process is searched for it: log records at the level of debug with all their fields, Redis, metrics,
-what the admin API says and streams, the spans, the file of the request trace, and what other workers and
-clients were sent.
+Marked text goes through every endpoint and every failure that a test can cause; then all output of the
+process is searched for it: log records at the level of debug with all their fields, Redis, metrics, answers
+and streams of the admin API, the spans, the file of the request trace, and the bytes that other workers and
+clients got.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ ANSWERS: dict[str, bytes] = {
 
 
 class Engine:
-    """Answers as it is told, and always with something of the client's in it."""
+    """Answers as configured, and always with some of the client's text."""
 
     def __init__(self) -> None:
         self.mood = "served"
@@ -142,7 +142,7 @@ async def all_the_admin_api_says(gateway: RunningGateway) -> bytes:
     paths = document.json()["paths"]
     assert paths.keys() >= ADMIN_PATHS
     for path, methods in paths.items():
-        if "get" in methods and "{" not in path and path != "/events":  # that one has no end: `streamed`
+        if "get" in methods and "{" not in path and path != "/events":  # it has no end: `streamed`
             answer = await gateway.client.get(path, headers=headers)
             said += answer.content + repr(answer.headers).encode()
     return said
@@ -260,7 +260,7 @@ async def test_nothing_of_a_request_or_an_answer_leaves_the_process_but_to_its_c
             assert answer.status_code == 200, answer.text
             explained += answer.content
 
-        # A mistake of ours, in the middle of a request.
+        # A defect in the gateway, in the middle of a request.
         def crash(*_: object, **__: object) -> None:
             raise RuntimeError("a mistake")
 
@@ -295,7 +295,7 @@ async def test_nothing_of_a_request_or_an_answer_leaves_the_process_but_to_its_c
 
 
 async def test_the_marks_are_found_where_they_are(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """The search itself works: what is there is found."""
+    """The search itself works: it finds text that is there."""
     caplog.set_level(logging.DEBUG)
     logging.getLogger("router.x").debug("fine", extra={"detail": {"inner": PROMPT}})
     assert PROMPT.encode() in logged(caplog.records)

@@ -1,4 +1,4 @@
-"""Somebody reads what a process shows: its settings, its log, its errors. No secret is among it."""
+"""Readers of a process's settings, log and errors find no secret."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ SECRETS = {
 
 
 def run(*arguments: str, environ: dict[str, str] | None = None) -> str:
-    """All that a command writes."""
+    """Return all output of a command."""
     done = subprocess.run(
         [sys.executable, "-m", "router", *arguments],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ".", **(environ or {})},

@@ -1,4 +1,4 @@
-"""Something we depend on is bad, or not what was locked: no audit says "sound" without having looked."""
+"""A dependency is bad, or differs from the lock: no audit reports "sound" without a check."""
 
 import json
 import re
@@ -83,7 +83,7 @@ def test_the_lock_pins_every_package_by_its_hashes() -> None:
 def test_the_list_of_packages_is_valid_and_that_of_the_lock(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a part of the lock, since the whole takes 5 s; what is validated is the form."""
+    """The bill of a part of the lock, since the whole takes 5 s; the form is validated."""
     lock, out = tmp_path / "part.lock", tmp_path / "sbom.json"
     lock.write_text("\n".join(LOCK.read_text().splitlines()[:12]) + "\n")
     assert main(["sbom", "--lock", str(lock), "--out", str(out)]) == 0

@@ -1,4 +1,4 @@
-"""Somebody listens in, or pretends to be a client or the gateway: TLS on the port that clients use."""
+"""An attacker listens, or pretends to be a client or the gateway: TLS on the clients' port."""
 
 import asyncio
 import ssl
@@ -17,13 +17,13 @@ ASKED = b"GET /health HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n"
 
 @dataclass
 class Files:
-    """The gateway's TLS files, and who vouches for them."""
+    """The gateway's TLS files, and their authorities."""
 
     folder: Path
     authority: trustme.CA
 
     def serve_as(self, name: str, *, clients: trustme.CA | None = None) -> dict[str, str]:
-        """Write a new certificate; what the section ``server`` says of it."""
+        """Write a new certificate; return its settings for the section ``server``."""
         certificate = self.authority.issue_cert(HOST, common_name=name)
         for file, pem in (
             ("server.pem", b"".join(blob.bytes() for blob in certificate.cert_chain_pems)),
@@ -38,7 +38,7 @@ class Files:
         return said if clients is None else {**said, "ssl_ca_certs": str(self.folder / "clients.pem")}
 
     def trusting(self, certificate: trustme.LeafCert | None = None) -> ssl.SSLContext:
-        """A client's side, with a certificate of its own or without."""
+        """Return a client's side, with or without a certificate."""
         context = ssl.create_default_context()
         self.authority.configure_trust(context)
         if certificate is not None:
@@ -71,7 +71,7 @@ async def connected(
 
 
 async def served(gateway: RunningGateway, context: ssl.SSLContext) -> str:
-    """The name on the certificate of who answered; "" if nobody did."""
+    """Return the name on the certificate of the answering server; "" without an answer."""
     try:
         async with asyncio.timeout(60), connected(gateway, context) as (reader, writer):
             writer.write(ASKED)
@@ -100,7 +100,7 @@ async def test_only_clients_with_a_certificate_of_the_right_authority_are_served
 async def test_tls_before_1_2_is_not_spoken(fleet: Fleet, files: Files, version: ssl.TLSVersion) -> None:
     gateway = await fleet.gateway(server=files.serve_as("gateway"))
     old = files.trusting()
-    old.set_ciphers("DEFAULT:@SECLEVEL=0")  # else our own side would refuse first
+    old.set_ciphers("DEFAULT:@SECLEVEL=0")  # otherwise the test's own side would refuse first
     old.minimum_version = old.maximum_version = version
 
     assert await served(gateway, files.trusting()) == "gateway"

@@ -1,4 +1,4 @@
-"""Somebody who may name workers, or a worker itself, sends the gateway where it should not go (SSRF)."""
+"""A client that may name workers, or a worker itself, sends the gateway to a forbidden place (SSRF)."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ METADATA = "http://169.254.169.254/latest"
 async def internal(
     answer: bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret",
 ) -> AsyncIterator[Any]:
-    """A service that nobody outside should reach; says what it was asked, and who only connected."""
+    """A service that must not be reached; it lists its requests, and mere connections."""
     seen: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ async def asked(gateway: RunningGateway, name: str) -> None:
 
 
 async def test_a_name_that_leads_elsewhere_is_not_followed(fleet: Fleet) -> None:
-    """The name is fine when it is added; what it resolves to is judged when a connection is made."""
+    """The name is fine when it is added; its addresses are judged at each connection."""
     async with internal() as (url, seen):
         gateway = await fleet.gateway(fleet={"disable_loopback_workers": True})
         url = url.replace("127.0.0.1", "localhost")

@@ -1,4 +1,4 @@
-"""Who may do what with the admin API."""
+"""Access to the admin API: the rights of each caller."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,14 +21,14 @@ def door(admin_key: bytes | None = None, keys: Keyring | None = None) -> Door:
 def let_in(
     access: Access, method: str, path: str, headers: Sequence[Header], *, registers: bool = False
 ) -> Actor:
-    """Who asks, if they may."""
+    """Return the caller, if access allows the request."""
     actor = access.actor(headers, registers=registers)
     access.check(actor, method, path, headers, registers=registers)
     return actor
 
 
 def refused(access: Access, method: str, headers: Sequence[Header], *, registers: bool = False) -> str:
-    """Why somebody may not; empty if they may."""
+    """Return the error code of a refused request; empty if it is allowed."""
     try:
         let_in(
             access, method, "/register_encoder_url" if registers else "/workers", headers, registers=registers
@@ -79,7 +79,7 @@ def test_a_page_of_another_site_is_turned_away_where_no_key_is_asked_for(origin:
 
 @pytest.fixture
 def access(tmp_path: Path) -> Access:
-    """With a token to read and one to write, and a key of the gateway beside them."""
+    """Access with a token to read, a token to write, and a key of the gateway."""
     file = tmp_path / "tokens.yaml"
     lines = [
         f"  {name}: {{role: {role}, hash: 'sha256:{digest_of(name.encode()).hex()}'}}"
@@ -102,7 +102,7 @@ def test_a_token_may_what_its_role_says(access: Access) -> None:
 
 
 def test_with_tokens_the_gateways_key_is_one_of_clients_only(access: Access) -> None:
-    """Who may send requests for all tenants is not thereby an administrator."""
+    """The right to send requests for all tenants does not make an administrator."""
     for headers in (KEY, (), ((b"x-api-key", b"nobody"),)):
         with pytest.raises(InvalidKey):
             let_in(access, "GET", "/workers", headers)
@@ -152,7 +152,7 @@ def test_of_several_hosts_each_must_be_ours() -> None:
 def test_a_browser_that_says_that_another_site_changes_something_is_believed(
     method: str, said: bytes, code: str
 ) -> None:
-    """Also without ``Origin``. What only reads has no effect, and the other site is not shown the answer."""
+    """Also without ``Origin``. A request that only reads has no effect, and the other site gets no answer."""
     headers = [(b"host", b"localhost:29100"), (b"sec-fetch-site", said)]
     assert refused(Access(door()), method, headers) == code
 
@@ -175,7 +175,7 @@ def test_encoders_need_a_token_that_writes_or_the_gateways_key(access: Access) -
 
 
 def test_with_tokens_alone_nobody_else_registers_encoders(access: Access) -> None:
-    """Without a key of the gateway the data port is open to requests, not to encoders."""
+    """Without a key of the gateway the data port is open to requests, but not to encoders."""
     alone = Access(door(), access._tokens)
     assert refused(alone, "POST", (), registers=True) == "invalid_api_key"
     assert refused(alone, "POST", KEY, registers=True) == "invalid_api_key"

@@ -1,4 +1,4 @@
-"""Which routes are on which port."""
+"""Routes on each port."""
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ BOTH = ("/health", "/liveness", "/readiness", "/metrics")
 
 
 async def test_links_remote_prefill_and_roles_have_views(setup: Setup) -> None:
-    """What they say is tested with each of them."""
+    """The tests of each view cover its contents."""
     assert (await setup.client.get("/links")).json() == {"links": []}
     assert (await setup.client.get("/offload")).json()["enabled"] is False
     assert (await setup.client.get("/roles")).json()["mode"] == "recommend"
@@ -49,13 +49,13 @@ async def test_who_asks_the_admin_port_for_what_clients_ask_is_told_so(setup: Se
 
 
 async def test_nothing_is_loaded_from_elsewhere(setup: Setup) -> None:
-    """FastAPI's pages of documentation come with scripts from the internet."""
+    """FastAPI's pages of documentation load scripts from the internet."""
     for path in ("/docs", "/redoc"):
         assert (await setup.client.get(path)).status_code == 404
 
 
 async def asked(setup: Setup, path: str) -> list[httpx.Response]:
-    """What the two ports answer."""
+    """Return the answers of the two ports."""
     answers = []
     for api in (make_data_api(setup.parts, None), make_admin_api(setup.parts, setup.console)):
         transport = httpx.ASGITransport(api)
@@ -65,7 +65,7 @@ async def asked(setup: Setup, path: str) -> list[httpx.Response]:
 
 
 async def test_all_routes_are_described(setup: Setup) -> None:
-    """Those that need a gateway behind them, too, so that all that is said here holds for all of them."""
+    """Routes that need a gateway are described, too, so the tests here cover all routes."""
     paths = (await setup.client.get("/openapi.json")).json()["paths"]
     for path in ("/explain", "/decisions", "/shadow", "/tree", "/tree/workers", "/discovery"):
         assert path in paths

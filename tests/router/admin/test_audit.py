@@ -1,4 +1,4 @@
-"""Every change is written down: by whom, what, and how it ended."""
+"""The audit records every change with its author, content and result."""
 
 import json
 import logging
@@ -54,11 +54,11 @@ async def test_what_only_reads_is_no_change(setup: Setup, caplog: pytest.LogCapt
 async def test_who_is_not_let_in_and_what_fails_is_not_told_to_others(
     locked: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log of the replica that was asked has it: strangers cannot fill everybody's."""
+    """Only the replica that was asked logs it: strangers cannot fill the logs of the others."""
     await locked.client.delete("/workers/a:80")
     await locked.client.delete("/workers/a:80", headers={"authorization": "Bearer ours"})
     for headers in ({"authorization": "Bearer ours"}, {}):
-        await locked.client.put("/nowhere", headers=headers)  # there is nothing that could change
+        await locked.client.put("/nowhere", headers=headers)  # no such path could change anything
     assert audited(locked) == []
     said = [(event["event"], event["actor"], event["status"]) for event in events(caplog)]
     assert said == [
@@ -73,7 +73,7 @@ async def test_who_is_not_let_in_and_what_fails_is_not_told_to_others(
 async def test_posts_to_paths_that_do_not_exist_fill_no_audit(
     setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are clients' typos, of anybody."""
+    """They are typos of any client."""
     for path in ("/v1/messages/counts", "/nowhere", "/admin/nowhere"):
         assert (await setup.client.post(path, json={})).status_code == 404
     assert events(caplog) == []

@@ -19,7 +19,7 @@ def client() -> httpx.AsyncClient:
 
 
 class Links(HTMLParser):
-    """What a page loads, and what it may not hold."""
+    """A page's loaded files and its forbidden contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ async def test_nothing_else_can_be_read(name: str) -> None:
 
 
 def test_no_file_of_the_page_makes_markup_from_text_or_asks_anybody_else() -> None:
-    """``http://www.w3.org/`` is a namespace, which nobody asks."""
+    """``http://www.w3.org/`` is a namespace, which no browser requests."""
     for name, asset in read_assets().items():
         text = asset.body.decode()
         if name == "uplot.js":  # its first line says where it comes from
@@ -107,7 +107,7 @@ async def test_events_are_a_stream_that_nobody_keeps_back() -> None:
             async for line in answer.aiter_lines():
                 assert line == "event: state"
                 break
-        await until(lambda: app.stream.listeners == 0)  # a page that is closed is noticed
+        await until(lambda: app.stream.listeners == 0)  # the stream notices that a page is closed
 
 
 async def test_one_page_too_many_is_told_so() -> None:

@@ -38,7 +38,7 @@ async def test_a_body_that_is_wrong_says_where(setup: Setup, body: bytes, param:
 
 
 async def test_who_forgets_to_say_that_it_is_json_is_told(setup: Setup) -> None:
-    """What ``curl -d`` sends says that it is a form."""
+    """``curl -d`` declares its body as a form."""
     forms = {"content-type": "application/x-www-form-urlencoded"}
     for headers in (forms, {"content-type": "text/plain"}, {}):
         answer = await setup.client.post("/workers", content=b'{"url": "http://a:1"}', headers=headers)
@@ -49,7 +49,7 @@ async def test_who_forgets_to_say_that_it_is_json_is_told(setup: Setup) -> None:
 
 
 async def test_a_mistake_of_ours_has_the_openai_shape_too(setup: Setup) -> None:
-    """An answer that httpx cannot make sense of is no case anybody planned for."""
+    """An answer that httpx cannot parse is a case without a handler."""
     setup.add("a:1")
     setup.answer = lambda _: 1 / 0
     transport = httpx.ASGITransport(setup.api, raise_app_exceptions=False)
@@ -66,7 +66,7 @@ async def test_a_misspelt_parameter_is_refused_with_those_that_there_are(setup: 
 
 
 async def test_a_slip_removes_no_worker(setup: Setup) -> None:
-    """It would be removed at once, and not when it has drained."""
+    """The worker would be removed at once, before it has drained."""
     setup.add("a")
     answer = await setup.client.delete("/workers/a:80?drian=true")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "drian")

@@ -13,7 +13,7 @@ from router.shared import Vitals, Warming
 
 
 class Scene(Setup):
-    """A gateway whose fleet the console sees."""
+    """A gateway with its fleet view for the console."""
 
     def __init__(self, **sections: dict[str, Any]) -> None:
         super().__init__(**sections)
@@ -36,8 +36,8 @@ def test_what_changes_seldom_is_told_of_each_worker(scene: Scene) -> None:
     assert facts[0].state == "healthy"
     assert (facts[1].state, facts[1].bucket, facts[1].site) == ("draining", "0-64K", "there")
     assert facts[0].capacity_tokens == 0
-    assert scene.fleet_view.loads(facts)[0].held_percent == -1  # nobody has said how much it can hold
-    assert facts == scene.fleet_view.facts()  # what did not change is equal, and not sent
+    assert scene.fleet_view.loads(facts)[0].held_percent == -1  # the capacity is not known
+    assert facts == scene.fleet_view.facts()  # unchanged facts are equal, and not sent
 
 
 def test_an_open_circuit_is_told(scene: Scene) -> None:
@@ -149,7 +149,7 @@ VITALS = Vitals(
 
 
 class Told:
-    """Vitals that the test says."""
+    """Vitals with the test's values."""
 
     def __init__(self, **known: Vitals | None) -> None:
         self.known: Mapping[str, Vitals | None] = known

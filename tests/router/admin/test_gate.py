@@ -1,4 +1,4 @@
-"""What every route asks for, and what every answer carries."""
+"""Requirements of every route, and headers of every answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def test_the_prefix_opens_no_door(locked: Setup) -> None:
 
 
 async def test_without_a_key_pages_of_other_sites_change_nothing(setup: Setup) -> None:
-    """A page that an operator looks at may send such a request without asking anybody."""
+    """A page that an operator visits may send such a request by itself."""
     setup.add("a")
     answer = await setup.client.delete("/workers/a:80", headers={"origin": "https://evil.example"})
     assert (answer.status_code, code(answer)) == (403, "other_site")
@@ -81,7 +81,7 @@ async def test_with_a_key_it_does_not_matter_where_it_comes_from(locked: Setup) 
 
 
 async def test_a_change_is_short(setup: Setup) -> None:
-    """Whoever may change something may not fill the memory; what has no length is counted as it comes."""
+    """A client that may change something may not fill the memory; bodies without length are counted too."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(3):
@@ -110,7 +110,7 @@ async def test_a_change_comes_at_once(setup: Setup, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/v1/models", "/workers", "/metrics", "/nowhere"])
 async def test_head_is_get_without_a_body(setup: Setup, path: str) -> None:
-    """Balancers probe with it."""
+    """Balancers probe with HEAD."""
     head, get = await setup.client.head(path), await setup.client.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
     assert head.headers["content-type"] == get.headers["content-type"]

@@ -1,4 +1,4 @@
-"""What probes and scrapers are told."""
+"""Answers to probes and scrapers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -96,13 +96,13 @@ TOLD_TO_OPERATORS = {"replica", "version", "degraded", "settings_refused"}
 
 
 def told(answer: httpx.Response) -> set[str]:
-    """What an answer of readiness has beyond status and counts."""
+    """Return the fields of a readiness answer beyond status and counts."""
     names = set(answer.json()) | {f"shared.{name}" for name in answer.json()["shared"]}
     return names & (TOLD_TO_OPERATORS | {"shared.degraded", "shared.replicas"})
 
 
 def apis(parts: AdminParts, setup: Setup) -> list[FastAPI]:
-    """All in one, and what the two ports serve."""
+    """Return the APIs of one port for all, and of the two separate ports."""
     whole = make_api(parts, setup.console)
     return [whole, make_data_api(parts, None), make_admin_api(parts, setup.console)]
 
@@ -134,7 +134,7 @@ async def test_the_gateways_own_key_and_those_without_any_are_told_all(setup: Se
 
 
 async def test_where_only_operators_have_tokens_one_of_those_is_needed(setup: Setup, tmp_path: Path) -> None:
-    """The base of deploy/kubernetes is so: anybody may ask models, and is told nothing about the fleet."""
+    """The base of deploy/kubernetes: any client may ask models, and gets no facts about the fleet."""
     file = tmp_path / "tokens.yaml"
     digest = digest_of(b"the-token").hex()
     file.write_text(f"tokens: {{reader: {{role: read, hash: 'sha256:{digest}'}}}}")

@@ -1,4 +1,4 @@
-"""What an operator reads of links (100 bytes/s each way, of which KV may take half) and remote prefill."""
+"""Views of links (100 bytes/s each way, of which KV may take half) and remote prefill."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ class Links:
         self.fleet = self.bench.shared.fleet
 
     def ship(self, name: str, kv_bytes: int, start_s: float, end_s: float, link: str = "b>a") -> None:
-        """Reserve a link from some seconds from now until some more."""
+        """Reserve a link from some seconds from now to a later time."""
         self.fleet.apply(
             Shipping(
                 name, NOW_US, "r1", link, kv_bytes, NOW_US + round(start_s * 1e6), NOW_US + round(end_s * 1e6)
@@ -77,7 +77,7 @@ def test_what_was_measured_shows_with_its_age_and_who_did() -> None:
         "loss_ratio": 0.25,
     }
     assert (link["rtt_s"], link["loss_ratio"]) == (0.03, 0.25)
-    assert 60 < link["capacity_bytes_per_s"] < 100  # what was measured counts less, the older it is
+    assert 60 < link["capacity_bytes_per_s"] < 100  # measurements count less, the older they are
 
 
 def test_a_link_that_carries_nothing_has_no_share() -> None:

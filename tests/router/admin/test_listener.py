@@ -1,4 +1,4 @@
-"""Listeners beside the data port: they end whole, and speak TLS if they are told to."""
+"""Listeners beside the data port: they end whole, and speak TLS if configured."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from router.settings import AdminSettings
 
 
 def listening(api: FastAPI, connections_max: int = 0, tls: ssl.SSLContext | None = None) -> Listener:
-    """A listener that refuses nobody in silence."""
+    """Return a listener that refuses no client in silence."""
     clients = Clients(ClientQuota(connections_max=connections_max), time.monotonic, lambda _: None)
     return Listener(api, clients, ClientLimits(), 75.0, tls)
 
@@ -119,7 +119,7 @@ async def test_its_limits_follow_the_settings_while_it_serves() -> None:
 
 
 async def test_behind_a_trusted_proxy_the_client_is_who_it_forwards_for() -> None:
-    """The audit says from where a change came."""
+    """The audit records the client's address."""
     api = FastAPI()
 
     @api.get("/who")
@@ -182,7 +182,7 @@ async def scraped(port: int, *, alone: bool = True) -> AsyncIterator[asyncio.Tas
 
 
 async def scrape(port: int, path: str = "/metrics") -> httpx.Response | None:
-    """What a scraper gets; None if nobody listens."""
+    """Return the scraper's answer; None if no process listens."""
     async with httpx.AsyncClient(trust_env=False) as client:
         try:
             return await client.get(f"http://127.0.0.1:{port}{path}")
@@ -213,7 +213,7 @@ async def test_it_frees_the_port_when_it_ends() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_it_waits_for_a_port_that_is_taken(alone: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Among siblings somebody always has it; a process alone says so, once."""
+    """Among siblings one always has the port; a process alone reports it, once."""
     port = free_port()
     with caplog.at_level(logging.INFO, logger="router.admin"):
         async with scraped(port), scraped(port, alone=alone) as second:

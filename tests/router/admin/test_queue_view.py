@@ -1,4 +1,4 @@
-"""What an operator reads at ``GET /queue``."""
+"""The view at ``GET /queue``."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from router.admin.queue_view import LISTED_MAX, STEP, census
 
 
 class Queue(Setup):
-    """Workers a and b."""
+    """A setup with workers a and b."""
 
     def __init__(self, **queue: Any) -> None:
         super().__init__(queue=queue, admission={"worker_running_max": 3})
@@ -81,7 +81,7 @@ async def test_tickets_of_all_replicas_are_added_up_by_what_they_have_in_common(
 
 
 async def test_a_worker_shows_why_it_gets_nothing() -> None:
-    """One has a backlog above its target, the other as many requests as it runs."""
+    """One worker has a backlog above its target, the other as many requests as it runs."""
     setup = Queue()
     now_us = setup.now_us
     setup.shared.publish(Placed("p", now_us, "a:80", "r1", 4_000_000, 100, 150, (b"",)))
@@ -226,7 +226,7 @@ async def test_a_long_queue_is_counted_whole_and_listed_in_part(setup: Setup) ->
 
 
 async def test_a_wait_is_ended_by_whoever_holds_it(setup: Setup) -> None:
-    """What the holder does is tested with the waiting room."""
+    """The waiting room's tests cover the holder's part."""
     waits(setup, "there/1", replica="r2")
     answer = await setup.client.delete("/queue/there/1")
     assert answer.status_code == 202

@@ -1,4 +1,4 @@
-"""What an operator reads of the roles of workers."""
+"""The view of workers' roles."""
 
 from typing import Any
 

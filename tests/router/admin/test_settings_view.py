@@ -1,4 +1,4 @@
-"""What is told of settings, and how they are changed over HTTP."""
+"""Settings over HTTP: the view, and changes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What was meant by a path that is not served."""
+"""Suggestions for a path that is not served."""
 
 import httpx
 import pytest
@@ -38,12 +38,12 @@ def test_no_guess_is_made_of_what_is_far_from_all(path: str) -> None:
 
 @pytest.mark.parametrize("path", POSTED)
 def test_what_is_served_is_no_slip(path: str) -> None:
-    """But its sibling may be meant: of /rerank and /v1/rerank an engine may serve one."""
+    """Its sibling may be meant: of /rerank and /v1/rerank an engine may serve one."""
     assert suggestion_of(path) != f"Did you mean {path}?"
 
 
 async def test_the_admin_port_is_named_only_to_those_who_may_use_it(setup: Setup, locked: Setup) -> None:
-    """Without keys that is everybody; and only where a path of the admin API was asked."""
+    """Without keys any client may administer; suggestions come only for paths of the admin API."""
     for parts, headers, path, told in (
         (setup.parts, {}, "/workers", True),
         (setup.parts, {}, "/v1/chat/completion", False),

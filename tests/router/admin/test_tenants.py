@@ -1,4 +1,4 @@
-"""``GET /tenants``, and what a tenant's key opens."""
+"""``GET /tenants``, and the paths that a tenant's key opens."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +32,7 @@ tenants:
 
 
 class FakeLimiter:
-    """Knows one tenant, and works."""
+    """A limiter that works and knows one tenant."""
 
     degraded_reason = None
 
@@ -129,7 +129,7 @@ async def test_without_a_keys_file_there_are_no_tenants_to_show() -> None:
 
 @pytest.mark.parametrize("path", ["/tenants", "/workers", "/docs", "/get_server_info", "/v1/modelsx"])
 async def test_a_tenants_key_does_not_administer(setup: Setup, path: str) -> None:
-    """What does not exist is told to any valid key, and to no other."""
+    """Any valid key, and no other, learns that a path does not exist."""
     answer = await setup.get(path, key="one")
     told = (404, "not_found") if path in ("/docs", "/v1/modelsx") else (403, "admin_only")
     assert (answer.status_code, answer.json()["error"]["code"]) == told

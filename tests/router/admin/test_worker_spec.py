@@ -1,4 +1,4 @@
-"""What may be said of a worker."""
+"""The fields of a worker."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ async def test_two_words_for_a_role_must_agree(setup: Setup) -> None:
 async def test_what_the_gateway_reads_of_a_worker_has_fields_of_its_own_and_is_kept_as_labels(
     setup: Setup,
 ) -> None:
-    """A field is stronger than a label of its name."""
+    """A field is stronger than the label of the same name."""
     await setup.client.post(
         "/workers",
         json={

@@ -89,7 +89,7 @@ async def test_a_worker_drains_and_comes_back(setup: Setup) -> None:
 
 @pytest.mark.parametrize("how", ["ours", "the older routers'"])
 async def test_who_adds_a_worker_again_does_not_change_it(setup: Setup, how: str) -> None:
-    """Engines that announce themselves when they start must not end an operator's drain."""
+    """Engines that announce themselves at their start must not end an operator's drain."""
     await setup.client.post("/workers", json={"url": "http://a", "labels": {"zone": "b"}})
     await setup.client.post("/workers/a:80/drain")
     if how == "ours":
@@ -112,14 +112,14 @@ async def test_what_only_the_asked_replica_knows_of_is_told_as_such(setup: Setup
 
 
 async def test_a_worker_that_was_turning_stays_drained(setup: Setup) -> None:
-    """Else the slow loop would put it back in service when it has its new role."""
+    """Otherwise the slow loop would return it to service with its new role."""
     setup.registry.add("http://a", role="prefill", labels={"turning": "decode", "convertible": "true"})
     await setup.client.post("/workers/a:80/drain")
     assert (await setup.client.get("/workers/a:80")).json()["labels"] == {"convertible": "true"}
 
 
 async def test_a_worker_is_removed_when_it_has_drained_and_may_be_taken_back_until_then(setup: Setup) -> None:
-    """Who removes it is tested with `policies.fleet.departures`."""
+    """The tests of `policies.fleet.departures` cover the removal."""
     setup.add("a")
     told = await setup.client.delete("/workers/a:80?drain=true")
     assert (told.status_code, told.json()["status"], told.json()["leaving"]) == (202, "draining", True)

@@ -1,4 +1,4 @@
-"""The console's page in a real Chromium, before a fleet that is made up."""
+"""The console's page in a real Chromium, before a made-up fleet."""
 
 import re
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
 
 
 def cell(page: Page, worker_id: str) -> Locator:
-    escaped = re.escape(worker_id).replace("/", "\\/")  # it is read as a pattern of JavaScript
+    escaped = re.escape(worker_id).replace("/", "\\/")  # locators parse it as a pattern of JavaScript
     return page.get_by_role("button", name=re.compile(rf"^{escaped},"))
 
 
@@ -65,7 +65,7 @@ async def agreeable(page: Page) -> None:
     assert found.violations_count == 0, found.generate_report()
 
 
-# What is shown.
+# Views.
 
 
 async def test_a_fleet_is_shown_with_load_and_cache_of_each_worker(visit: Visit) -> None:
@@ -127,7 +127,7 @@ async def test_an_empty_fleet_says_what_to_do(visit: Visit) -> None:
     await expect(page.locator("#troubles")).to_contain_text(
         "Every request is refused until a worker is added."
     )
-    await expect(page.locator("#buckets")).to_be_hidden()  # what a fleet does not use is not shown
+    await expect(page.locator("#buckets")).to_be_hidden()  # the page hides unused parts
     await expect(page.locator("#links")).to_be_hidden()
     await expect(page.get_by_role("link", name="Tenants")).to_be_hidden()
     await expect(page.get_by_role("img", name="Hit rate: nothing was measured yet.")).to_be_visible()
@@ -196,7 +196,7 @@ async def test_workers_are_grouped_and_sorted_as_asked(visit: Visit) -> None:
     assert names == [each.id for each in sorted(fleet.workers, key=lambda each: -loads[each.key])]
 
 
-# What is done.
+# Actions.
 
 
 async def test_a_worker_is_drained_after_a_confirmation_and_put_back(visit: Visit) -> None:
@@ -291,7 +291,7 @@ async def test_everything_is_reached_by_keyboard_and_the_focus_comes_back(visit:
     await page.keyboard.press("Escape")
     await expect(page.locator("#inspector")).to_be_hidden()
     await expect(cell(page, app.fleet.workers[0].id)).to_be_focused()
-    # A single cell of the map is in the order of Tab.
+    # Only one cell of the map is in the order of Tab.
     assert await page.locator("#map .cell[tabindex='0']").count() == 1
 
 
@@ -301,7 +301,7 @@ async def test_the_focus_stays_on_a_worker_while_its_figures_change(visit: Visit
     await there.focus()
     before = await there.inner_text()
     await expect(there).not_to_have_text(before)
-    app.fleet.change(0, state="draining")  # draws the map anew
+    app.fleet.change(0, state="draining")  # draws the map again
     await expect(cell(page, app.fleet.workers[0].id)).to_have_accessible_name(re.compile("draining"))
 
     await expect(there).to_be_focused()

@@ -14,7 +14,7 @@ Event = tuple[str, Any]
 
 
 class Page:
-    """What one listener hears."""
+    """The events that one listener hears."""
 
     def __init__(self, stream: EventStream) -> None:
         self.stream = stream
@@ -76,7 +76,7 @@ async def test_what_did_not_change_is_not_sent_again(scene: Scene) -> None:
     for _ in range(4):
         change = await page.until("change")
         assert change.keys() <= {"at_unix_s", "sections"}
-        assert change.get("sections", {}).keys() <= {"queue"}  # which the made-up fleet draws by lot
+        assert change.get("sections", {}).keys() <= {"queue"}  # the made-up fleet draws the queue by lot
 
 
 async def test_a_worker_that_is_gone_is_told_by_its_key(scene: Scene) -> None:

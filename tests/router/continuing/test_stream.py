@@ -1,4 +1,4 @@
-"""What stands between the attempts of a kept stream and its client."""
+"""The layer between the attempts of a kept stream and its client."""
 
 import json
 

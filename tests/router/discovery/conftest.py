@@ -1,4 +1,4 @@
-"""What several test files here begin with."""
+"""Fixtures that several test files here share."""
 
 import pytest_asyncio
 from fakes.cluster import Cluster, pod

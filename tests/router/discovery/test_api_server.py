@@ -1,4 +1,4 @@
-"""Lists and watches over HTTP, and what is made of everything that can go wrong with them."""
+"""Lists and watches over HTTP, and the handling of each of their failures."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ async def events(server: ApiServer, version: str, count: int) -> list[PodEvent]:
 
 
 async def broken(server: ApiServer, and_then: Callable[[], Any]) -> tuple[list[str], ApiFailure]:
-    """What a watch told, after whose first event something is done that ends it, and how it ended."""
+    """Return the kinds of a watch's events and its failure; ``and_then`` ends it after its first event."""
     heard: list[str] = []
     try:
         async with contextlib.aclosing(server.watch_pods("llm", SELECTOR, "100", 60)) as watch:
@@ -259,7 +259,7 @@ async def test_of_a_pod_that_is_none_it_is_known_which_it_is(
 
 
 async def test_a_lone_surrogate_in_one_pod_hides_no_other(api: ClusterApi, server: ApiServer) -> None:
-    """The decoder refuses a whole page with it. Kubernetes itself writes none."""
+    """The decoder refuses a whole page with such a value. Kubernetes itself writes none."""
     bad = pod("bad")
     bad["metadata"]["annotations"] = {"a": "\ud800"}
     api.cluster.put(bad)

@@ -1,4 +1,4 @@
-"""Discovery as a whole: several replicas, lists that find what was lost, and starts in the dark."""
+"""Discovery as a whole: several replicas, lists that find lost changes, and starts without the log."""
 
 import asyncio
 from typing import Any
@@ -45,7 +45,7 @@ async def test_before_the_first_list_metrics_read_no_age() -> None:
     assert not list(Replica(Cluster(), PLAIN).discovery.samples())
 
 
-# What a list finds.
+# Changes that a list finds.
 
 
 async def test_a_list_finds_every_change_that_was_lost(replica_of_two: tuple[Cluster, Replica]) -> None:
@@ -60,7 +60,7 @@ async def test_a_list_finds_every_change_that_was_lost(replica_of_two: tuple[Clu
 
 
 async def test_an_answer_that_is_none_takes_no_worker_away(replica_of_two: tuple[Cluster, Replica]) -> None:
-    """Neither a permission that was taken back nor a server that is gone is an empty list."""
+    """Neither a revoked permission nor an unreachable server is an empty list."""
     cluster, replica = replica_of_two
     cluster.refuses = FORBIDDEN
     for _ in range(10):
@@ -74,7 +74,7 @@ async def test_an_answer_that_is_none_takes_no_worker_away(replica_of_two: tuple
 
 
 async def test_a_list_that_is_empty_is_believed(replica_of_two: tuple[Cluster, Replica]) -> None:
-    """Somebody scaled to nothing."""
+    """An operator scaled to nothing."""
     cluster, replica = replica_of_two
     cluster.delete("a", lost=True)
     cluster.delete("b", lost=True)
@@ -83,7 +83,7 @@ async def test_a_list_that_is_empty_is_believed(replica_of_two: tuple[Cluster, R
 
 
 async def test_lists_that_never_come_are_a_problem(replica_of_two: tuple[Cluster, Replica]) -> None:
-    """Twice the time between two lists, and a minute."""
+    """The problem appears after twice the interval of lists, and a minute."""
     _, replica = replica_of_two
     assert replica.discovery.list_age_s() == 0
     replica.time.advance(180)
@@ -136,7 +136,7 @@ async def test_replicas_that_hear_at_once_say_the_same() -> None:
 
 
 async def test_replicas_that_select_different_pods_leave_each_others_alone() -> None:
-    """Also where one sees the namespace of the other, and in another cluster with the same names."""
+    """Also if one sees the namespace of the other, and in another cluster with the same names."""
     cluster, log, time = Cluster(), Log(), VirtualTime()
     cluster.put(pod("p", labels={"part": "p"}))
     cluster.put(pod("d", ip="10.0.0.2", labels={"part": "d"}))
@@ -157,7 +157,7 @@ async def test_replicas_that_select_different_pods_leave_each_others_alone() -> 
 
 
 async def test_a_pod_that_is_younger_than_a_list_does_not_lose_its_worker_to_it() -> None:
-    """A sibling was ahead: its list is newer than the one that is being settled here."""
+    """A sibling was ahead: its list is newer than the one that this replica is settling."""
     cluster, log, time = Cluster(), Log(), VirtualTime()
     first, second = (Replica(cluster, log=log, time=time, name=name) for name in ("r1", "r2"))
     await first.watches[0].reconcile()
@@ -182,7 +182,7 @@ async def test_a_pod_that_is_not_ready_leaves_its_address_to_one_that_others_sel
 
 
 async def test_a_selector_that_was_changed_takes_over_what_it_still_selects() -> None:
-    """With the pod's next news; until then nothing about it is new."""
+    """The takeover comes with the pod's next news; until then nothing about it is new."""
     cluster, log, time = Cluster(), Log(), VirtualTime()
     cluster.put(pod(labels={"part": "d"}))
     await Replica(cluster, log=log, time=time).list()
@@ -202,7 +202,7 @@ async def test_a_selector_that_was_changed_takes_over_what_it_still_selects() ->
 
 
 async def test_what_is_added_in_the_dark_gives_way_to_what_people_said() -> None:
-    """Redis is not there yet: the pod serves, and what the log says is newer when it comes."""
+    """Redis is not there yet: the pod serves, and the log's entries are newer when it comes."""
     cluster, log, time = Cluster(), Log(), VirtualTime()
     cluster.put(pod())
     first = Replica(cluster, log=log, time=time)
@@ -225,7 +225,7 @@ async def test_what_is_added_in_the_dark_gives_way_to_what_people_said() -> None
 
 
 async def test_what_the_log_removed_long_ago_is_added_again_when_it_was_read() -> None:
-    """A pod with the address of one that is gone: in the dark nothing counts against its removal."""
+    """A pod with the address of a deleted one: without the log, nothing speaks against its removal."""
     cluster, log, time = Cluster(), Log(), VirtualTime()
     cluster.put(pod("a"))
     first = Replica(cluster, log=log, time=time)
@@ -268,17 +268,17 @@ async def test_run_follows_the_cluster_until_it_is_cancelled() -> None:
         await replica.discovery.first_settled.wait()
         assert replica.workers() == {A: "serves"}
         cluster.edit(ready=False)
-        while replica.workers() != {A: "drains"}:  # noqa: ASYNC110 - plain state, which nobody signals
+        while replica.workers() != {A: "drains"}:  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-# Whatever happens.
+# Random stories.
 
 
 class Story:
-    """Three replicas, two of which select the same, and pods to which anything happens."""
+    """Three replicas, two of which select the same pods, and pods with random changes."""
 
     def __init__(self) -> None:
         self.cluster, self.log, self.time = Cluster(), Log(), VirtualTime()
@@ -334,7 +334,7 @@ class Story:
             self.drained_by_hand[worker_id] = replica.worker(worker_id).labels["discovered"]
 
     async def calm(self) -> None:
-        """Nothing happens any more; everybody lists, reads, and waits as long as anybody holds back."""
+        """Changes end; all replicas list, read, and wait until no one holds back any more."""
         for _ in range(6):
             for replica in self.replicas:
                 replica.shared.read()
@@ -344,7 +344,7 @@ class Story:
             replica.shared.read()
 
     def expected(self) -> dict[str, set[str]]:
-        """At each address, the pods that may have it."""
+        """Return the pods that may have each address."""
         found: dict[str, set[str]] = {}
         for (_, name), obj in self.cluster.pods.items():
             ready = obj["status"]["conditions"][1]["status"] == "True" and obj["status"]["phase"] == "Running"
@@ -372,10 +372,10 @@ _STEPS = (
     )
 )
 def test_whatever_happens_replicas_agree_and_the_workers_are_the_pods(steps: list[Any]) -> None:
-    """Events get lost, replicas hear and read late, addresses change hands, people drain.
+    """Events get lost, replicas hear and read late, addresses change hands, operators drain.
 
-    In the end all replicas know the same, every pod that serves has its worker, nobody else has one but pods
-    that stopped serving, which drain, and what a person drained still does.
+    In the end all replicas know the same, every pod that serves has its worker, other workers belong to pods
+    that stopped serving and drain, and workers that an operator drained still drain.
     """
 
     async def told() -> Story:

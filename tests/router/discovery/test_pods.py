@@ -1,4 +1,4 @@
-"""What pods say, and what workers they are."""
+"""Pods' declarations, and the workers that they become."""
 
 import asyncio
 from collections.abc import Collection
@@ -28,7 +28,7 @@ def read(
 def said(
     obj: dict[str, Any], roles: Collection[str] = ("",), rules: PodRules | None = None
 ) -> dict[str, str]:
-    """What the only worker of a pod is."""
+    """Return the declaration of a pod's only worker."""
     workers = read(obj, roles, rules)
     assert not isinstance(workers, Refused), workers
     (worker,) = workers
@@ -52,7 +52,7 @@ def test_a_pod_that_says_nothing_is_a_plain_worker() -> None:
 
 
 def test_what_a_pod_says_becomes_labels_of_its_worker() -> None:
-    """Of a label and an annotation with one name the annotation counts; values are short, and not empty."""
+    """An annotation wins over a label of the same name; values are short, and not empty."""
     obj = pod(
         labels={"cacheway.io/site": "dc1", "cacheway.io/bucket": "64K", "cacheway.io/worker-class": ""},
         annotations={
@@ -141,7 +141,7 @@ def test_what_is_no_address_is_none(ip: str) -> None:
 
 @pytest.mark.parametrize("ip", ["0.0.0.0", "::", "224.0.0.1", "169.254.169.254", "fe80::1"])
 def test_what_is_no_address_of_a_worker_is_not_asked(ip: str) -> None:
-    """169.254.169.254 is where clouds keep the secrets of a machine."""
+    """At 169.254.169.254 clouds serve the secrets of a machine."""
     assert refusal(pod(ip=ip)).reason is Refusal.ADDRESS_REFUSED
     obj = pod(annotations={"cacheway.io/bootstrap-host": ip})
     assert refusal(obj).reason is Refusal.ADDRESS_REFUSED
@@ -214,7 +214,7 @@ def test_an_engine_may_serve_tls() -> None:
     assert urls(pod(annotations={"cacheway.io/scheme": "https"})) == ["https://10.0.0.1:8000"]
 
 
-# What cannot be.
+# Impossible values.
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_pod_that_has_ended_is_no_worker(phase: str) -> None:
     assert refusal(pod(phase=phase, ready=False)).reason is Refusal.ENDED
 
 
-# How a pod is.
+# The state of a pod.
 
 
 def test_only_a_running_pod_with_its_condition_is_ready() -> None:
@@ -285,7 +285,7 @@ _names = st.sampled_from(
 def test_whatever_a_pod_says_it_is_read_or_refused(
     labels: dict[str, str], annotations: dict[str, str], ip: str, roles: set[str]
 ) -> None:
-    """Nothing that a pod says may stop the round in which others are looked at."""
+    """No value of a pod may stop the round that looks at the other pods."""
     obj = pod(
         ip=ip,
         labels={f"cacheway.io/{name}": value for name, value in labels.items()},
@@ -336,7 +336,7 @@ def test_a_number_that_is_none_is_refused(name: str, number: str) -> None:
 
 @given(st.dictionaries(NAMES, TEXTS, max_size=40), st.dictionaries(NAMES, TEXTS, max_size=5))
 def test_nothing_that_a_pod_says_raises(annotations: dict[str, str], labels: dict[str, str]) -> None:
-    """And what it is read as can be put into the shared log, or is refused with a reason."""
+    """The worker read from any value fits into the shared log, or is refused with a reason."""
     replica = Replica(Cluster())
     cluster = replica.cluster
     metadata = {"annotations": {name: text for name, text in annotations.items() if _writable(name + text)}}

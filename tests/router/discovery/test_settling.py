@@ -1,4 +1,4 @@
-"""What becomes of a pod's workers, whatever happens to the pod, and to them."""
+"""The state of a pod's workers after each change of the pod, and of them."""
 
 import pytest
 from fakes.cluster import Cluster, pod
@@ -56,7 +56,7 @@ async def test_a_ready_pod_is_added_with_what_it_says(cluster: Cluster, replica:
 async def test_a_pod_that_cannot_serve_is_not_added_and_says_why(
     cluster: Cluster, replica: Replica, how: dict[str, object], state: str
 ) -> None:
-    """Others are added nevertheless."""
+    """The other workers are added."""
     cluster.put(pod("bad", **how))  # type: ignore[arg-type]
     cluster.put(pod("good", ip="10.0.0.2"))
     await replica.list()
@@ -87,7 +87,7 @@ async def test_readiness_drains_and_brings_back(cluster: Cluster, replica: Repli
 async def test_a_deleted_pod_drains_at_once_and_goes_when_nothing_is_in_flight(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Not before two seconds: a sibling may have placed a request before it heard of the drain."""
+    """No removal within two seconds: a sibling may have placed a request before it heard of the drain."""
     cluster.put(pod())
     await replica.list()
     place(replica)
@@ -119,7 +119,7 @@ async def test_an_idle_pod_that_is_deleted_is_kept_for_two_seconds(
 async def test_the_wish_to_remove_a_worker_survives_what_its_pod_says(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Somebody asked for it with ``DELETE /workers/ID?drain=true``."""
+    """An operator asked for it with ``DELETE /workers/ID?drain=true``."""
     cluster.put(pod())
     await replica.list()
     place(replica)
@@ -155,7 +155,7 @@ async def test_a_pod_that_is_gone_takes_its_worker_along(cluster: Cluster, repli
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 async def test_a_pod_that_ends_takes_its_worker_along(cluster: Cluster, replica: Replica, phase: str) -> None:
-    """An evicted pod stays as Failed for long."""
+    """An evicted pod stays for long, with the phase Failed."""
     cluster.put(pod())
     await replica.list()
     cluster.edit(phase=phase, ready=False)
@@ -166,7 +166,7 @@ async def test_a_pod_that_ends_takes_its_worker_along(cluster: Cluster, replica:
 async def test_a_pod_that_is_no_longer_selected_takes_its_worker_along(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """The usual way to take a pod out of service and look at it."""
+    """The usual way to take a pod out of service for an inspection."""
     cluster.put(pod())
     await replica.list()
     cluster.edit(labels={"app": "quarantined"})
@@ -208,7 +208,7 @@ async def test_a_pod_with_several_ports_is_several_workers_that_go_together(
 async def test_a_pod_that_flaps_drains_each_time_at_once_and_waits_longer_each_time(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Nothing the first time, then 5 s, 10 s and 20 s; ten calm minutes are forgiven."""
+    """No delay the first time, then 5 s, 10 s and 20 s; ten calm minutes are forgiven."""
     cluster.put(pod())
     await replica.list()
     for hold_s in (0, 5, 10, 20):
@@ -246,7 +246,7 @@ async def test_what_a_pod_says_while_it_must_wait_is_heeded_and_ends_no_wait(
     assert replica.workers() == {A: "serves"}
 
 
-# What is said again is not published again.
+# Unchanged facts are not published again.
 
 
 async def test_nothing_is_published_for_what_is_known(cluster: Cluster, replica: Replica) -> None:
@@ -274,7 +274,7 @@ async def test_a_lost_entry_is_said_again(cluster: Cluster, replica: Replica) ->
     assert (replica.workers(), replica.worker().capacity_tokens) == ({A: "drains"}, 77)
 
 
-# What people say.
+# Operators' changes.
 
 
 async def test_a_drain_by_hand_stays_whatever_the_pod_does(cluster: Cluster, replica: Replica) -> None:
@@ -380,7 +380,7 @@ async def test_a_worker_that_somebody_added_anew_is_theirs_from_then_on(
 async def test_a_worker_removed_by_hand_comes_back_with_the_next_list(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Its pod still says that it serves; a drain is what keeps."""
+    """Its pod still serves; only a drain keeps the worker out."""
     cluster.put(pod())
     await replica.list()
     replica.time.advance(1)
@@ -407,7 +407,7 @@ async def test_a_worker_that_is_turning_is_not_brought_back_by_its_pod(
     assert (replica.workers(), replica.note().drained) == ({A: "drains"}, "")
 
 
-# Pods that say what cannot be, once they have workers.
+# Pods with workers that then declare impossible values.
 
 
 async def test_a_worker_stays_when_its_pod_says_nonsense_but_heeds_readiness(
@@ -454,7 +454,7 @@ async def test_a_pod_that_moves_from_one_selector_to_another_changes_its_role(cl
 async def test_a_pod_made_anew_under_its_name_elsewhere_is_another_worker(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """A StatefulSet's pod; that the first is gone is never told."""
+    """A StatefulSet's pod; the end of the first one is never reported."""
     cluster.put(pod())
     await replica.list()
     cluster.delete(lost=True)
@@ -468,7 +468,7 @@ async def test_a_pod_made_anew_under_its_name_elsewhere_is_another_worker(
 async def test_an_address_that_another_pod_has_now_is_taken_over_with_an_empty_cache(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """The first one's end is never told; a drain by hand and labels were of the first."""
+    """The end of the first pod is never reported; the drain by hand and the labels were of the first."""
     cluster.put(pod("a", annotations={"cacheway.io/site": "dc1"}))
     await replica.list()
     replica.registry.change(A, draining=True, labels={"zone": "b"})
@@ -497,7 +497,7 @@ async def test_a_worker_goes_when_its_address_is_anothers_that_is_not_ready(
 async def test_of_two_pods_with_one_address_the_one_that_serves_has_it(
     cluster: Cluster, replica: Replica
 ) -> None:
-    """Two with the node's network and one port; the older is on its way out, and holds on meanwhile."""
+    """Two pods with the node's network and one port; the older is ending, and keeps it meanwhile."""
     cluster.put(pod("old"))
     await replica.list()
     cluster.put(pod("new", ready=False))
@@ -530,7 +530,7 @@ async def test_an_address_falls_to_the_other_claimant_when_the_first_leaves(
 
 
 async def test_what_another_replica_knows_better_is_left_alone(cluster: Cluster, replica: Replica) -> None:
-    """Its view is older than the note at the worker says."""
+    """The replica's view is older than the note at the worker."""
     cluster.put(pod())
     await replica.list()
     ahead = Replica(cluster, time=replica.time, name="r2")
@@ -550,7 +550,7 @@ async def test_what_another_replica_knows_better_is_left_alone(cluster: Cluster,
 
 
 async def test_a_pod_that_had_an_address_before_does_not_take_it_back(cluster: Cluster) -> None:
-    """This replica has not heard that it is gone; the one that has added the next pod there."""
+    """This replica has not heard that the pod is gone; its sibling has added the next pod there."""
     log, time = Log(), VirtualTime()
     behind, ahead = (Replica(cluster, log=log, time=time, name=name) for name in ("r1", "r2"))
     cluster.put(pod("a"))

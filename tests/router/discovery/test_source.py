@@ -1,11 +1,11 @@
-"""Failures of whoever is asked for pods."""
+"""Failures of sources of pods."""
 
 from router.discovery.source import ApiFailure, Gone, Trouble
 from router.errors import StateError
 
 
 def test_a_failure_says_what_kind_it_is_and_is_nobodys_fault_but_the_states() -> None:
-    """So that whoever handles `StateError` degrades and goes on."""
+    """Code that handles `StateError` degrades and goes on."""
     failure = ApiFailure(Trouble.FORBIDDEN, "HTTP 403")
     assert isinstance(failure, StateError)
     assert (failure.trouble, failure.message, failure.code) == (

@@ -1,4 +1,4 @@
-"""One selection: what events and lists together make of it, and how it goes on after what breaks."""
+"""One selection: the result of events and lists together, and its recovery after each break."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ SELECTION = Selection("cluster", "llm", "", "app=engine")
 
 
 class Racing(Cluster):
-    """Something happens between the moment of a list and its arrival."""
+    """The cluster changes between the moment of a list and its arrival."""
 
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
 
@@ -32,7 +32,7 @@ class Racing(Cluster):
 
 
 class Watched:
-    """A watch, and what it told."""
+    """A watch, and the events that it reported."""
 
     def __init__(self, source: Source, resync_s: float = 60.0) -> None:
         self.told: list[tuple[str, bool]] = []
@@ -76,7 +76,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_event_that_a_list_does_not_know_yet_stays() -> None:
-    """A pod is created, another changed and a third deleted after the server made up its list."""
+    """A pod is created, another changed and a third deleted after the server made its list."""
     cluster = Racing()
     for name in ("changed", "deleted"):
         cluster.put(pod(name))
@@ -101,7 +101,7 @@ async def test_an_event_that_a_list_does_not_know_yet_stays() -> None:
 
 
 async def test_an_event_that_is_older_than_what_is_known_is_passed_over() -> None:
-    """A watch that began anew tells again what a list has already brought."""
+    """A watch that began again repeats the pods of a list."""
     cluster = Cluster()
     cluster.put(pod("a"))
     cluster.edit("a", ready=False)
@@ -174,7 +174,7 @@ async def test_a_bookmark_moves_a_watch_on_so_that_it_never_grows_too_old(
 async def test_a_version_that_expired_makes_it_list_again(
     api: ClusterApi, tmp_path: Path, impatient: None
 ) -> None:
-    """What was deleted in the time that nobody can tell of is found by that list."""
+    """A list finds the pods that were deleted in the time between the watches."""
     api.cluster.put(pod("a"))
     async with Watched(ApiServer(api.kubeconfig(tmp_path))).running() as watched:
         await until(lambda: api.watches)
@@ -191,7 +191,7 @@ async def test_a_version_that_expired_makes_it_list_again(
 async def test_a_watch_that_says_nothing_is_found_out_and_begun_anew(
     api: ClusterApi, tmp_path: Path, impatient: None
 ) -> None:
-    """Its connection stands; the lists find what it should have said."""
+    """Its connection stands; the lists find the changes that it missed."""
     api.mute = True
     async with Watched(ApiServer(api.kubeconfig(tmp_path)), resync_s=0.05).running() as watched:
         await until(lambda: api.watches)

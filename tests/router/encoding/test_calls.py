@@ -1,4 +1,4 @@
-"""What is understood of the calls that language workers make."""
+"""Parsing of the calls that language workers make."""
 
 import json
 
@@ -14,7 +14,7 @@ def call(*items: object, req_id: str = "r_local_part_0") -> EncoderCall:
 
 
 def test_media_are_keyed_by_content_however_they_are_written() -> None:
-    """An object is what newer engines send; a hash that came with it says more than its address."""
+    """Newer engines send an object; a hash in it is preferred to its address."""
     key = call("data:image/png;base64,AAAA").key
 
     assert call({"url": "data:image/jpeg;base64,AAAA", "detail": "low"}).key == key
@@ -30,7 +30,7 @@ def test_a_conversation_that_goes_on_keeps_its_key() -> None:
 
 
 def test_a_part_has_a_short_name_of_its_own() -> None:
-    """Ids of requests may say anything, so they do not go into the log."""
+    """Ids of requests may contain anything, so they do not go into the log."""
     one, other = call(req_id="r_local_part_0"), call(req_id="r_local_part_1")
     assert len(one.part("")) == len(one.part("acme")) == 16
     assert len({one.part(""), one.part("acme"), one.part("other"), other.part("")}) == 4

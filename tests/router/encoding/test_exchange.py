@@ -1,4 +1,4 @@
-"""Encoders behind two gateways, on real sockets: what language workers of SGLang see."""
+"""Encoders behind two gateways, on real sockets, from the view of SGLang's language workers."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ class Encoders:
         return await self.gateways[gateway].client.post(path, json={"req_id": part, **more})
 
     def of(self, answer: httpx.Response) -> EmulatedEncoder:
-        """Who gave an answer."""
+        """Return the encoder of an answer."""
         return next(each for each in self.encoders if each.url.endswith(answer.headers["x-cacheway-worker"]))
 
     @property
@@ -100,7 +100,7 @@ async def test_what_follows_a_part_finds_it_through_the_other_gateway(world: Enc
 
 
 async def test_a_dead_encoder_costs_nothing_but_the_work(world: Encoders) -> None:
-    """Its part goes to another one, with the registrations that it had."""
+    """Its part goes to another encoder, with its registrations."""
     first = await world.encode("p", "medium")
     dead = world.of(first)
     under_way = asyncio.create_task(world.encode("q", "medium", port=None))
@@ -116,7 +116,7 @@ async def test_a_dead_encoder_costs_nothing_but_the_work(world: Encoders) -> Non
 
 
 async def test_registrations_of_a_part_move_with_it(world: Encoders) -> None:
-    """An encoder dies at work, after it was told where the embeddings go: the next one is told as well."""
+    """An encoder dies at work, after it learned the target of the embeddings: the next one learns it, too."""
     first = await world.encode("p", "medium")
     dead = world.of(first)
     dead.encode_s = 60
@@ -163,7 +163,7 @@ async def test_a_language_worker_that_leaves_frees_its_encoder(redis_url: str, n
 async def test_a_mistake_of_ours_is_an_answer_and_leaves_nothing_behind(
     world: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that nothing answers would hold its language worker until that gives up."""
+    """An unanswered call would hold its language worker until that gives up."""
 
     def broken(*_: Any) -> None:
         raise ZeroDivisionError

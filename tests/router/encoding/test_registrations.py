@@ -1,4 +1,4 @@
-"""What is kept of registrations is little, for a while, and bounded for all of them together."""
+"""Registrations are small, kept for a while, and bounded for all of them together."""
 
 import msgspec
 import pytest

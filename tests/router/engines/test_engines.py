@@ -1,4 +1,4 @@
-"""What holds for every engine in the table."""
+"""Requirements for every engine in the table."""
 
 import pytest
 

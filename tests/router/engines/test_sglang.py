@@ -1,6 +1,6 @@
-"""What SGLang says, as seen on the wire, and what else might come.
+"""SGLang's answers as seen on the wire, and other possible ones.
 
-How it switches roles is in `tests/router/pairs/test_role_planner.py`.
+`tests/router/pairs/test_role_planner.py` tests its switches of roles.
 """
 
 from typing import Any

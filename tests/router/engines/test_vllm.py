@@ -1,4 +1,4 @@
-"""What vLLM says, as seen on the wire, and what else might come."""
+"""vLLM's answers as seen on the wire, and other possible ones."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ def test_it_says_its_capacity_in_blocks() -> None:
     ("said", "ranks", "tokens"), [("1730", 1, 1730), ("1730", 2, 3460), ("None", 2, 7680)]
 )
 def test_it_says_better_itself_what_a_rank_can_hold(said: str, ranks: int, tokens: int) -> None:
-    """Of 240 blocks of 32 tokens, all ranks together, a Gemma 3 keeps most for windows."""
+    """A Gemma 3 keeps most of its 240 blocks of 32 tokens, over all ranks, for windows."""
     lines = [f'vllm:num_requests_running{{model_name="m",engine="{rank}"}} 0.0' for rank in range(ranks)]
     config = f'block_size="32",num_gpu_blocks="240",kv_cache_size_tokens="{said}",engine="0"'
     lines.append(f"vllm:cache_config_info{{{config}}} 1")

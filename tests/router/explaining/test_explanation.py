@@ -1,4 +1,4 @@
-"""What is explained is what is then done, and explaining does nothing."""
+"""Explanations match the placements that follow, and change nothing."""
 
 from itertools import pairwise
 from math import inf
@@ -39,7 +39,7 @@ def as_done(found: Explanation) -> tuple[str, ...]:
 
 
 def check(bench: Bench, found: Explanation, policy: Policy) -> None:
-    """The explained prices order the candidates as the policy does, and everybody is named once."""
+    """The explained prices order the candidates as the policy does; each worker appears once."""
     shown = found.candidates
     ranks = [candidate.rank for candidate in shown]
     assert ranks == sorted(set(ranks))

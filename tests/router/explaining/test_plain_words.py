@@ -1,4 +1,4 @@
-"""What operators read; why prefill is on its side of a link is tested with `router.admin.link_view`."""
+"""Texts for operators; `router.admin.link_view`'s tests cover the reason for local prefill."""
 
 from math import inf
 from typing import Any
@@ -12,7 +12,7 @@ COST = make_policy("expected_cost")
 
 
 def candidate(worker_id: str = "other", **known: Any) -> Candidate:
-    """Idle, at no price; what costs is said."""
+    """An idle candidate without costs, except those that a test names."""
     fields: dict[str, Any] = dict.fromkeys(Candidate.__struct_fields__, 0)
     fields |= {"worker_id": worker_id, "link": "", "lost_because": "", **known}
     if "cost" not in known:

@@ -1,4 +1,4 @@
-"""A rehearsal decides as the real thing would, by whatever policy is asked for, and leaves no trace."""
+"""A rehearsal decides like the real placement, by any policy, and leaves no trace."""
 
 from fakes.gateway import Bench
 from fakes.rehearsals import Real, digest, parsed_text, said

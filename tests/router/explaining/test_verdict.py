@@ -11,7 +11,7 @@ from policies import FirstToken, Placed, Waiting
 from router.explaining.explanation import Explanation
 
 PROMPT = parsed_text((1, 2, 3, 4))
-"""4.6 KB: 1,149 tokens, 97 ms for a worker of which nothing is known."""
+"""4.6 KB: 1,149 tokens, 97 ms for a worker without measurements."""
 
 
 def place(bench: Bench, worker: str, service_us: int, request_id: str, **more: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_full_queue_is_said() -> None:
 
 
 def test_who_came_before_goes_before() -> None:
-    """The worker has room, and somebody else waits for just this one."""
+    """The worker has room, but another request already waits for it."""
     bench = Bench(workers=1)
     busy(bench, "w0:80", service_us=100_000)
     now_us = bench.time.clock.now_us()

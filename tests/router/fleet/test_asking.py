@@ -1,4 +1,4 @@
-"""The client that asks workers, against workers that mean it no good."""
+"""The client that asks workers, against hostile workers."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from router.fleet.asking import (
 
 @contextlib.asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A worker that answers everything alike, and what it was asked."""
+    """A worker that gives all requests the same answer, and its received requests."""
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +131,7 @@ class Reacting(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def serving(react: React) -> AsyncIterator[str]:
-    """A worker that does as it likes with each request."""
+    """A worker that handles each request with a function of the test."""
     loop = asyncio.get_running_loop()
     async with await loop.create_server(lambda: Reacting(react), "127.0.0.1", 0, backlog=1000) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -231,7 +231,7 @@ async def test_one_deadline_holds_for_the_whole(begin: bytes, piece: bytes) -> N
 
 
 async def test_only_the_head_is_read_if_only_the_head_is_asked_for() -> None:
-    """However long the body: this one never ends."""
+    """The body may have any length: this one never ends."""
 
     def react(transport: asyncio.Transport, _: bytes) -> None:
         transport.write(CHUNKED + b"10000\r\n" + bytes(65536))

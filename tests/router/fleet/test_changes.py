@@ -20,7 +20,7 @@ NOTED = {
 
 
 class Log:
-    """What replicas say reaches the others in one order, and each when it is let."""
+    """Operations reach the replicas in one order, and each replica when a test lets it read."""
 
     def __init__(self, replicas: int, labels: dict[str, str] | None = None) -> None:
         self.now_us = 10
@@ -33,7 +33,7 @@ class Log:
             replica.unread.append(op)
 
     def deliver(self, rounds: int = 20) -> None:
-        """Let everybody read everything, and whatever is said because of it."""
+        """Let all replicas read all operations, and those that follow from them."""
         for _ in range(rounds):
             if not any(replica.unread for replica in self.replicas):
                 return
@@ -109,7 +109,7 @@ def test_all_that_a_replica_said_is_repeated() -> None:
 
 
 def test_a_label_that_was_left_out_and_changed_elsewhere_at_once_stays() -> None:
-    """As when a person gives a worker labels of his own while its pod changes its site."""
+    """An operator may set labels of a worker while its pod changes its site."""
     log = Log(2)
     one, two = log.replicas
     one.change(Change(labels={"zone": "b"}))
@@ -192,7 +192,7 @@ CHANGES = [
 def test_changes_of_different_things_are_never_lost(
     order: list[int], reads: list[tuple[int, int]], replicas: int
 ) -> None:
-    """Whatever each replica reads meanwhile."""
+    """Replicas may read any operations meanwhile."""
     log = Log(replicas)
     steps = iter(reads)
     for number in order:

@@ -13,7 +13,7 @@ NAMES = ("r1", "r2", "r3", "r4")
 
 
 class Replicas:
-    """Four registries on one fold: what one says, all know."""
+    """Four registries on one fold: all learn what one publishes."""
 
     def __init__(self, *workers: str) -> None:
         self.time = VirtualTime()
@@ -38,13 +38,13 @@ class Replicas:
         return local
 
     def fail(self, name: str, times: int = 1, worker: str = "a:80") -> None:
-        """Requests of a replica fail that were sent just now."""
+        """Let requests fail that a replica sent just now."""
         for _ in range(times):
             now_us = self.now_us()
             self.circuits(name).failed(self.local(name, worker), now_us, now_us, "upstream_timeout")
 
     def may(self, worker: str = "a:80") -> list[str]:
-        """The replicas that may dispatch to a worker now."""
+        """Return the replicas that may dispatch to a worker now."""
         slot = self.local("r1", worker).worker.slot
         return [name for name, one in self.all.items() if slot in one.eligible("m", self.now_us())]
 
@@ -70,7 +70,7 @@ def test_what_fails_for_one_replica_is_ejected_by_all() -> None:
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_worker_that_restarted_need_not_wait_to_be_probed(tells: bool) -> None:
-    """Whether its engine tells when it started, or was only seen to be gone."""
+    """Its engine reports its start, or only refused connections."""
     replicas = Replicas("a")
     one, local = replicas.all["r1"], replicas.local("r1")
     if tells:

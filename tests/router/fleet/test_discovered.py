@@ -1,4 +1,4 @@
-"""What discovery notes at a worker, and what is left of it when people change the worker."""
+"""Discovery's notes at a worker, and their fate when operators change the worker."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_who_says_whether_it_drains_takes_the_drain_over() -> None:
 
 
 def test_nobody_says_by_hand_how_a_worker_came() -> None:
-    """Its way in decides whether it may be removed by an encoder, and whether it is shown the fleet's key."""
+    """The source of a worker decides if an encoder may remove it, and if it gets the fleet's key."""
     forged = {**noted(NOTE), REGISTERED_LABEL: "encoder"}
     assert kept({}, forged, drain_said=False) == {"site": "dc1"}
     assert kept({REGISTERED_LABEL: "encoder"}, {"zone": "b"}, drain_said=True) == {

@@ -1,4 +1,4 @@
-"""What any engine says about itself, as seen on the wire, and what else might come."""
+"""Engines' descriptions of themselves as seen on the wire, and other possible ones."""
 
 from typing import Any
 

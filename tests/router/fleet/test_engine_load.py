@@ -1,4 +1,4 @@
-"""What an engine's metrics say of its load: the few lines that count, whatever stands around them."""
+"""An engine's load from its metrics: the few lines that count, among any others."""
 
 import pytest
 

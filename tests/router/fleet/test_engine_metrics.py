@@ -1,4 +1,4 @@
-"""Who looks at whose metrics and when, and what everybody is told; what fails harms nobody."""
+"""Turns and times at which replicas read engines' metrics, their reports, and harmless failures."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Setup:
-    """One replica of two, that has its turn or has not."""
+    """One replica of two, with or without its turn."""
 
     def __init__(self, replica: str = "one", others: tuple[str, ...] = ()) -> None:
         self.answer: Answer = lambda _: httpx.Response(200, content=PAGE)
@@ -60,7 +60,7 @@ class Setup:
         return self.metrics.due(self.time.clock.now_us())
 
     async def look_at_due(self) -> list[str]:
-        """Look at all that are due, and say at whom."""
+        """Read the metrics of all due workers; return their names."""
         due = self.due()
         for local in due:
             await self.metrics.look(local)
@@ -146,7 +146,7 @@ async def test_the_longest_overdue_come_first(setup: Setup) -> None:
 
 
 async def test_the_next_in_turn_looks_when_the_first_does_not() -> None:
-    """Of two replicas one has its turn at a worker; the other looks two intervals after it was due."""
+    """One of two replicas has its turn at a worker; the other reads two intervals after it was due."""
     setups = [Setup("one", ("two",)), Setup("two", ("one",))]
     for setup in setups:
         local = setup.add()
@@ -160,7 +160,7 @@ async def test_the_next_in_turn_looks_when_the_first_does_not() -> None:
     assert not second.due()
     second.time.advance(0.2)
     assert second.due()
-    second.alive = second.alive[:1]  # the first was found to be dead
+    second.alive = second.alive[:1]  # the first replica was found dead
     second.shared.publish(Reported("w:80", second.time.clock.now_us(), "one", 1))
     second.time.advance(2.1)
     assert second.due()
@@ -201,7 +201,7 @@ async def test_workers_that_are_gone_are_forgotten(setup: Setup) -> None:
 
 
 async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:
-    """A page that never comes keeps nobody else from being looked at, and is not asked for twice."""
+    """A page that never comes delays no other worker's page, and is not requested twice."""
     setup = Setup()
 
     async def handle(request: httpx.Request) -> httpx.Response:
@@ -254,7 +254,7 @@ async def test_the_loop_may_be_switched_off_and_on(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_report_that_cannot_be_published_is_a_page_that_did_not_come(setup: Setup) -> None:
-    """The loop looks at the other workers, whatever goes wrong with one."""
+    """The loop reads the other workers' pages after any error at one."""
     local, other = setup.add("a"), setup.add("b")
     local.running_max = 2**70
     assert await setup.look_at_due() == ["a:80", "b:80"]

@@ -1,4 +1,4 @@
-"""Probes against scripted workers: what each answer means, and that the loop goes on whatever comes."""
+"""Probes against scripted workers: the meaning of each answer, and a loop that survives all of them."""
 
 import asyncio
 import contextlib
@@ -120,7 +120,7 @@ async def test_vllm_says_its_capacity_in_its_metrics(setup: Setup) -> None:
 
 
 async def test_host_memory_that_an_engine_reports_is_in_the_log_once(setup: Setup) -> None:
-    """Reading the same again is no news; an engine that comes back without it is believed, too."""
+    """The same description again is no news; one without it from a restarted engine is believed, too."""
     ratio = 3.0
 
     def engine(request: httpx.Request) -> httpx.Response:
@@ -153,7 +153,7 @@ async def test_an_engine_is_named_although_its_capacity_was_given(setup: Setup) 
 async def test_an_engine_that_was_started_for_another_role_is_not_well_until_they_agree(
     setup: Setup,
 ) -> None:
-    """Prefill and decode workers named the wrong way round would wait for each other, minutes long."""
+    """Prefill and decode workers with swapped roles would wait for each other for minutes."""
     mode = "prefill"
 
     def engine(request: httpx.Request) -> httpx.Response:
@@ -201,7 +201,7 @@ async def test_a_restarted_engine_is_asked_for_its_role_again(setup: Setup) -> N
 
 
 async def test_a_convertible_worker_is_asked_for_its_role_when_it_turns(setup: Setup) -> None:
-    """Its engine may be what it was while its role is what it will be."""
+    """The engine may still have its old part when the role is already the new one."""
     setup.answer = lambda request: (
         httpx.Response(200, json={"max_total_num_tokens": 400, "disaggregation_mode": "prefill"})
         if request.url.path == "/get_server_info"
@@ -331,7 +331,7 @@ async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -
 
 
 async def test_a_worker_that_may_have_restarted_is_asked_at_once_when_it_started(setup: Setup) -> None:
-    """Once per suspicion, not every time; and what it says clears the suspicion up."""
+    """Once per suspicion, not every time; the answer clears the suspicion."""
     started_unix_s = 1_763_700_000
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -363,7 +363,7 @@ async def test_a_worker_that_was_replaced_is_probed_at_once(setup: Setup) -> Non
 
 
 async def test_one_workers_trouble_is_nobody_elses(setup: Setup) -> None:
-    """One answers never, one breaks an assumption of ours; the third is well."""
+    """One worker never answers, one breaks an assumption of the gateway; the third is healthy."""
     started = asyncio.Event()
 
     def answer(request: httpx.Request) -> Any:
@@ -387,7 +387,7 @@ async def test_one_workers_trouble_is_nobody_elses(setup: Setup) -> None:
 
 
 async def test_how_long_it_takes_to_connect_is_told(setup: Setup) -> None:
-    """Over a real socket, since a fake connects to nobody. Each question has a connection of its own."""
+    """Over a real socket, since a fake connects to none. Each probe has its own connection."""
     told: list[tuple[LocalWorker, float]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -432,7 +432,7 @@ async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
     assert asked.count("/health") == 1
 
 
-# Nothing that happens to some stops the probing of others.
+# No failure of some workers stops the probing of others.
 
 
 async def test_hundreds_that_never_answer_keep_nobody_from_being_probed(setup: Setup) -> None:
@@ -488,7 +488,7 @@ async def test_a_worker_that_is_removed_while_it_is_probed_is_not_probed_again(s
 
 
 class Wedged(ScriptedAsker):
-    """Answers nobody until it is built anew."""
+    """Answers no probe until it is built again."""
 
     async def ask(self, *arguments: Any, **more: Any) -> Any:
         if not self.rebuilt:
@@ -508,7 +508,7 @@ class WedgedBeforeConnecting(Wedged):
 
 
 class WedgedForever(Wedged):
-    """Its deadline does not work."""
+    """The deadline of a probe does not work."""
 
     async def wedged(self, *, begun: Callable[[], None], **_: Any) -> None:
         begun()
@@ -532,7 +532,7 @@ async def test_what_asks_is_built_anew_if_it_is_stuck(
 async def test_workers_that_all_fail_are_no_sign_that_what_asks_is_stuck(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some refuse, some are silent: both were reached, or refused by somebody."""
+    """Silent workers were reached, and refusing ones answered: the client itself works."""
     monkeypatch.setattr(health, "STUCK_S", 0.05)
     setup.checks = HealthChecks(setup.registry, setup.asker, rules(0.01, 0.01))
     setup.answer = lambda request: (
@@ -571,7 +571,7 @@ async def test_a_process_that_stood_still_is_no_sign_that_what_asks_is_stuck(
 
 
 async def test_a_gateway_that_is_its_own_worker_says_so(setup: Setup) -> None:
-    """Or one of its replicas is; a gateway of others is a worker like any."""
+    """The same holds for its replicas; a gateway of others is a worker like any other."""
     replicas = ("me", "sibling")
     setup.checks = HealthChecks(setup.registry, setup.asker, RULES, replicas=lambda: replicas)
 

@@ -1,4 +1,4 @@
-"""What a replica knows of one worker, in words."""
+"""A replica's knowledge of one worker, in words."""
 
 from dataclasses import replace
 from typing import cast
@@ -30,7 +30,7 @@ def test_a_worker_that_has_not_said_may_serve_any_model() -> None:
     assert (one.serves("m"), one.serves("n"), one.serves(None)) == (True, False, True)
 
 
-# How it hands over.
+# The hand-over.
 
 
 def test_site_and_protocol_come_from_labels_before_the_engine() -> None:

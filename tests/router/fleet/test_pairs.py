@@ -1,4 +1,4 @@
-"""Who may begin a request in a fleet of prefill, decode and plain workers, and with whom."""
+"""Workers that may begin a request, and their partners, in a fleet of prefill, decode and plain workers."""
 
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
@@ -29,11 +29,11 @@ class Setup:
         return self.time.clock.now_us()
 
     def beginners(self, model: str | None = None) -> list[str]:
-        """Names of those who may begin."""
+        """Return the names of workers that may begin."""
         return self.names(self.registry.eligible(model, self.now_us).tolist())
 
     def partners(self, model: str | None = None) -> dict[str, list[str]]:
-        """By name of a beginner that needs one, the names of those who may be its partner."""
+        """Return the possible partners of each beginner that needs one, by name."""
         slots = self.registry.eligible(model, self.now_us)
         pairing = self.registry.pairing(slots, model, self.now_us)
         if pairing is None:
@@ -118,7 +118,7 @@ def test_what_the_engine_says_decides_the_protocol_of_a_worker_without_a_label(s
 
 
 def test_engines_that_say_nothing_hand_over_as_pd_disaggregation_means_it(setup: Setup) -> None:
-    """Engines with a key describe themselves to nobody; what a label or an engine says is stronger."""
+    """Engines with a key do not describe themselves; a label or an engine's description is stronger."""
     pairs = {"prefill": ("http://x",), "decode": ("http://y",)}
     setup.registry.rules = FleetSettings(pd_disaggregation=True, **pairs)
     p, d = setup.add("p", "prefill"), setup.add("d", "decode")
@@ -168,7 +168,7 @@ def test_a_worker_whose_role_changes_is_paired_anew(setup: Setup) -> None:
 
 
 def test_lists_stay_the_same_until_somebody_changes(setup: Setup) -> None:
-    """Whoever waits compares them by identity (`policies.Lanes`), and columns are kept by it."""
+    """Waiting requests compare lists by identity (`policies.Lanes`), which is also a key of columns."""
     setup.add("p", "prefill", "sglang")
     d1, _ = setup.add("d1", "decode", "sglang"), setup.add("d2", "decode", "sglang")
     other = setup.add("p2", "prefill", "nixl")

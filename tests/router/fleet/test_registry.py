@@ -1,4 +1,4 @@
-"""What one replica may use of the fleet, and how soon it notices a change."""
+"""The part of the fleet that a replica may use, and its delay in noticing changes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -60,7 +60,7 @@ class Setup:
         return self.time.clock.now_us()
 
     def fail(self, local: LocalWorker, error: UpstreamError | None = None) -> None:
-        """A request that was sent just now fails."""
+        """Let a request fail that was sent just now."""
         now_us = self.now_us()
         error = error or WorkerSilent("silent")
         self.registry.noticed(local, error, now_us)
@@ -76,7 +76,7 @@ def setup() -> Setup:
     return Setup()
 
 
-# Who may take a request.
+# Workers that may take a request.
 
 
 def test_a_worker_serves_from_its_first_good_probe(setup: Setup) -> None:
@@ -144,10 +144,10 @@ def test_a_workers_rule_of_windows_is_its_labels_or_its_engines(setup: Setup) ->
 
 
 def test_a_model_is_known_if_some_worker_lists_it_well_or_not(setup: Setup) -> None:
-    assert setup.registry.knows("m")  # nobody is there to say otherwise
+    assert setup.registry.knows("m")  # no worker has listed other models
     a, b = setup.add("a", "b")
     setup.registry.described(a, (ServedModel("m"),), Description("", 0))
-    assert setup.registry.knows("x")  # b has not said yet
+    assert setup.registry.knows("x")  # b has not listed its models yet
     setup.registry.described(b, (ServedModel("n"),), Description("", 0))
     setup.probe(a, ok=False, refused=True)
     assert setup.registry.knows("m")
@@ -179,7 +179,7 @@ def test_a_removed_worker_is_gone_and_its_connections_end_with_their_requests(se
     assert setup.registry.get("a:80") is None
     assert not setup.registry.remove("a:80")
     assert not setup.registry.change("a:80", draining=True)
-    # What is still under way there ends late.
+    # Requests still under way there end late.
     setup.fail(a)
     setup.registry.circuits.succeeded(a, setup.now_us(), setup.now_us())
     assert setup.eligible() == ["b:80"]
@@ -340,7 +340,7 @@ def test_what_a_sibling_said_before_the_refusal_was_about_another_time(setup: Se
     assert len(setup.shared.said(Forget)) == 1
 
 
-# When its process started.
+# Start times of processes.
 
 
 def starts(setup: Setup) -> list[tuple[int, bool]]:
@@ -355,7 +355,7 @@ def test_the_first_start_time_is_remembered_and_forgets_nothing(setup: Setup) ->
 
 
 def siblings(setup: Setup) -> list[tuple[Registry, LocalWorker]]:
-    """Two replicas that see the same worker, the one first whose turn it is to speak of it."""
+    """Return two replicas that see the same worker; the first has its turn to report on it."""
     names = sorted(("r1", "r2"), key=lambda name: turn_of("a:80", name, ("r1", "r2")))
     both = [registry(setup.shared, setup.time, replica=name, replicas=lambda: ("r1", "r2")) for name in names]
     for one in both:
@@ -365,7 +365,7 @@ def siblings(setup: Setup) -> list[tuple[Registry, LocalWorker]]:
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_of_several_replicas_that_hear_of_a_restart_one_says_so(setup: Setup, refused: bool) -> None:
-    """The one whose turn it is; the other, who hears of it first, asks again and finds that it was said."""
+    """The replica with the turn reports it; the other notices first, asks again and finds the report."""
     setup.registry.add("http://a")
     first, second = siblings(setup)
     for one, local in (first, second):
@@ -396,7 +396,7 @@ def test_a_restart_that_nobody_else_speaks_of_is_said_by_who_asks_again(setup: S
 
 
 def test_a_start_time_that_was_asked_for_before_another_was_heard_says_nothing(setup: Setup) -> None:
-    """The old process still answered, a sibling has met the new one meanwhile."""
+    """The old process still answered when a sibling had met the new one."""
     (a,) = setup.add("a")
     setup.registry.suspect(a)
     asked_us = setup.now_us()
@@ -487,7 +487,7 @@ def test_a_suspicion_lasts_until_a_probe_that_was_sent_after_it(setup: Setup) ->
 
 
 def ramping(setup: Setup) -> bool:
-    """Whether some of 200 requests pass over a worker while there is another one."""
+    """True if some of 200 requests skip a worker in its slow start while another one is there."""
     slots = setup.registry.eligible("m", setup.now_us())
     return any(len(setup.registry.ramped(slots, key, setup.now_us())) < len(slots) for key in range(200))
 
@@ -549,7 +549,7 @@ def test_slow_start_can_be_turned_off(setup: Setup) -> None:
     assert setup.registry.share(a, setup.now_us()) == 1.0
 
 
-# What is said about workers.
+# Descriptions of workers.
 
 
 def told(ranks: int, capacity_tokens: int = 1000) -> Description:
@@ -679,7 +679,7 @@ def test_workers_of_all_buckets_may_take_a_length_and_those_that_are_unwell_none
 
 
 def test_a_worker_that_cannot_hold_what_a_bucket_takes_is_not_visited(setup: Setup) -> None:
-    """The others of its model hold 200,000 tokens, it says 65,536; of another model it says nothing."""
+    """It reports 65,536 tokens for its model, the others 200,000; for another model it reports none."""
     workers = labelled(setup, a="0-64K", b="64K-256K", c="256K-1M")
     for name, length in (("a", 65_536), ("b", 200_000), ("c", 200_000)):
         models = (ServedModel("m", length), ServedModel("x"))
@@ -704,7 +704,7 @@ def test_limits_are_what_some_workers_of_a_model_hold_and_others_exceed(setup: S
     assert setup.eligible("m") == ["a:80", "b:80", "c:80"]
     setup.registry.described(
         c, (ServedModel("m"),), Description("", 0)
-    )  # it does not say, and may hold more than all
+    )  # the worker does not report its limit, and may hold more than all
     assert setup.registry.limits("m") == (1024, 4096)
     assert setup.eligible("m", length=LengthClass(exceeds_tokens=4096)) == ["c:80"]
 
@@ -731,7 +731,7 @@ def test_what_exceeds_all_buckets_fits_only_who_takes_any_length(setup: Setup) -
 
 
 def test_since_when_a_worker_drains_is_said_once(setup: Setup) -> None:
-    """It keeps its time whatever else is changed, and is asked to leave only while it drains."""
+    """The worker keeps its time through other changes, and is asked to leave only while it drains."""
     setup.add("a")
     setup.registry.change("a:80", leaving=True)
     assert (worker(setup).drain_us, worker(setup).leaving) == (0, False)
@@ -763,7 +763,7 @@ def worker(setup: Setup) -> Worker:
 
 
 def test_engines_names_of_a_model_follow_what_they_list(setup: Setup) -> None:
-    """A name that no worker lists stands for the one model of the fleet, or else for itself."""
+    """A name that no worker lists stands for the fleet's only model, or else for itself."""
     (a,) = setup.add("a")
     assert setup.registry.cached_as("alias") == "alias"
     models = (ServedModel("m", root="/m"), ServedModel("alias", root="/m"))

@@ -1,4 +1,4 @@
-"""Which workers are shown the fleet's key."""
+"""Workers that get the fleet's key."""
 
 import logging
 
@@ -33,7 +33,7 @@ def key(*networks: str, secret: str | None = "secret") -> WorkerKey:
         ("https://[fd12::7]:443", True),
         ("http://named:8001", False),
         ("https://named:8000", False),
-        ("http://named.example:8000", True),  # connections go into the network alone
+        ("http://named.example:8000", True),  # connections go only into the network
         ("http://10.0.0.7:8000", True),
         ("http://[::ffff:10.0.0.7]:8000", True),
         ("http://11.0.0.7:8000", False),
@@ -41,7 +41,7 @@ def key(*networks: str, secret: str | None = "secret") -> WorkerKey:
     ],
 )
 def test_the_key_is_shown_to_workers_that_the_settings_name(url: str, *, shown: bool) -> None:
-    """By scheme, host and port: another port is somebody else, and plain HTTP is for all to read."""
+    """By scheme, host and port: another port is another process, and plain HTTP is readable by all."""
     known = key("10.0.0.0/8")
     assert known.line_for(worker(url)) == (LINE if shown else b"")
     assert known.shown_at(f"{url}/health?x=y") == ("secret" if shown else None)
@@ -74,7 +74,7 @@ def test_workers_of_this_replicas_selections_are_shown_it_until_they_are_gone() 
 
 
 def test_a_pod_that_discovery_sees_is_shown_it_whatever_its_note_says() -> None:
-    """Another selector is another scope, and notes are not written anew for it."""
+    """Another selector is another scope, and notes are not written again for it."""
     known, seen = key(), set[str]()
     known._discovers = seen.__contains__
     assert known.line_for(noted("http://10.0.0.7:8000", "former")) == b""

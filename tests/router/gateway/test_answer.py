@@ -1,4 +1,4 @@
-"""What the gateway writes into answers itself."""
+"""Parts of answers that the gateway itself writes."""
 
 import json
 

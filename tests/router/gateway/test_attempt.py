@@ -1,4 +1,4 @@
-"""One attempt: what its request is told, and in which state. What clients see is in ``test_exchange.py``."""
+"""One attempt: the calls to its request in each state. ``test_exchange.py`` covers the clients' view."""
 
 from fakes.gateway import SSE, Bench, chat
 
@@ -46,7 +46,7 @@ def test_an_attempt_that_failed_is_followed_by_another_one(bench: Bench) -> None
 
 
 def test_between_two_attempts_there_is_none(bench: Bench) -> None:
-    """Both workers fail it, and the second attempt was the last but one: after a pause one is asked again."""
+    """Both workers fail it, and one attempt is left: after a pause it goes to one of them again."""
     exchange, client = bench.start(chat())
     for _ in range(2):
         bench.upstream.fail(WorkerSilent("silent"))

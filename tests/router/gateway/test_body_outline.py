@@ -36,7 +36,7 @@ def test_what_is_long_is_cut_out_and_what_is_short_stays() -> None:
     st.lists(st.text('"\\u0000/ {}[]:,é日😀x', max_size=120), max_size=8), st.booleans(), st.integers(2, 80)
 )
 def test_strings_are_found_whatever_is_in_them(texts: list[str], ascii_only: bool, slice_bytes: int) -> None:
-    """Quotes and brackets within strings end nothing, in whatever slice they come."""
+    """Quotes and brackets within strings end nothing, in slices of any size."""
     body = json.dumps(texts, ensure_ascii=ascii_only).encode()
     found = outline(body, Sizes(slice_bytes, 16, 32))
 
@@ -60,7 +60,7 @@ def test_a_string_is_read_the_same_wherever_it_is_sliced(text: str, ascii_only: 
 
 
 def test_a_client_cannot_write_a_placeholder() -> None:
-    """It would have to know a random number of 64 bits, which differs in every process."""
+    """A client would need to know a random number of 64 bits, which differs in every process."""
     found = outline(json.dumps(["x" * 100]).encode())
 
     (placeholder,) = json.loads(found.skeleton)

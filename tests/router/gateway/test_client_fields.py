@@ -1,4 +1,4 @@
-"""Fields that no client may say to an engine: taken out, hashed or refused, however they are written."""
+"""Fields that clients may not send to an engine: removed, hashed or refused in any notation."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def parsed(endpoint: Endpoint, body: bytes, tenant: Tenant = ANONYMOUS) -> Parse
 
 
 def seen(endpoint: Endpoint, body: bytes, tenant: Tenant = ANONYMOUS) -> dict[str, Any]:
-    """What a worker reads; no name is there twice."""
+    """Return the body that a worker reads; each name is there once."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len(dict(pairs)) == len(pairs)
@@ -107,7 +107,7 @@ def test_nor_does_the_engines_place_for_other_arguments(extra: bytes) -> None:
 
 @pytest.mark.parametrize("extra", [{"ngram_size": 30, "ids": [1]}, {}, None, "x", [1]])
 def test_other_arguments_pass(extra: Any) -> None:
-    """An engine says itself that they are of no use."""
+    """The engine itself reports that it cannot use them."""
     body = PROMPT | {"vllm_xargs": extra}
     assert seen(Endpoint.COMPLETIONS, json.dumps(body).encode()) == body
 
@@ -222,14 +222,14 @@ def test_salts_count_within_their_tenants_in_engines_and_in_the_tree() -> None:
         for _ in range(2):
             found.add(seen(Endpoint.COMPLETIONS, body, tenant)["cache_salt"])
             paths.add(parsed(Endpoint.COMPLETIONS, body, tenant).paths)
-    assert len(found) == 4  # the last one is called like the second
+    assert len(found) == 4  # the last one has the name of the second
     assert len(paths) == 5
     keyed = body.replace(b"cache_salt", b"extra_key")
     assert len({parsed(Endpoint.COMPLETIONS, keyed, tenant).paths for tenant in (ANONYMOUS, ONE, TWO)}) == 3
 
 
 def test_a_salt_is_the_same_at_all_replicas_and_after_a_restart() -> None:
-    """Written down here: caches of engines outlive this gateway."""
+    """The expected hashes are written here, since engines' caches outlive this gateway."""
     body = json.dumps(PROMPT | {"cache_salt": "mine"}).encode()
     assert seen(Endpoint.CHAT, body)["cache_salt"] == "DmZlqqZ72h3B36FIBE6m6dW4swSuoXsuFilB66nzJZE"
     assert seen(Endpoint.CHAT, body, ONE)["cache_salt"] == "V2SQ6AD3xQnEWx7khANlSc7lN41AUPZ2GB6JiI2jYMA"

@@ -65,7 +65,7 @@ def typed_stream_of(turns: list[dict[str, Any]]) -> bytes:
 
 
 def normal(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is the same on purpose: a string is a list of one text part; tool calls are calls."""
+    """Unify forms that are equal on purpose: a string is a list of one text part; tool calls are calls."""
     result = []
     for turn in turns:
         content = turn["content"]
@@ -175,7 +175,7 @@ MEDIA = [
 
 
 def test_media_and_unknown_parts_are_told_apart_in_seventeen_bytes() -> None:
-    """A mark and 16 bytes of hash, however long the data."""
+    """A mark and 16 bytes of hash for data of any length."""
     streams = {stream_of([{"role": "user", "content": [part]}]) for part in MEDIA}
 
     assert len(streams) == len(MEDIA)

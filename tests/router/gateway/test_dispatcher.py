@@ -1,4 +1,4 @@
-"""A request on its way to a prefill and a decode worker: chosen, sent, and sent elsewhere if a leg fails."""
+"""A request for a prefill and a decode worker: placed, sent, and redispatched if a leg fails."""
 
 import pytest
 from fakes.gateway import SSE, chat
@@ -167,7 +167,7 @@ def test_a_pair_that_fails_makes_way_for_a_plain_worker_and_the_other_way_round(
 
 
 def test_a_circuit_opens_for_the_worker_that_fails_and_parts_no_other_pair() -> None:
-    """With `d0` refused by everybody, each prefill worker works with `d1`."""
+    """Every leg at `d0` fails; each prefill worker still works with `d1`."""
     bench = PairBench(2, 2, reliability={"retry_max_retries": 10})
     for number in range(12):
         bench.start(chat(f"{number} " * 1000, stream=True))
@@ -278,7 +278,7 @@ def test_what_fails_across_a_link_is_prefilled_on_this_side(leg: Leg) -> None:
     bench.check()
 
 
-# Who cannot be served.
+# Requests that cannot be served.
 
 
 def test_what_is_missing_in_a_fleet_of_halves_is_said() -> None:

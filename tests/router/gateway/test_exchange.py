@@ -54,7 +54,7 @@ def test_an_answer_passes_through_with_our_headers(bench: Bench) -> None:
 
 
 def test_a_stream_does_not_keep_its_prompt(bench: Bench) -> None:
-    """Until it begins, the prompt may be sent again."""
+    """Until the answer begins, the prompt may be sent again."""
     exchange, _ = bench.start(chat(stream=True))
     sent = exchange._request.body
     bench.upstream.fail(unreachable())
@@ -506,7 +506,7 @@ DONE = b'data: {"choices":[],"usage":{"prompt_tokens":1250,"completion_tokens":2
 
 
 def test_a_client_that_leaves_with_the_last_event_has_its_answer(bench: Bench) -> None:
-    """As guidellm does: what is left is the end of the HTTP message, which comes a moment later."""
+    """As by guidellm: only the end of the HTTP message is left, which comes a moment later."""
     exchange, client = bench.start(chat(stream=True))
     upstream = bench.upstream
     upstream.head(200, SSE)
@@ -656,10 +656,10 @@ def test_a_request_that_waits_for_its_next_attempt_is_interrupted(bench: Bench) 
     bench.check()
 
 
-# Several things in one moment.
+# Several events in one moment.
 
 EVENTS = ("left", "deadline", "prediction", "data", "end", "failed", "status")
-"""What one pass of the event loop may deliver, in any order, as far as the ports allow it."""
+"""Events that one pass of the event loop may deliver, in any order that the ports allow."""
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
@@ -668,7 +668,7 @@ EVENTS = ("left", "deadline", "prediction", "data", "end", "failed", "status")
 def test_two_events_of_one_moment_end_a_request_once_in_either_order(
     step: str, streamed: bool, workers: int
 ) -> None:
-    """Whatever is still open after the two, the client ends by leaving."""
+    """If the request is still open after the two events, the client ends it by leaving."""
     for order in permutations(EVENTS, 2):
         bench = Bench(workers)
         exchange, client = bench.start(chat(stream=streamed))
@@ -688,7 +688,7 @@ def test_two_events_of_one_moment_end_a_request_once_in_either_order(
 def _deliver(
     event: str, bench: Bench, exchange: RequestExchange, client: FakeClient, upstream: FakeUpstream
 ) -> None:
-    """Deliver an event, unless its port is closed. Client and clock may always speak up again."""
+    """Deliver an event, unless its port is closed. Client and clock may always send more."""
     match event:
         case "left":
             client.left = client.left or not client.over
@@ -737,7 +737,7 @@ def test_a_request_is_counted_out_when_its_answer_ends(end: str, monkeypatch: py
 
 
 def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
-    """Five failures in a row open it."""
+    """Five failures in a row open the circuit."""
     local = bench.registry.all()[0]
     bench.registry.change(bench.registry.all()[1].worker.worker_id, draining=True)
     bench.gateway.sending.retry_budget = RetryBudget(RedispatchRules(retry_budget_ratio=0))
@@ -758,7 +758,7 @@ def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
 
 
 def ejected(bench: Bench) -> LocalWorker:
-    """The one worker of a bench, whose circuit is open and whose wait is over."""
+    """Return the only worker of a bench, whose circuit is open and whose wait is over."""
     (local,) = bench.registry.all()
     now_us = bench.time.clock.now_us()
     bench.shared.publish(CircuitSet(local.worker.worker_id, now_us, "r2", Circuit.OPEN, now_us + 10_000_000))
@@ -830,14 +830,14 @@ def test_a_request_without_a_prompt_is_an_arrival(bench: Bench) -> None:
     assert arrivals_per_s.sum() > 0
 
 
-# All of it together.
+# Random courses of events.
 
 STATUSES = (200, 400, 429, 500, 503)
 
 
 @given(st.data())
 def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> None:
-    """Whatever legally happens, in any order, to up to four requests at a time."""
+    """Any legal events, in any order, for up to four requests at a time."""
     bench = Bench(workers=2, reliability={"retry_max_retries": 2})
     live: list[Any] = []
     for _ in range(data.draw(st.integers(1, 30), "steps")):
@@ -893,7 +893,7 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
 
 
 def _act(data: st.DataObject, upstream: FakeUpstream) -> None:
-    """The worker does something that it may do now."""
+    """Let the worker do one of its legal next steps."""
     if not upstream.headed:
         if data.draw(st.booleans(), "answers"):
             headers = data.draw(st.sampled_from((SSE, JSON, [])))
@@ -989,7 +989,7 @@ def test_a_mistake_of_ours_with_a_large_body_is_an_answer_too(caplog: pytest.Log
 
 
 def test_a_request_that_would_miss_its_service_level_is_told_so_at_once() -> None:
-    """The first takes 50 ms of prefill, predicted; behind it nobody has a first token within 60 ms."""
+    """The first request takes 50 ms of prefill, as predicted; behind it no first token comes within 60 ms."""
     bench = Bench(workers=1, admission={"ttft_slo_s": 0.06})
     bench.start(chat("one " * 500))
     _, client = bench.start(chat("two " * 500))

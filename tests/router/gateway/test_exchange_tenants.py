@@ -1,4 +1,4 @@
-"""One request and its tenant: what the worker gets, what is counted, who is turned away."""
+"""A request and its tenant: the body for the worker, the counts, and rejections."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SALT = "0123456789abcdef"
 
 
 def keyring() -> Keyring:
-    """Two tenants, of which one wants a cache of its own."""
+    """Two tenants, one of which has a separate cache."""
     keyring = Keyring()
     tenants = {
         "acme": Tenant("acme", salt=SALT, configured=True, namespace=SALT.encode()),
@@ -37,7 +37,7 @@ def key_of(name: str) -> list[Header]:
 
 
 def describe(bench: Bench, worker_id: str, engine: str) -> None:
-    """What an engine says about itself."""
+    """Describe a worker's engine to the registry."""
     bench.registry.described(bench.local(worker_id), None, Description(engine, 0))
 
 
@@ -88,7 +88,7 @@ def test_a_salted_request_is_salted_again_when_it_is_redispatched() -> None:
 
 
 def test_an_engine_that_would_overlook_the_salt_is_not_asked() -> None:
-    """SGLang's Messages API, for one, has no field for it: the tenant asked to share with nobody."""
+    """SGLang's Messages API, for one, has no field for the salt: the tenant shares its cache with none."""
     bench = Bench(workers=1, keys=keyring())
     describe(bench, "w0:80", "sglang")
     body = {"model": "m", "max_tokens": 1, "messages": []}

@@ -1,4 +1,4 @@
-"""What a worker sees of a client's request."""
+"""A worker's view of a client's request."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
     "sections", [{"server": {"api_key": "ours"}}, {"fleet": {"worker_api_key": "theirs"}}]
 )
 def test_a_key_of_ours_never_reaches_a_worker(sections: dict[str, Any]) -> None:
-    """The fleet's own is for the worker's pool to add."""
+    """The worker's pool adds the fleet's key."""
     bench = Bench(**sections)
     bench.start(chat(), headers=[(b"authorization", b"Bearer ours")])
     assert [value for name, value in bench.upstream.sent["headers"] if name == b"authorization"] == []

@@ -1,4 +1,4 @@
-"""What all exchanges share is put together once, and goes by new settings as a whole."""
+"""The parts that all exchanges share are built once, and take new settings as a whole."""
 
 import orjson
 import pytest

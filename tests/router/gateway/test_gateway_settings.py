@@ -1,4 +1,4 @@
-"""A gateway that is told other settings goes by them with its next decision.
+"""A gateway applies new settings from its next decision on.
 
 A request of 60,000 bytes is 15,000 tokens, about 1.07 s of prefill; the target backlog is 0.5 s. So one such
 request leaves a worker without room.
@@ -29,12 +29,12 @@ def send(bench: Bench, name: str, **more: Any) -> FakeClient:
 
 
 def workers(bench: Bench) -> list[str]:
-    """Where requests went, in order."""
+    """Return the workers of the requests, in order."""
     return [upstream.pool.url.removeprefix("http://").partition(":")[0] for upstream in bench.upstreams]
 
 
 def finish(bench: Bench) -> None:
-    """Let workers answer whatever they are sent."""
+    """Let workers answer all that they are sent."""
     for _ in range(50):
         for upstream in bench.upstreams:
             if upstream.live:
@@ -46,7 +46,7 @@ def finish(bench: Bench) -> None:
 
 
 def test_another_policy_chooses_from_the_next_request_on() -> None:
-    """A prompt stays where it is cached; by turns it goes everywhere."""
+    """A prompt stays where it is cached; by turns it goes to all workers."""
     bench = Bench(3)
     for _ in range(3):
         send(bench, "same", size=8_000)
@@ -60,7 +60,7 @@ def test_another_policy_chooses_from_the_next_request_on() -> None:
 
 
 def test_options_of_a_policy_count() -> None:
-    """By affinity, whoever has the prompt; with no weight on the match, whoever has less to do."""
+    """By affinity the holder of the prompt wins; with no weight on the match, the worker with less load."""
     bench = Bench(2)
     told(bench, placement={"policy": "affinity", "policy_options": {"match_weight": 50}})
     send(bench, "same", size=8_000)
@@ -114,7 +114,7 @@ def test_who_waits_keeps_its_deadline_and_who_comes_has_the_new_one() -> None:
 
 
 def test_the_weight_of_work_orders_who_comes_next() -> None:
-    """By the least work the short one is first; by arrival the one that came first."""
+    """By the least work the short request is first; by arrival the earlier one."""
     for weight, first in ((0.0, "long"), (1000.0, "short")):
         bench = Bench(1)
         send(bench, "first")
@@ -233,7 +233,7 @@ def test_what_is_assumed_of_prompts_and_answers_counts_for_the_next_request() ->
 
 
 def test_circuits_follow_the_new_rules_for_workers_that_are_there() -> None:
-    """A worker that failed twice is ejected when two are enough, and obeyed no more when they are off."""
+    """A worker that failed twice is ejected if two are enough; with ejections off it serves."""
     bench = Bench(2)
     told(bench, reliability={"disable_retries": True})
     registry = bench.registry

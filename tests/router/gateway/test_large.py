@@ -17,7 +17,7 @@ identifier = Identifier("test", block_tokens=4, block_bytes=16)
 TENANT = Tenant("t", salt="salt", namespace=b"salt")
 
 TINY = Sizes(slice_bytes=7, text_bytes=16, long_value_bytes_min=24)
-"""Nearly every string is cut out, and every slice ends within something."""
+"""Nearly every string is cut out, and every slice ends within an element."""
 
 texts = st.text(
     st.one_of(
@@ -83,7 +83,7 @@ def in_steps(endpoint: Endpoint, body: bytes, sizes: Sizes = TINY) -> ParsedRequ
 
 
 def taken(steps: Parsing) -> tuple[int, ParsedRequest]:
-    """How many steps it took, and what came of them."""
+    """Return the number of steps, and the result."""
     count = 0
     while True:
         try:
@@ -100,7 +100,7 @@ def at_once(endpoint: Endpoint, body: bytes) -> ParsedRequest:
 @pytest.mark.parametrize("endpoint", BODIES)
 @given(data=st.data())
 def test_a_body_parsed_in_steps_is_the_same_request(endpoint: Endpoint, data: st.DataObject) -> None:
-    """Whatever is in it, however it is written, wherever it is cut."""
+    """Bodies with any contents, notation and cuts."""
     fields = data.draw(
         st.fixed_dictionaries(
             {"model": st.just("m") | texts.filter(bool)},
@@ -126,7 +126,7 @@ def test_a_body_parsed_in_steps_is_the_same_request(endpoint: Endpoint, data: st
 
 @given(st.binary(max_size=4), st.integers(0, 400), st.booleans())
 def test_a_broken_body_is_refused_or_the_same_request(junk: bytes, at: int, replaced: bool) -> None:
-    """Parsing in steps looks at less of what no decision needs, so the worker may be the one to refuse it."""
+    """Parsing in steps skips parts that no decision needs, so the worker may be the one that refuses them."""
     whole = json.dumps(
         {
             "model": "m",
@@ -187,7 +187,7 @@ def test_a_large_body_takes_many_steps() -> None:
 )
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_million_token_ids_take_many_steps(endpoint: Endpoint, field: str, batch: bool) -> None:
-    """They are searched in slices and read in pieces of 32 KiB, and are not refused for their length."""
+    """Token ids are searched in slices and read in pieces of 32 KiB, and not refused for their length."""
     ids = [*range(100_000, 1_100_000)]
     body = json.dumps({"model": "m", field: [ids[::2], ids[1::2]] if batch else ids}).encode()
     assert len(body) > UNUSUAL_BYTES_MAX

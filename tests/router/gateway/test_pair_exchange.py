@@ -1,4 +1,4 @@
-"""Every path of one request that two workers share, with both of them and the client played by the test.
+"""Every path of one request that two workers share; the test plays both workers and the client.
 
 Each test ends with `PairBench.check`: one answer for the client, one release for each attempt, nothing left.
 """
@@ -21,7 +21,7 @@ STEPS = ("sent", "prefilled", "shipped", "headed", "answering")
 
 
 def reach(bench: PairBench, step: str) -> None:
-    """Let the one request come to a step."""
+    """Bring the only request to a step."""
     paired = bench.paired
     moves: list[Callable[[], object]] = [
         paired.prefilled,
@@ -139,7 +139,7 @@ def test_backpressure_is_passed_on() -> None:
 
 
 def test_a_request_waits_for_a_decode_worker_with_room_and_goes_on_when_one_has_it() -> None:
-    """Each decode worker runs two requests, and one is another replica's."""
+    """Each decode worker runs two requests, one of them from another replica."""
     bench = PairBench(2, 1)
     bench.registry.change("d0:80", labels={"handover": "sglang", "max_running_requests": "2"})
     bench.start(chat("first " * 1000, stream=True))
@@ -163,7 +163,7 @@ def test_a_request_waits_for_a_decode_worker_with_room_and_goes_on_when_one_has_
 
 @given(st.data())
 def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> None:
-    """Whatever legally happens, in any order, to up to four requests at pairs and a plain worker."""
+    """Any legal events, in any order, for up to four requests at pairs and a plain worker."""
     bench = PairBench(
         2,
         2,
@@ -223,7 +223,7 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
 
 
 def _act(data: st.DataObject, upstream: Any) -> None:
-    """A worker, or one of two, does something that it may do now."""
+    """Let a worker, or one of two, do one of its legal next steps."""
     error: UpstreamError = data.draw(st.sampled_from((HandoverFailed("lost"), WorkerSilent("silent"))))
     paired = isinstance(upstream, FakePaired)
     if upstream.headed:

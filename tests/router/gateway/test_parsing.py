@@ -307,7 +307,7 @@ def test_white_space_key_order_and_escapes_never_change_the_request(
 def test_the_generic_way_gives_the_same_request_as_the_typed_one(
     endpoint: Endpoint, body: dict[str, Any]
 ) -> None:
-    """``"n": "1"`` does not fit the types; everything else is then read the other way."""
+    """``"n": "1"`` does not fit the types; the rest is then read the other way."""
     assert parse(endpoint, {**body, "n": "2"}) == parse(endpoint, {**body, "n": 2})
 
 
@@ -463,7 +463,7 @@ def test_whatever_comes_nothing_but_a_client_error_is_raised(endpoint: Endpoint,
 
 
 def test_numbers_among_texts_are_one_prompt_without_a_path() -> None:
-    """No engine takes them, and it is the engine that says so."""
+    """No engine takes them, and the engine reports it."""
     mixed = parse(Endpoint.COMPLETIONS, {"model": "m", "prompt": ["", 0]})
 
     assert mixed.paths == (b"",)
@@ -480,7 +480,7 @@ def ids_path(endpoint: Endpoint, tenant: Tenant = ANONYMOUS, **fields: Any) -> b
 
 
 def test_token_ids_share_with_whom_an_engine_shares_them() -> None:
-    """Whatever their endpoint and sampling; a tenant that names itself has no salt at the engine either."""
+    """Endpoint and sampling do not matter; a tenant that names itself has no salt at the engine either."""
     expected = chain_token_ids(IDS[:-1], identifier.hasher.engine_root("m", ""), 4)
     assert {
         ids_path(Endpoint.COMPLETIONS),

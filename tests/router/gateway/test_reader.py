@@ -1,4 +1,4 @@
-"""What requests say of themselves: who is let in, under which id, and with which view of the prompt."""
+"""Facts that requests carry: their tenant, their id, and the view of the prompt."""
 
 import itertools
 import re
@@ -131,11 +131,11 @@ def test_what_is_no_time_above_0_is_the_clients_mistake(value: bytes) -> None:
 
 
 def test_no_id_comes_twice_nor_tells_the_next_one() -> None:
-    """Two processes, and more ids than one draw has: what two neighbours share is not more than chance."""
+    """Two processes, and more ids than one draw has: neighbours share only as much as chance allows."""
     one, other = (list(itertools.islice(request_ids(), 3 * DRAWN_AT_ONCE)) for _ in range(2))
     assert len({*one, *other}) == len(one) + len(other)
     assert all(re.fullmatch(rb"req-[0-9a-f]{32}", name) for name in one)
     digits = [name[4:] for name in one]
     alike = [sum(a == b for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(digits)]
-    assert max(alike) < 20  # of 32; each is alike by a chance of 1 in 16
+    assert max(alike) < 20  # of 32; two digits are equal with a probability of 1 in 16
     assert all(len({name[place] for name in digits}) == 16 for place in range(32))

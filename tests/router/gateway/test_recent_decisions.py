@@ -1,4 +1,4 @@
-"""What is kept of requests that ended, through the gateway that ends them."""
+"""The recent decisions of requests that ended, through the gateway that ends them."""
 
 from fakes.gateway import Bench, chat
 from hypothesis import given

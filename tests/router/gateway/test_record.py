@@ -1,4 +1,4 @@
-"""What is told of one request, whoever is told."""
+"""One record of a request for all reports."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_the_log_line_says_what_happened_and_no_prompt(bench: Bench) -> None:
 
 
 def record(bench: Bench, **known: Any) -> RequestRecord:
-    """Of a request that came two seconds ago."""
+    """Return the record of a request that came two seconds ago."""
     received_s = bench.time.time()
     bench.time.advance(2)
     return RequestRecord(bench.gateway, b"/v1/completions", "127.0.0.1", received_s, 7, **known)
@@ -70,7 +70,7 @@ def test_of_a_request_that_went_nowhere_little_is_told() -> None:
 
 
 def test_all_waits_of_a_request_are_one_wait() -> None:
-    """It waits again when its worker failed."""
+    """The request waits again after its worker failed."""
     bench = Bench()
     told = record(bench, flow="normal/")
     for wait_s in (1.5, 0.25):
@@ -99,7 +99,7 @@ def test_what_failed_is_traced_without_counts() -> None:
 
 
 def test_of_completed_requests_a_share_is_logged_and_of_others_all() -> None:
-    """At a quarter: every fourth."""
+    """At a quarter: every fourth request."""
     bench = Bench(observability={"request_log_ratio": 0.25})
     for _ in range(8):
         record(bench).ended("completed", 200)

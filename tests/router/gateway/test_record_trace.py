@@ -1,4 +1,4 @@
-"""What the request trace says of requests, however they end."""
+"""The request trace's lines for all outcomes of requests."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_token_ids_are_counted_and_their_blocks_are_whole() -> None:
 
 
 def test_lengths_that_nobody_reported_are_estimated_and_a_streams_pieces_counted() -> None:
-    """At four bytes per token; of a whole answer nobody knows how long it was."""
+    """At four bytes per token; the length of a whole answer is not known."""
     bench = Bench(workers=1)
     bench.start(chat(stream=True))
     bench.upstream.head()

@@ -1,4 +1,4 @@
-"""What is told of requests."""
+"""Reports of requests."""
 
 import pytest
 from fakes.gateway import Bench, chat
@@ -28,7 +28,7 @@ def test_so_many_of_the_completed_requests_are_logged_and_all_others(ratio: floa
 
 
 class Clock:
-    """Log time that a test sets."""
+    """Log time under control of a test."""
 
     us = 0
 

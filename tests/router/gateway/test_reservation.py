@@ -78,7 +78,7 @@ def test_prefills_end_when_predicted_in_whatever_order_they_were_sent(bench: Ben
         upstream.answer()
 
 
-# What its exchange may do to it.
+# Calls of its exchange.
 
 
 def reserved(bench: Bench) -> Reservation:
@@ -126,7 +126,7 @@ def test_what_is_reserved_again_is_the_load_and_not_the_prompt(prefilled: bool) 
 
 
 def test_a_failure_is_the_workers_in_its_circuit_and_in_metrics(bench: Bench) -> None:
-    """Five open the circuit."""
+    """Five failures open the circuit."""
     reservation = reserved(bench)
     for _ in range(5):
         assert bench.registry.circuits.state(reservation.local) is Circuit.CLOSED
@@ -158,7 +158,7 @@ def test_a_mistake_behind_the_reservation_releases_it() -> None:
 
 
 def test_one_absurd_request_leaves_the_sums_of_the_others_exact(bench: Bench) -> None:
-    """The longest answers that are served, beside ten short ones that end meanwhile."""
+    """The longest answers that are served, together with ten short ones that end meanwhile."""
     for _ in range(10):
         bench.start(chat(stream=True))
     short = list(bench.upstreams)

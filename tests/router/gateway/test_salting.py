@@ -1,4 +1,4 @@
-"""A salt reaches the engine, and nothing else of the body changes."""
+"""A salt reaches the engine, and the rest of the body stays as it is."""
 
 import json
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def field_of(endpoint: Endpoint) -> str:
 
 
 def sent(endpoint: Endpoint, fields: dict[str, Any], tenant: Tenant = ACME) -> Any:
-    """What the engine finds in the field, for a client's body."""
+    """Return the value of the field that the engine gets for a client's body."""
     body = json.dumps({"model": "m", **fields}).encode()
     return json.loads(b"".join(spliced(endpoint, body, tenant)))[field_of(endpoint)]
 
@@ -79,7 +79,7 @@ def test_an_engine_finds_one_salt_and_all_the_client_said(
     indent: int | None,
     tail: str,
 ) -> None:
-    """Wherever in the body the client's own is, and whatever looks like one."""
+    """The client's own field may be anywhere in the body, next to look-alikes."""
     name = field_of(endpoint)
     pairs = [("model", "m"), *((key, value) for key, value in fields.items() if key not in SALT_FIELDS)]
     if has_own:
@@ -142,7 +142,7 @@ def test_a_byte_order_mark_moves_nothing() -> None:
 
 
 def test_an_empty_object_gets_a_salt_too() -> None:
-    """SGLang's own endpoint needs no model; it will say what it does need."""
+    """SGLang's own endpoint needs no model; the engine reports what it needs."""
     assert json.loads(b"".join(spliced(Endpoint.GENERATE, b" { } "))) == {"extra_key": SALT}
 
 
@@ -159,7 +159,7 @@ def test_a_large_body_is_salted_like_a_small_one(own: dict[str, Any]) -> None:
 
 
 def test_a_key_that_was_cut_out_of_a_large_body_is_found_again() -> None:
-    """An array of numbers is no key of SGLang's; it will say so itself."""
+    """An array of numbers is no key of SGLang's; the engine reports that."""
     body = json.dumps({"text": "x" * 3000, "extra_key": list(range(1000)), "more": "y" * 3000}).encode()
     ((start, end, value),) = in_steps(Endpoint.GENERATE, body).edits
     assert body[start:end] == json.dumps(list(range(1000))).encode()

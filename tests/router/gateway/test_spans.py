@@ -1,4 +1,4 @@
-"""Which spans are told of a request, of whom they are children, and what they say."""
+"""The spans of a request, their parents and their attributes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ UNSAMPLED = CLIENT[:-1] + b"0"
 
 
 class Collected:
-    """Spans of requests, kept."""
+    """Spans of requests, kept in memory."""
 
     def __init__(self, ratio: float = 1.0) -> None:
         self._exporter = InMemorySpanExporter()
@@ -32,7 +32,7 @@ class Collected:
         )
 
     def at(self, bench: Bench) -> None:
-        """Go by the clock of the test."""
+        """Use the test's clock."""
         self._now_s = bench.time.time
 
     @property

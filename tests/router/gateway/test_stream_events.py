@@ -1,4 +1,4 @@
-"""What the events of a stream say: when its first token is there, and when it is over.
+"""Events of a stream: its first token, and its end.
 
 The events are vLLM 0.32's, shortened.
 """
@@ -36,7 +36,7 @@ BLOCK = b'event: content_block_start\ndata: {"type":"content_block_start","index
     ],
 )
 def test_what_is_sent_before_the_first_token_is_none(endpoint: Endpoint, early: bytes, token: bytes) -> None:
-    """However the bytes are cut; an event that is cut in its name may be missed, the next one is not."""
+    """Bytes may be cut anywhere; an event that is cut in its name may be missed, the next one is not."""
     stream = early + token + token
     assert not has_token(endpoint, early)
     assert has_token(endpoint, token)
@@ -48,7 +48,7 @@ def test_what_is_sent_before_the_first_token_is_none(endpoint: Endpoint, early: 
 
 
 def test_only_two_endpoints_speak_early() -> None:
-    """Streams of all others begin with a token, and cost no look at their bytes."""
+    """Streams of all other endpoints begin with a token, so their bytes are not searched."""
     assert sorted(SPEAKS_EARLY) == [Endpoint.MESSAGES, Endpoint.RESPONSES]
 
 

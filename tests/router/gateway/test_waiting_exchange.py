@@ -1,4 +1,4 @@
-"""Requests that wait: what clients, workers and the log see of it, at one replica.
+"""Waiting requests from the view of clients, workers and the log, at one replica.
 
 A request of 60,000 bytes is 15,000 tokens, about 1.07 s of prefill; the target backlog is 0.5 s. So with
 one worker the second request waits for 0.57 s after the first, if that one says nothing before.
@@ -23,7 +23,7 @@ def chat(name: str, size: int = 60_000, **more: Any) -> dict[str, Any]:
 
 
 def busy(workers: int = 1, **sections: Any) -> Bench:
-    """Workers that have no room."""
+    """A bench with workers that have no room."""
     bench = Bench(workers, **sections)
     for number in range(workers):
         bench.start(chat(f"first {number}"))
@@ -45,7 +45,7 @@ def tickets(bench: Bench) -> int:
 
 
 def stream(bench: Bench, index: int) -> None:
-    """A worker's whole answer."""
+    """Let a worker send a whole answer."""
     upstream = bench.upstreams[index]
     upstream.head(200, SSE)
     upstream.data(b"data: 1\n\n")
@@ -53,7 +53,7 @@ def stream(bench: Bench, index: int) -> None:
 
 
 def finish(bench: Bench) -> None:
-    """Let workers answer whatever comes, and see that nothing is left."""
+    """Let workers answer all requests, and check that nothing is left."""
     for index in range(1000):
         if index == len(bench.upstreams):
             bench.time.advance(1.0)
@@ -68,7 +68,7 @@ def finish(bench: Bench) -> None:
     assert set(waits) <= set(ends)
     gone = bench.shared.said(Finished)
     placed = {op.request_id for op in bench.shared.said(Placed)}
-    # What ended without having been placed is no attempt.
+    # A request that ended before its placement is no attempt.
     bench.shared.ops[:] = [op for op in bench.shared.ops if op not in gone or op.request_id in placed]
     bench.check()
 

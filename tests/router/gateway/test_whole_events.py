@@ -1,4 +1,4 @@
-"""What of a stream is passed on, and when."""
+"""The parts of a stream that are passed on, and their time."""
 
 import re
 
@@ -12,7 +12,7 @@ END = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)\Z")
 
 
 def passed(events: WholeEvents, data: bytes) -> bytes:
-    """As an exchange asks: not at all where all may pass."""
+    """Pass events as an exchange does: it holds nothing back if all may pass."""
     return data if events.between and data.endswith(BLANK) else events.passed(data)
 
 
@@ -28,7 +28,7 @@ ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
 def test_all_passes_in_order_and_stops_between_events_only(
     events: list[tuple[list[bytes], bytes]], cuts: list[int], torn: bool
 ) -> None:
-    """However the worker's bytes come, with any of the three ends of lines."""
+    """The worker's bytes may come in any pieces, with any of the three line ends."""
     stream = b"".join(b"".join(line + end for line in event) + end for event, end in events)
     stream += b"data: {" if torn else b""
     whole, seen, at = WholeEvents(), b"", 0
@@ -70,7 +70,7 @@ def test_an_event_that_is_too_long_to_be_held_passes_as_it_comes() -> None:
 
 
 def test_the_end_of_a_long_event_may_come_in_two_pieces() -> None:
-    """It is then seen with the next one: until then a break cuts the stream off."""
+    """It counts with the next event: until then a break cuts the stream off."""
     whole = WholeEvents()
     whole.passed(b"x" * (HELD_BYTES_MAX + 1))
     assert passed(whole, b"\n") + passed(whole, b"\n") == b"\n\n"

@@ -109,7 +109,7 @@ async def test_ids_that_are_old_are_asked_for_anew_while_they_are_used(start: St
 
     assert told.result() == ([(0, "a")], None)
     async with asyncio.timeout(60):
-        while answers.ask().result() != ([(0, "b")], None):  # noqa: ASYNC110 - plain state, which nobody signals
+        while answers.ask().result() != ([(0, "b")], None):  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.001)
 
 

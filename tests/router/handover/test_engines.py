@@ -1,6 +1,6 @@
 """Requests with two legs over real sockets: real pools, emulated engines, every protocol.
 
-Engines wait minutes for a partner that does not come, so that nothing is idle in the end unless it was ended.
+Engines wait minutes for a partner that does not come, so only legs that were ended are gone in the end.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Stage:
         return self.engines[1]
 
     def send(self, endpoint: Endpoint = Endpoint.COMPLETIONS, **more: Any) -> tuple[Any, HeardPair]:
-        """A request on its way, and what is heard of it."""
+        """Send a request; return what it hears."""
         body = {"model": "emulated", "prompt": PROMPT, "max_tokens": 20, "ignore_eos": True} | more
         handover: Any = self.prefill.handover
         labels = {"bootstrap_port": str(handover.port)} if handover is not None else {}
@@ -89,19 +89,19 @@ class Stage:
         return self.handover.send(at, sink), sink
 
     async def heard(self, **more: Any) -> tuple[Any, HeardPair]:
-        """A request that has ended, one way or the other."""
+        """Wait until a request has ended, with an answer or an error."""
         request, sink = self.send(**more)
         await until(lambda: sink.over)
         return request, sink
 
     async def recovered(self, **more: Any) -> None:
-        """An engine that was gone comes back: some moments later requests are answered again."""
+        """Bring an engine back; some moments later requests are answered again."""
         async with asyncio.timeout(60):
             while (await self.heard(**more))[1].said != DECODED:
                 pass
 
     async def idle(self) -> None:
-        """Nothing runs, waits or holds room at an engine, and no connection is in use."""
+        """Wait until no engine runs, waits or holds room, and no connection is in use."""
         for engine in self.engines:
             at = engine.scheduler
             await until(lambda at=at: not (at.running or at.waiting or at.used_tokens))
@@ -117,7 +117,7 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def alone() -> AsyncIterator[Callable[..., Any]]:
-    """What an engine without a partner answers."""
+    """The answer of an engine without a partner."""
     async with AsyncExitStack() as stack:
 
         async def ask(**more: Any) -> str:
@@ -217,7 +217,7 @@ async def test_every_prompt_of_a_batch_has_a_room() -> None:
 
 
 async def check_prefill_failure(stage: Stage, **more: Any) -> tuple[Any, HeardPair]:
-    """The request fails before anything of it went out, by its prefill leg, and the decode engine is free."""
+    """The request fails by its prefill leg before the client got anything; the decode engine is free."""
     request, sink = await stage.heard(**more)
     assert request.leg is Leg.PREFILL
     assert "prefilled" not in sink.said
@@ -231,7 +231,7 @@ async def test_a_prefill_engine_that_is_gone_fails_the_request_at_once(stage: St
     _, sink = await check_prefill_failure(stage)
 
     assert isinstance(sink.error, UpstreamError)
-    if stage.protocol != "mooncake":  # whose bootstrap server is gone, too
+    if stage.protocol != "mooncake":  # its bootstrap server is gone, too
         assert isinstance(sink.error, WorkerRefused)
     stage.prefill.accept()
     await stage.recovered()
@@ -345,7 +345,7 @@ async def test_a_decode_leg_that_stalls_ends_the_prefill_leg(stage: Stage) -> No
     stage.decode.inject(Fault("stall", count=1))
     request, sink = await stage.heard(stream=True)
 
-    # With SGLang neither has a first byte: the prefill leg waits for its partner as long.
+    # With SGLang neither leg has a first byte: the prefill leg waits for its partner as long.
     assert request.leg is Leg.DECODE or stage.protocol == "sglang"
     assert isinstance(sink.error, WorkerSilent)
     await stage.idle()
@@ -358,7 +358,7 @@ async def test_an_error_of_the_decode_engine_is_the_answer(stage: Stage, status:
     request, sink = await stage.heard()
 
     assert request.leg is Leg.DECODE
-    if (stage.protocol, status) == ("nixl", 500):  # which is what it answers if it could not fetch the KV
+    if (stage.protocol, status) == ("nixl", 500):  # its answer if it could not fetch the KV
         assert isinstance(sink.error, TransferFailed)
     else:
         assert (sink.said[-2:], sink.status) == (["head", "end"], status)
@@ -382,7 +382,7 @@ async def test_a_decode_leg_that_breaks_off_after_the_first_byte_breaks_the_stre
 
 
 async def test_a_stream_that_begins_with_an_error_fails_unseen() -> None:
-    """VLLM has sent its head when it finds that it cannot fetch the KV."""
+    """VLLM has sent its head before it notices that it cannot fetch the KV."""
     async with AsyncExitStack() as stack:
         stage = Stage("nixl", stack)
         await stage.start(lease_s=0.05)

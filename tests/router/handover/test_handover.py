@@ -16,7 +16,7 @@ def test_every_protocol_is_known_by_its_name() -> None:
 @pytest.mark.parametrize("name", HAND_OVERS)
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_only_what_generates_is_split(name: str, endpoint: Endpoint) -> None:
-    """What embeds, scores or counts tokens has nothing to decode."""
+    """Embeddings, scores and token counts have nothing to decode."""
     body = b'{"model":"m","messages":[],"prompt":"a","input":"a","text":"a"}'
     if handovers()[name].splits(Identifier("test").parse(endpoint, body)):
         assert endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.GENERATE)

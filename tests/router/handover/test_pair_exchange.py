@@ -1,4 +1,4 @@
-"""Every way in which two legs can end, in both orders; each protocol's own test has what is special to it."""
+"""All ends of two legs, in both orders; the tests of each protocol cover its special cases."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ DECODED = ["prefilled", "shipped", "head", "end"]
 
 
 class BothLegs(PairExchange):
-    """Sends both at once, and notes which one it ended."""
+    """Sends both legs at once, and notes which one it ended."""
 
     linger_s = 0.001
     verdict_s = 0.001
@@ -162,7 +162,7 @@ FAILURES: list[UpstreamError] = [WorkerRefused("nobody"), WorkerSilent("stalled"
 async def test_a_prefill_leg_that_fails_ends_the_decode_leg_and_is_to_blame(
     sent: Sent, error: UpstreamError, headed: bool
 ) -> None:
-    """Engines send the head of a stream before they have anything to say: it is not passed on."""
+    """Engines send the head of a stream before its content: the head is not passed on."""
     if headed:
         head(sent.decode)
     sent.prefill.sink.upstream_failed(error)
@@ -196,7 +196,7 @@ async def test_what_a_model_says_of_aborts_is_no_abort(sent: Sent) -> None:
 
 
 async def test_half_an_answer_of_the_prefill_leg_is_none_of_the_client_s(sent: Sent) -> None:
-    """To the client nothing has come yet, so it may be tried again."""
+    """The client has received nothing yet, so the request may be tried again."""
     head(sent.prefill)
     sent.prefill.sink.upstream_failed(StreamBroken("reset"))
 
@@ -293,7 +293,7 @@ def _has_no_connection(at: Any) -> None:
 async def test_an_error_of_a_decode_leg_whose_prefill_worker_is_gone_is_that_worker_s(
     sent: Sent, gone: Callable[[Any], None]
 ) -> None:
-    """But a request that the engine refuses as such is nobody's fault here."""
+    """A request that the engine itself refuses blames no worker."""
     gone(sent.legs.at.prefill)
     sent.prefill.answer()
     sent.decode.answer(status=500)
@@ -314,7 +314,7 @@ async def test_an_error_of_a_decode_leg_whose_prefill_worker_is_gone_is_that_wor
     ],
 )
 async def test_a_stream_that_begins_with_an_error_is_a_failure(sent: Sent, event: bytes) -> None:
-    """Nothing went out yet, so it may be redispatched."""
+    """Nothing was sent yet, so the request may be redispatched."""
     head(sent.decode)
     sent.decode.sink.upstream_data(event)
     await until_over(sent)
@@ -370,7 +370,7 @@ async def test_a_stream_that_ends_as_it_opens_is_an_answer(sent: Sent) -> None:
 async def test_a_stream_that_opens_and_then_fails_has_said_nothing(
     sent: Sent, pieces: tuple[bytes, ...]
 ) -> None:
-    """As vLLM's chat streams do: they name their role before they tell that the KV did not come."""
+    """VLLM's chat streams do so: they name their role before they report that the KV did not come."""
     head(sent.decode)
     for piece in pieces:
         sent.decode.sink.upstream_data(piece)
@@ -394,7 +394,7 @@ async def test_a_stream_that_opens_and_then_breaks_has_said_nothing(sent: Sent) 
 async def test_an_error_after_a_good_prefill_leg_is_a_transfer_that_failed(
     sent: Sent, streamed: bool, gone: bool, failure: type[HandoverFailed]
 ) -> None:
-    """Unless it is plain why: its prefill worker is gone."""
+    """Except for a clear cause: its prefill worker is gone."""
     if gone:
         sent.legs.at.prefill.pool.open = 0  # type: ignore[misc]
     sent.prefill.answer()
@@ -422,7 +422,7 @@ async def test_an_engine_that_is_busy_has_lost_no_transfer(sent: Sent, status: i
 async def test_a_prefill_engine_that_dies_is_to_blame_for_the_error_that_its_partner_answers(
     sent: Sent,
 ) -> None:
-    """The partner hears of it first, and we of both in whichever order."""
+    """The partner hears of it first, and the gateway of both in either order."""
     sent.decode.answer(b"why", 500)
     assert sent.sink.said == []
     error = WorkerRefused("reset")

@@ -9,7 +9,7 @@ from router.handover.vllm import FIELDS, PARAMS, VllmHandover, prefill_only
 
 
 def prefill_body(endpoint: Endpoint, sent: dict[str, Any]) -> dict[str, Any]:
-    """What of a request the prefill leg has else."""
+    """Return the other fields of the prefill leg's body."""
     body = json.dumps({"model": "m"} | sent).encode()
     found = FIELDS.find((body,))
     fields = prefill_only(Identifier("test", handover_allowed=True).parse(endpoint, body), found, b"{}")
@@ -25,7 +25,7 @@ def prefill_body(endpoint: Endpoint, sent: dict[str, Any]) -> dict[str, Any]:
     [
         (Endpoint.CHAT, {}, {"max_tokens": 1}),
         (Endpoint.CHAT, {"max_tokens": 500, "stream": True}, {"max_tokens": 1}),
-        # Together the two limits may be refused: only what the client wrote.
+        # An engine may refuse the two limits together: only the client's own is sent.
         (Endpoint.CHAT, {"max_completion_tokens": 500}, {"max_completion_tokens": 1}),
         (
             Endpoint.CHAT,
@@ -87,7 +87,7 @@ def test_only_what_is_fetched_once_is_split(endpoint: Endpoint, sent: dict[str, 
     "theirs", [b'"kv_transfer_params"', b'"kv_transfer\\u005fparams"', b'"x":1,"kv_transfer_params"']
 )
 def test_a_decode_worker_alone_hears_no_parameters_of_a_client(theirs: bytes, pieces: int) -> None:
-    """It would fetch what it likes from a prefill engine's cache, or let the decode engine keep blocks."""
+    """A client could read any prefill engine's cache, or let the decode engine keep blocks."""
     body = b'{"prompt":"x",%b:{"do_remote_prefill":true,"remote_block_ids":[[1]]},"n":2}' % theirs
     sent = json.loads(b"".join(VllmHandover().alone((body,) if pieces == 1 else (body[:9], body[9:]))))
 

@@ -1,4 +1,4 @@
-"""What a pair reserves: two attempts and a link, each released once, whatever comes first."""
+"""A pair's reservation: two attempts and a link, each released once, in any order of events."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def reserved(bench: PairBench) -> PairReservation:
 
 
 def answer(bench: PairBench) -> None:
-    """End the one request well."""
+    """End the only request well."""
     paired = bench.paired
     paired.began()
     paired.answer(b"data: [DONE]\n\n")
@@ -69,7 +69,7 @@ def test_both_workers_are_reserved_before_anything_is_sent_and_released_one_afte
 
 
 def test_the_prompt_is_cached_where_it_was_prefilled() -> None:
-    """An SGLang decode worker keeps nothing; the next request with this prompt is predicted to find it."""
+    """An SGLang decode worker keeps nothing; the next request finds the prompt at its prefill worker."""
     bench = PairBench(2, 1)
     bench.start(chat(stream=True))
     first = bench.paired.pair.prefill
@@ -96,7 +96,7 @@ def test_a_decode_worker_that_keeps_prefixes_holds_the_prompt_too(protocol: str)
 
 @pytest.mark.parametrize("prefilled", [False, True])
 def test_what_was_inserted_on_trust_is_taken_back_as_far_as_it_did_not_come_true(prefilled: bool) -> None:
-    """A prefill that ended is in its worker's cache, whatever becomes of the decode."""
+    """A finished prefill is in its worker's cache, independent of the decode."""
     bench = PairBench(1, 1, protocol="nixl", reliability={"disable_retries": True})
     bench.start(chat(stream=True))
     paired = bench.paired
@@ -131,7 +131,7 @@ def test_the_link_is_free_when_the_kv_has_arrived() -> None:
 
 @pytest.mark.parametrize(("protocol", "said"), [("sglang", 1), ("nixl", 2)])
 def test_a_pull_is_said_again_when_the_prefill_has_really_ended(protocol: str, said: int) -> None:
-    """It leaves then, and takes as long as planned; what was sent beside the prefill has left already."""
+    """The KV leaves then, and takes as long as planned; parts sent during the prefill have left already."""
     bench = PairBench(1, 1, protocol=protocol)
     reservation = reserved(bench)
     answer(bench)
@@ -206,7 +206,7 @@ def test_who_watches_the_link_hears_how_the_transfer_ended(
 
 @pytest.mark.parametrize("leg", Leg)
 def test_a_failure_is_one_workers_in_its_circuit_and_in_metrics(leg: Leg) -> None:
-    """Five open the circuit; the partner's stays closed."""
+    """Five failures open the circuit; the partner's stays closed."""
     bench = PairBench(1, 1)
     reservation = reserved(bench)
     bench.paired.leg = leg
@@ -238,7 +238,7 @@ def test_kv_that_does_not_come_counts_for_both_workers() -> None:
 
 
 def test_a_prefill_has_done_well_when_its_kv_has_arrived() -> None:
-    """That its leg ended well says nothing: the KV may be lost all the same."""
+    """A good end of its leg proves nothing: the KV may still be lost."""
     bench = PairBench(1, 1)
     reservation = reserved(bench)
     breaker = reservation.prefill.breaker
@@ -272,7 +272,7 @@ def test_how_an_attempt_ended_is_counted(ends: Callable[[PairBench], None], outc
     bench.check()
 
 
-# What is learned.
+# Measurements.
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_how_an_attempt_ended_is_counted(ends: Callable[[PairBench], None], outc
 def test_the_prefill_worker_knows_what_was_cached_and_the_decode_worker_what_was_generated(
     prefill: Usage | None, decode: Usage | None, both: Usage | None
 ) -> None:
-    """A decode worker of vLLM counts its own cache only, and not what it was handed."""
+    """A decode worker of vLLM counts only its own cache, without the KV that it received."""
     bench = PairBench(1, 1)
     reservation = reserved(bench)
     assert reservation.understood(prefill, decode) == both
@@ -305,7 +305,7 @@ USAGE = (
 def test_the_cost_model_learns_from_the_prefill_leg_alone(
     protocol: str, exposed_s: float, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An SGLang prefill leg ends when its KV is sent, and what of that is exposed was predicted."""
+    """An SGLang prefill leg ends when its KV is sent; the exposed part of it was predicted."""
     bench = PairBench(1, 1, protocol=protocol)
     exchange, _ = bench.start(chat(stream=stream))
     reservation = exchange._attempt.reservation
@@ -337,7 +337,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
     assert prefill_s == pytest.approx(2.0 - exposed_s)
     ((worker_id, decode_s, tokens, _),) = decoded
     assert (worker_id, tokens) == ("d0:80", 20)
-    # From the first byte of a stream on; of a whole answer from when the KV was predicted to be there.
+    # From the first byte of a stream on; for a whole answer from the predicted arrival of the KV.
     assert decode_s == pytest.approx(4.0 if stream else 5.0 if protocol == "sglang" else 4.5)
     bench.check()
 
@@ -345,7 +345,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
 def test_a_prefill_leg_that_does_not_say_when_it_ended_teaches_nothing_of_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The decode leg's first byte says that it is over, some time after it was."""
+    """The decode leg's first byte reports the end, some time after it."""
     bench = PairBench(1, 1)
     bench.start(chat())
     for name in ("_learn_service", "decoded"):

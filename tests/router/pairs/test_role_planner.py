@@ -1,4 +1,4 @@
-"""The slow loop in a replica: who leads, what it says, and how it turns a worker."""
+"""The slow loop in a replica: its leader, its plans, and the turn of a worker."""
 
 import asyncio
 import json
@@ -278,7 +278,7 @@ async def test_members_are_those_that_prefill_or_decode_as_this_replica_sees_the
 
 
 async def test_an_engine_that_began_anew_has_the_role_that_it_was_started_with() -> None:
-    """Asked once for each start, and only if the start is newer than the last word about the worker."""
+    """Asked once for each start, and only if the start is newer than the last report about the worker."""
     setup = Setup(requests=0)
     (planner,) = setup.planners
     setup.registry.change("w4:80", labels={})
@@ -342,7 +342,7 @@ async def test_a_loop_that_is_told_another_interval_does_not_sleep_out_the_old_o
         assert (planner.rules.mode, planner.level.tpot_slo_s) == ("off", 0.05)
         planner.use(RoleRules(interval_s=0.001), ServiceLevel())
         async with asyncio.timeout(60):
-            while not setup.plans():  # noqa: ASYNC110 - nobody signals a plan
+            while not setup.plans():  # noqa: ASYNC110 - plans signal nothing
                 await asyncio.sleep(0.005)
     finally:
         task.cancel()
@@ -351,7 +351,7 @@ async def test_a_loop_that_is_told_another_interval_does_not_sleep_out_the_old_o
 
 
 class Engine:
-    """Answers every request alike, or not at all."""
+    """Gives every request the same answer, or none."""
 
     def __init__(self, status: int = 200, answer: object = None) -> None:
         self.status, self.answer = status, answer
@@ -412,7 +412,7 @@ NEEDS_GRAPHS = {
 
 
 class Pair:
-    """An engine that wants to know about CUDA graphs, and others that decode already."""
+    """An engine that expects fields about CUDA graphs, and others that decode already."""
 
     def __init__(self, *infos: object) -> None:
         self.infos = {f"peer{number}": info for number, info in enumerate(infos)}

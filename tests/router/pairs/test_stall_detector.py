@@ -1,4 +1,4 @@
-"""Legs that are given up because their worker has stalled, and those that are not."""
+"""Legs that are given up because their worker has stalled, and others that are kept."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from router.pairs.stall_detector import LOOK_S
 FACTOR, FLOOR_S = 4.0, 10.0
 TOKENS = 1_250
 SERVICE_S = 0.02 + TOKENS / 15_000 * (1 + TOKENS / 2 / 140_000)
-"""Of a prompt of `chat`, by the default profile."""
+"""Service time of a prompt of `chat`, by the default profile."""
 
 LIMIT_S = FACTOR * 0.2 + FLOOR_S
-"""More than a prompt may take here, as if nothing were cached, with its expected answer."""
+"""Longer than a prompt may take here without any cached block, with its expected answer."""
 
 PROTOCOLS = tuple(HAND_OVERS)
 
@@ -32,7 +32,7 @@ def usage(prompt_tokens: int = TOKENS) -> bytes:
 
 
 class Fitted(PairBench):
-    """Pairs whose prefills have been seen to take ``slower`` times as long as the profile says."""
+    """Pairs whose measured prefills took ``slower`` times as long as in the profile."""
 
     def __init__(self, *counts: int, slower: float = 1.0, prefills: int = FITTED_MIN, **more: Any) -> None:
         super().__init__(*counts, **more)
@@ -48,19 +48,19 @@ class Fitted(PairBench):
         self.paired.prefilled(usage())
 
     def ask(self, name: str, **more: Any) -> FakePaired:
-        """Send a request; the latest of those at workers."""
+        """Send a request; return the latest one at the workers."""
         self.start(chat(f"{name} " + "word " * 1000, stream=True, **more))
         paired = self.upstreams[-1]
         assert isinstance(paired, FakePaired)
         return paired
 
     def learn_decode(self) -> None:
-        """Let 0.1 s per token be known of decode workers."""
+        """Let decode workers have a measured 0.1 s per token."""
         for _ in range(100):
             self.gateway.placing.feedback.learn_decodes("default").observe(1.0, 9.9, 100)
 
     def reserved(self, paired: FakePaired) -> PairReservation:
-        """What a request has reserved."""
+        """Return a request's reservation."""
         (pair,) = [
             exchange._record.pair
             for exchange in self.gateway.sending.exchanges
@@ -141,7 +141,7 @@ def test_a_stalled_worker_is_ejected() -> None:
 
 
 def test_nothing_is_given_up_before_the_worker_class_was_fitted() -> None:
-    """Four times slower than the profile says, or a hundred: nobody knows yet."""
+    """Four times slower than the profile says, or a hundred: there are too few measurements yet."""
     bench = Fitted(1, 1, prefills=FITTED_MIN - 1)
     paired = bench.ask("new")
     bench.time.advance(100 * LIMIT_S)
@@ -194,7 +194,7 @@ def test_what_another_replica_hears_of_a_worker_is_progress() -> None:
 
 
 def test_behind_a_long_prefill_others_wait_for_it() -> None:
-    """One prompt in front may be as long as it is."""
+    """One prompt in front may have any length."""
     bench = Fitted(1, 1)
     now_us = bench.time.clock.now_us()
     bench.shared.fleet.apply(Placed("long", now_us, "p0:80", "r2", 100_000, 1, 2_000_000))
@@ -224,7 +224,7 @@ def test_all_that_wait_behind_a_stalled_prefill_go_elsewhere_together() -> None:
 
 
 def test_of_two_that_wait_for_each_other_the_one_without_progress_has_stalled() -> None:
-    """SGLang's prefill leg ends when the KV was taken; what goes to the other decode worker ends."""
+    """SGLang's prefill leg ends when its KV was taken; a request at the other decode worker completes."""
     bench = Fitted(1, 2)
     stuck = bench.ask("stuck")
     for number in range(60):
@@ -239,7 +239,7 @@ def test_of_two_that_wait_for_each_other_the_one_without_progress_has_stalled() 
 
 
 def test_an_answer_that_is_not_streamed_is_due_when_all_its_tokens_are() -> None:
-    """0.1 s each, in any batch; and it may begin when the one that decodes there has ended, after 9.9 s."""
+    """0.1 s each, in any batch; it may begin when the request that decodes there has ended, after 9.9 s."""
     bench = Fitted(2, 2)
     bench.learn_decode()
     bench.start(chat("whole " * 800, max_tokens=100))
@@ -285,7 +285,7 @@ def test_a_decode_worker_that_begins_other_answers_has_not_stalled() -> None:
 
 
 def test_what_crosses_a_link_may_take_as_long_as_was_planned_for_it() -> None:
-    """Thirty seconds, of which four times as much may go by."""
+    """Thirty seconds, for which four times as much may pass."""
     bench = Fitted(2, 2)
     first = bench.ask("new")
     pair = bench.reserved(first)

@@ -28,7 +28,7 @@ BESIDE = {
     "--client-cert-path": ["--client-key-path", "k"],
     "--client-key-path": ["--client-cert-path", "c"],
 }
-"""What a flag needs beside it, there as here."""
+"""Flags that a flag needs beside it, in both programs."""
 
 SAMPLES = {
     "--worker-urls": "http://w:1",

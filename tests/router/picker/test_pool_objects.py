@@ -76,7 +76,7 @@ def test_more_objects_than_anybody_has_are_a_failure() -> None:
 
 
 async def test_objects_are_followed_and_stay_while_the_server_is_lost(tmp_path: Path) -> None:
-    """Of the four lists only one is known here: the kinds of the other group are not installed."""
+    """Only one of the four lists exists here: the kinds of the other group are not installed."""
     path = "apis/llm-d.ai/v1alpha2/namespaces/llm/inferenceobjectives"
     async with ClusterApi(Cluster()).serving() as api:
         api.objects[path] = json.loads(listed(objective("a", 5))[0])

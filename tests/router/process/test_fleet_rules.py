@@ -1,4 +1,4 @@
-"""What the fold is told of the settings."""
+"""The settings that the fold gets."""
 
 from policies import PROFILES, LengthBuckets
 from router.process.fleet_rules import fleet_rules

@@ -1,4 +1,4 @@
-"""What a process says first, in fields and in one line for people."""
+"""A process's first log line, in fields and in one line for operators."""
 
 import pytest
 

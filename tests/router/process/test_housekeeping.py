@@ -1,4 +1,4 @@
-"""What a replica does once a second beside its requests."""
+"""A replica's tasks of once a second."""
 
 import pytest
 from fakes.process import built, events, running, settings
@@ -11,7 +11,7 @@ from router.app import GatewayProcess
 async def test_a_role_that_replicas_share_wins_over_other_settings_and_is_said(
     redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first process learned something of its worker, which is newer than anybody's settings."""
+    """The first process learned the capacity of its worker, which is newer than any settings."""
     shared = {"namespace": namespace}
     first = GatewayProcess(
         settings(fleet={"prefill": ["http://127.0.0.1:1"]}, shared=shared), redis_url=redis_url

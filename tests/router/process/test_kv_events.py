@@ -1,4 +1,4 @@
-"""Whether events can be received is seen before anything starts."""
+"""The process checks before its start if it can receive events."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""What metrics read rather than count."""
+"""Metrics that are read at a scrape instead of counted."""
 
 from dataclasses import replace
 from pathlib import Path

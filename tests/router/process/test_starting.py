@@ -1,4 +1,4 @@
-"""What a process finds out, says and waits for when it starts."""
+"""A process's checks, log lines and waits at its start."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from fakes.process import built, events, running
 
 
 async def test_a_replica_has_a_name_of_its_own() -> None:
-    """Also several processes on one host that share a name in their settings."""
+    """Also for several processes on one host with the same name in their settings."""
     names = {(await built()).replica for _ in range(3)}
     assert len(names) == 3
     assert (await built(shared={"replica_id": "r1"})).replica == "r1"
@@ -43,7 +43,7 @@ async def test_a_start_says_why_a_worker_is_not_healthy(caplog: pytest.LogCaptur
 async def test_a_worker_that_answers_nothing_does_not_hold_up_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The kernel connects and nobody answers; a probe may take a minute, the start takes three seconds."""
+    """The kernel connects, but no process answers; a probe may take a minute, the start takes 3 s."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         process = await built(fleet={"worker_urls": [url], "health_check_timeout_s": 60})

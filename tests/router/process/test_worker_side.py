@@ -1,4 +1,4 @@
-"""How workers are reached and looked after, as the settings say."""
+"""Connections to workers and their checks, by the settings."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def test_connections_to_workers_are_bounded_in_time_by_the_settings() -> N
 
 
 class Unheard:
-    """A sink of nobody."""
+    """A sink that drops all it gets."""
 
     def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None: ...
 

@@ -45,7 +45,7 @@ async def test_an_answer_of_unknown_length_is_chunked(gateway: Any, until: Until
 async def test_an_http_1_0_client_gets_no_chunks_and_a_closed_connection(
     gateway: Any, until: Until, asks: bytes
 ) -> None:
-    """Whether or not it asks to keep the connection (RFC 9112 section 9.3)."""
+    """The client's wish to keep the connection does not matter (RFC 9112 section 9.3)."""
     reader, connection = await start(gateway, until, POST_1_0.replace(b"\r\n", b"\r\n" + asks, 1))
     connection.send_head(200, b"", length=None)
     connection.send_body(b"hello")
@@ -102,7 +102,7 @@ async def test_statuses_without_a_body_keep_the_connection_in_step(
 
 
 async def test_a_head_and_the_first_body_bytes_leave_in_one_write(gateway: Any, until: Until) -> None:
-    """Of either framing; a write is a system call."""
+    """With either framing; a write is a system call."""
     await gateway.start()
     _, writer = await gateway.connect(POST)
     await until(lambda: gateway.exchanges)
@@ -123,7 +123,7 @@ async def test_a_head_and_the_first_body_bytes_leave_in_one_write(gateway: Any, 
 
 
 class Recording:
-    """A transport that also remembers what is written."""
+    """A transport that also remembers its writes."""
 
     def __init__(self, transport: Any, writes: list[bytes]) -> None:
         self._transport = transport
@@ -205,7 +205,7 @@ async def test_an_aborted_answer_that_ends_with_the_connection_is_reset(gateway:
 
 
 class Forwarding:
-    """The smallest exchange: hands everything to one worker."""
+    """The smallest exchange: it passes everything to one worker."""
 
     def __init__(self, pool: WorkerPool, exchange: Any) -> None:
         request, self.connection = exchange.request, exchange.connection
@@ -229,7 +229,7 @@ class Forwarding:
 
 
 async def test_a_client_that_does_not_read_stops_the_worker(gateway: Any, worker: Any, until: Until) -> None:
-    """Of an endless answer only what buffers hold leaves the worker, until the client reads or leaves."""
+    """The worker sends only what buffers hold of an endless answer, until the client reads or leaves."""
     written = 0
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The server side on real sockets: who serves what, in which order, within which limits."""
+"""The server side on real sockets: routing, order, and limits."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ async def test_a_proxied_request_reaches_its_exchange_whole(
 
 
 async def test_headers_that_connection_names_are_named(gateway: Any, until: Until) -> None:
-    """However many lines it takes."""
+    """The number of lines does not matter."""
     await gateway.start()
     await gateway.connect(
         b"POST /v1/x HTTP/1.1\r\nHost: g\r\nConnection: Accept\r\nAccept: 1\r\n"
@@ -113,7 +113,7 @@ async def test_thousands_of_pipelined_requests_do_not_exhaust_the_stack(
 
 
 class _CountingParser(httptools.HttpRequestParser):
-    """Counts its kind, and the bytes that all of them are shown."""
+    """Counts its instances, and the bytes that all of them get."""
 
     made = 0
     fed_bytes = 0
@@ -236,7 +236,7 @@ async def test_what_all_clients_have_pipelined_is_bounded(
 async def test_a_client_that_pipelines_for_ever_is_not_read_ahead(
     gateway: Any, until: Until, read_answer: ReadAnswer, request_bytes: bytes
 ) -> None:
-    """What waits came with one read; without the limit each answer lets another in."""
+    """The waiting requests came with one read; without the limit each answer lets another one in."""
     gateway.on_start = lambda exchange: asyncio.get_running_loop().call_soon(echo, exchange)
     await gateway.start()
     reader, writer = await gateway.connect()
@@ -259,7 +259,7 @@ async def test_a_client_that_pipelines_for_ever_is_not_read_ahead(
 
 
 async def test_the_last_pipelined_request_may_be_incomplete(gateway: Any, read_answer: ReadAnswer) -> None:
-    """It waits for its turn, and then for its body."""
+    """The request waits for its turn, and then for its body."""
     gateway.on_start = echo
     await gateway.start()
     reader, writer = await gateway.connect(POST * 3 + POST[:-1])
@@ -289,7 +289,7 @@ async def test_a_chunked_body_is_put_together(gateway: Any, until: Until) -> Non
 async def test_a_large_body_ends_where_its_length_says(
     gateway: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
-    """It looks like requests, and comes cut anywhere; only what is behind it is one."""
+    """The body looks like requests, and is cut anywhere; only the bytes behind it are one."""
     gateway.on_start = echo
     await gateway.start()
     large = (POST + HELLO) * 10_000
@@ -322,7 +322,7 @@ async def test_a_large_body_that_stops_coming_is_refused_in_time(
 
 
 async def test_the_application_reads_its_own_large_bodies(gateway: Any, read_answer: ReadAnswer) -> None:
-    """Larger than any buffer on the way, so that the application takes it piece by piece."""
+    """The body is larger than any buffer on the way, so the application takes it piece by piece."""
     await gateway.start()
     reader, writer = await gateway.connect(
         b"POST /size HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\n"

@@ -1,4 +1,4 @@
-"""What clients may have, by address: connections, requests, and whose they are behind proxies."""
+"""Limits of clients by address: connections, requests, and addresses behind proxies."""
 
 from collections import deque
 from typing import Any
@@ -26,7 +26,7 @@ class Crowd:
         return client
 
     def asks(self, peer: str, forwarded_for: str = "") -> bool:
-        """Whether one more request is allowed on a new connection."""
+        """True if one more request is allowed on a new connection."""
         client = self.enter(peer)
         headers = [(b"x-forwarded-for", forwarded_for.encode())] if forwarded_for else []
         try:
@@ -63,7 +63,7 @@ def test_where_all_places_are_taken_one_that_can_be_spared_is_closed_for_each_ne
         return True
 
     assert crowd.clients.enter("192.0.2.2", make_room)
-    crowd.clients.use(ClientQuota(connections_max=1))  # a smaller house: both must go, and only one can
+    crowd.clients.use(ClientQuota(connections_max=1))  # both must go, but only one can
     assert crowd.clients.enter("192.0.2.3", make_room) is None
     assert (crowd.clients.connections, len(spare)) == (1, 0)
     assert crowd.refused == [Refusal.IDLE, Refusal.IDLE, Refusal.CONNECTIONS]
@@ -98,7 +98,7 @@ def test_who_has_no_address_and_who_is_a_proxy_is_not_limited_as_a_client() -> N
     st.integers(1, 5),
 )
 def test_the_rate_is_that_of_a_token_bucket(gaps_s: list[float], rate: float, burst: int) -> None:
-    """Beside the bucket as everybody knows it; within rounding, either may be right."""
+    """Compare with the textbook bucket; within rounding, either may be right."""
     crowd = Crowd(rated(rate, burst))
     tokens, last_s = float(burst), crowd.now_s
     for gap_s in gaps_s:
@@ -132,7 +132,7 @@ def test_clients_do_not_take_each_others_requests() -> None:
     ("peer", "header", "found"),
     [
         ("10.0.0.1", "192.0.2.7", "192.0.2.7"),
-        ("10.0.0.1", "198.51.100.1, 192.0.2.7", "192.0.2.7"),  # what the client wrote itself is on the left
+        ("10.0.0.1", "198.51.100.1, 192.0.2.7", "192.0.2.7"),  # the client's own part is on the left
         ("10.0.0.1", "192.0.2.7, 10.9.9.9", "192.0.2.7"),
         ("10.0.0.1", "10.8.8.8, 10.9.9.9", "10.8.8.8"),
         ("10.0.0.1", "192.0.2.7:4711", "192.0.2.7"),
@@ -192,7 +192,7 @@ def test_a_flood_of_refusals_is_one_line_in_a_minute(caplog: pytest.LogCaptureFi
 
 
 def test_other_limits_count_from_the_next_connection_and_request_on() -> None:
-    """Also for who was connected before anybody watched; who has no address is nobody's client."""
+    """Also for clients that connected before; a connection without address belongs to no client."""
     crowd = Crowd(ClientQuota())
     early, nobody = crowd.enter("10.0.0.1"), crowd.enter("")
     assert not crowd.clients.watches_requests

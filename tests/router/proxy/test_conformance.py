@@ -1,9 +1,8 @@
 """HTTP/1.1 as a table: bytes a client may send, what it gets, and what a worker sees of it.
 
-A gateway in a process of its own stands between bare sockets and a worker that writes down every
-request that reaches it. Behind each request stands another one, `BEHIND`: where the first is refused
-it must never be served, however one might read the first, and where the first is served it shows that
-the connection is still in step.
+A gateway process stands between bare sockets and a worker that records every request. Behind each request
+follows another one, `BEHIND`: if the first is refused, the gateway must never serve it under any reading of
+the first; if the first is served, it shows that the connection is still in step.
 
 The second half is the same for answers: bytes a worker may send, and what the client gets of them.
 """
@@ -53,18 +52,18 @@ def chunked(body: bytes, *lines: bytes) -> bytes:
 def chunk(
     size: bytes = b"1a", end: bytes = b"\r\n", after: bytes = b"\r\n", last: bytes = b"0\r\n\r\n"
 ) -> bytes:
-    """A request with one chunk, something about which is odd."""
+    """Return a request with one odd chunk."""
     return chunked(size + end + BODY + after + last)
 
 
 @dataclass
 class Worker:
-    """Serves the model ``m``, and writes down what it is asked to do.
+    """Serves the model ``m``, and records its requests.
 
     Attributes:
         seen: Head and body of every POST request.
-        connections: For each of them, which connection it came on.
-        answer: What it answers with; closes the connection afterwards if ``closes``.
+        connections: The connection of each of them.
+        answer: Its answer, after which it closes the connection if ``closes``.
     """
 
     url: str = ""
@@ -109,7 +108,7 @@ class Client:
         self.writer = writer
 
     async def read_until(self, seen: Callable[[bytes], object]) -> bytes:
-        """Read until this is seen in what came."""
+        """Read until the received bytes fulfil a condition."""
         async with asyncio.timeout(60):
             while not seen(self.data):
                 data = await self._reader.read(1 << 16)
@@ -181,7 +180,7 @@ async def stage(gateway: Stage) -> AsyncIterator[Stage]:
         gateway.clients.pop().writer.close()
 
 
-# Requests that are refused: what is odd, where RFC 9112 (or 9110) speaks of it, the bytes.
+# Requests that are refused: the odd part, the section of RFC 9112 (or 9110), the bytes.
 
 REFUSED_HEADS: list[tuple[str, str, bytes]] = [
     ("no host", "3.2", post(LENGTH).replace(b"Host: g\r\n", b"")),
@@ -358,7 +357,7 @@ REFUSED = [
     *((name, section, 400, data) for name, section, data in REFUSED_HEADS),
     *((name, section, 400, data) for name, section, data in REFUSED_BODIES),
     *REFUSED_OTHERWISE,
-    # The application's routes stand behind the same gate. This one makes the gateway ask its workers.
+    # The same checks guard the application's routes. This route makes the gateway ask its workers.
     *(
         (f"{name}, for the application", section, 400, data.replace(b"/v1/completions", b"/flush_cache"))
         for name, section, data in REFUSED_HEADS
@@ -403,7 +402,7 @@ async def test_what_was_pipelined_before_a_refused_request_is_served(stage: Stag
     assert len(stage.worker.seen) == 1
 
 
-# Requests that are served: what is odd, where RFC 9112 (or 9110) allows it, the bytes, the statuses.
+# Requests that are served: the odd part, the section of RFC 9112 (or 9110), the bytes, the statuses.
 
 SERVED: list[tuple[str, str, bytes]] = [
     ("a length", "6.2", post(LENGTH)),
@@ -449,7 +448,7 @@ SERVED: list[tuple[str, str, bytes]] = [
 async def test_what_is_legal_is_served_and_the_connection_stays(
     stage: Stage, name: str, section: str, data: bytes
 ) -> None:
-    """The worker sees the request as we write it: one length, nothing of the client's connection."""
+    """The worker gets the request in the gateway's form: one length, nothing of the client's connection."""
     client = await stage.send(data + BEHIND)
     await client.read_until(lambda data: data.count(ANSWER) == 2)
 
@@ -537,7 +536,7 @@ async def test_the_application_answers_and_the_connection_stays(
 
 
 async def test_the_answer_to_head_has_no_body(stage: Stage) -> None:
-    """RFC 9110 section 9.3.2: what follows its head is the next answer."""
+    """RFC 9110 section 9.3.2: the bytes after its head are the next answer."""
     client = await stage.send(get(b"/readiness").replace(b"GET", b"HEAD") + BEHIND)
     data = await client.read_until(lambda data: ANSWER in data)
 
@@ -547,7 +546,7 @@ async def test_the_answer_to_head_has_no_body(stage: Stage) -> None:
 
 
 async def test_a_hundred_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
-    """RFC 9112 section 9.3.2. One in three is the application's; nobody waits but for its turn."""
+    """RFC 9112 section 9.3.2. One in three is the application's; each waits only for its turn."""
     three = post(b"X-Request-Id: a", LENGTH) + get(b"/liveness") + chunked(CHUNKS, b"X-Request-Id: b")
     client = await stage.send(three * 33 + post(b"Connection: close", LENGTH))
     answers = await client.answers()
@@ -683,7 +682,7 @@ async def test_an_answer_that_is_none_becomes_our_error(stage: Stage, section: s
     ],
 )
 async def test_a_stream_that_breaks_never_looks_complete(stage: Stage, rest: bytes) -> None:
-    """RFC 9112 section 8: an event stream ends with its error, and says so before its last chunk."""
+    """RFC 9112 section 8: an event stream ends with its error, which it sends before its last chunk."""
     stage.worker.answer, stage.worker.closes = STREAM + b"d\r\ndata: hello\n\n\r\n" + rest, True
     client = await stage.send(post(LENGTH) + BEHIND)
     await client.read_until(lambda data: ANSWER in data)
@@ -699,7 +698,7 @@ async def test_a_stream_that_breaks_never_looks_complete(stage: Stage, rest: byt
 )
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_a_body_that_breaks_never_looks_complete(stage: Stage, framing: bytes, version: bytes) -> None:
-    """RFC 9112 section 8. Where the end of the connection is the end of the body, it is reset instead."""
+    """RFC 9112 section 8. If the end of the connection is the end of the body, it is reset instead."""
     stage.worker.answer = HEAD + framing + b"hello"
     client = await stage.send(post(LENGTH, version=version))
     await client.read_until(lambda data: b"hello" in data)
@@ -716,7 +715,7 @@ async def test_a_body_that_breaks_never_looks_complete(stage: Stage, framing: by
 
 
 async def test_bytes_that_follow_an_answer_later_do_not_reach_the_next_request(stage: Stage) -> None:
-    """RFC 9112 section 9.2: the worker speaks while nobody has asked it anything."""
+    """RFC 9112 section 9.2: the worker sends bytes without a request."""
     stage.worker.answer = framed(b"hello")
     client = await stage.send(post(LENGTH))
     await client.read_until(lambda data: b"hello" in data)

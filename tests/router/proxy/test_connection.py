@@ -1,4 +1,4 @@
-"""One connection: every way in which an answer can be framed, and can go wrong."""
+"""One connection: all framings of an answer, and its failures."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\nContent-Type: text/event-stream
 
 @pytest.fixture
 async def fetch(new_sink: Any, until: Until) -> AsyncIterator[Any]:
-    """Send one request to a URL through a new pool; returns pool and sink when it is over."""
+    """Send one request to a URL through a new pool; return pool and sink when it is over."""
     pools: list[WorkerPool] = []
 
     async def fetch(url: str, *, method: bytes = b"POST", body: bytes = b"{}", **options: Any) -> Any:
@@ -102,7 +102,7 @@ async def test_an_answer_may_arrive_byte_by_byte(worker: Any, fetch: Any) -> Non
 
 
 async def test_of_an_answers_headers_those_on_the_list_cross(worker: Any, fetch: Any) -> None:
-    """Not the connection's, not what ``connection`` names, nor what the gateway or nobody but it may say."""
+    """Removed: the connection's headers, those that ``connection`` names, and those of the gateway itself."""
     url = await worker.answer_with(
         HEAD + b"Date: now\r\nConnection: X-Hop, keep-alive\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n"
         b"Set-Cookie: a\r\nContent-Length: 2\r\nX-Request-Id: theirs\r\nX-Engine: 1\r\n"
@@ -167,7 +167,7 @@ async def test_what_came_before_the_malformed_part_is_delivered(worker: Any, fet
 async def test_a_reset_breaks_an_answer_that_ends_with_the_connection(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    """Such an answer is complete only if the connection ends in order."""
+    """Such an answer is complete only if the connection ends properly."""
     resets = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -212,7 +212,7 @@ async def test_silence_before_the_answer_is_reported_as_such(worker: Any, fetch:
 
 
 async def test_a_head_alone_does_not_end_the_wait_for_the_first_byte(worker: Any, fetch: Any) -> None:
-    """An engine may send a stream's head before the prefill: the idle limit is for what follows it."""
+    """An engine may send a stream's head before the prefill: the idle limit is for the bytes after it."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await worker.request(reader)
@@ -227,7 +227,7 @@ async def test_a_head_alone_does_not_end_the_wait_for_the_first_byte(worker: Any
 
 
 async def test_a_patient_request_waits_for_its_first_byte(worker: Any, new_sink: Any, until: Until) -> None:
-    """Several first-byte limits pass; the request of somebody patient lives on."""
+    """Several first-byte limits pass; a patient request lives on."""
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -268,7 +268,7 @@ async def test_patience_begins_when_the_worker_has_taken_the_request(
 
 
 async def test_a_machine_that_vanishes_is_probed_for(worker: Any, fetch: Any) -> None:
-    """The kernel asks every 10 s after 30 s of silence, three times; only a real loss would show more."""
+    """The kernel probes every 10 s after 30 s of silence, three times; only a real loss would show more."""
     pool, sink = await fetch(await worker.answer_with(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
     assert sink.ended
     (connection,) = pool._connections
@@ -296,7 +296,7 @@ async def test_silence_within_the_answer_breaks_the_stream(worker: Any, fetch: A
 
 
 async def test_a_paused_answer_is_not_idle(worker: Any, new_sink: Any, until: Until) -> None:
-    """Paused for several idle limits, then resumed: complete, since it was the client that waited."""
+    """Paused for several idle limits, then resumed: complete, since the client caused the wait."""
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -405,7 +405,7 @@ async def test_abort_inside_a_callback_closes_the_connection_and_ends_the_story(
 
 
 async def test_a_worker_that_is_not_read_stops_writing(worker: Any, new_sink: Any, until: Until) -> None:
-    """Of an endless answer only what buffers hold leaves the worker while the answer is paused."""
+    """The worker sends only as much of an endless answer as buffers hold while the answer is paused."""
     written = 0
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,6 @@
-"""How connections end with their process: nobody who was promised an answer goes without.
+"""Ends of connections with their process: every client with an accepted request gets its answer.
 
-``idle_s`` is an hour where a connection must not close by itself, and 0 where it must.
+``idle_s`` is an hour if a connection must not close by itself, and 0 if it must.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 
 def test_what_is_said_first_holds() -> None:
-    """The server tells connections again when its listener is closed, and then without a delay."""
+    """The server signals connections again when its listener is closed, then without a delay."""
     ending = Ending()
     assert not ending.begun
     ending.begin(3.0)
@@ -146,7 +146,7 @@ async def test_a_new_connection_is_served_once_or_closes_after_a_while(
 async def test_a_request_that_has_begun_is_read_to_its_end(
     gateway: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
-    """One that lacks half of its head, and one that lacks half of its body, when idle connections close."""
+    """One connection lacks half of its head, and one half of its body, when idle connections close."""
     gateway.on_start = echo
     await gateway.start()
     halves = (POST[:20], POST[20:]), (POST[:-1], POST[-1:])
@@ -165,7 +165,7 @@ async def test_a_request_that_has_begun_is_read_to_its_end(
 async def test_a_request_that_nobody_has_read_yet_keeps_its_connection(
     gateway: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
-    """It arrives in the system's buffer at the moment at which the connection has been idle for too long."""
+    """It arrives in the system's buffer at the moment when the connection has been idle for too long."""
     gateway.on_start = echo
     await gateway.start()
     reader, writer = await gateway.connect()
@@ -212,7 +212,7 @@ async def test_an_application_request_in_flight_is_told_to_close(
 async def test_a_cut_interrupts_the_exchange_and_its_error_arrives(
     gateway: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
-    """A request that waits its turn is not begun any more."""
+    """A request that waits its turn does not begin any more."""
     await gateway.start()
     reader, _ = await gateway.connect(POST + POST)
     await until(lambda: gateway.exchanges)

@@ -1,9 +1,9 @@
-"""The glue around the parsers, fed with what nobody thought of.
+"""The glue around the parsers, under random input.
 
-Both protocols stand on fake transports, so that thousands of conversations take seconds and each can be
-cut into any pieces. Two readers that have nothing in common with ours judge them: `read_answers` reads what
-the client gets, and h11 reads the same requests and the same answers: where it sees other
-requests than we served, somebody could be smuggled past one of us.
+Both protocols stand on fake transports, so that thousands of conversations take seconds and each can be cut
+into any pieces. Two independent readers judge them: `read_answers` reads the client's answers, and h11 reads
+the same requests and answers: if it sees other requests than the gateway served, a request could be smuggled
+past one of them.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from router.proxy.connection import PooledRequest, WorkerConnection
 from router.proxy.headers import ANSWER_HEADERS
 
 Served = tuple[bytes, bytes, bytes]
-"""Method, path and body of a request that somebody acted upon."""
+"""Method, path and body of a request that was served."""
 
 
 class Wire:
@@ -85,7 +85,7 @@ class Wire:
         return 0
 
     async def receive(self, pieces: Sequence[bytes]) -> None:
-        """Let bytes arrive, as long as somebody reads them."""
+        """Let bytes arrive, as long as the protocol reads them."""
         for piece in pieces:
             await settle(lambda: self.closed or not self.paused)
             if self.closed or self.paused:
@@ -95,7 +95,7 @@ class Wire:
 
 
 class _NoSocket:
-    """What is left of a socket here."""
+    """The part of a socket that is needed here."""
 
     family = -1
 
@@ -109,7 +109,7 @@ class _NoSocket:
 
 
 async def settle(enough: Callable[[], bool] = lambda: False) -> None:
-    """Let everything happen that is due; nothing here takes more turns of the loop than this."""
+    """Run all due callbacks; nothing here takes more turns of the loop than this."""
     for _ in range(25):
         if enough():
             break
@@ -118,7 +118,7 @@ async def settle(enough: Callable[[], bool] = lambda: False) -> None:
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
-    """Run something in an event loop; nothing may go wrong in its callbacks either."""
+    """Run a function in an event loop; nothing may go wrong in its callbacks either."""
     problems: list[dict[str, Any]] = []
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(lambda _, problem: problems.append(problem))
@@ -136,7 +136,7 @@ def run() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
 
 @dataclass
 class Talk:
-    """What came of a conversation with the gateway."""
+    """The result of a conversation with the gateway."""
 
     served: list[Served] = field(default_factory=list)
     answers: list[ReadAnswer] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Echo:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """An application that echoes, too, when it has read the body."""
+    """An application that also echoes, after it has read the body."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -187,7 +187,7 @@ def config() -> uvicorn.Config:
 
 
 async def talk(pieces: Sequence[bytes]) -> Talk:
-    """Say this to a new connection."""
+    """Send these bytes on a new connection."""
     talk = Talk()
 
     def start(request: ClientRequest, connection: ClientConnection) -> Echo:
@@ -211,7 +211,7 @@ async def talk(pieces: Sequence[bytes]) -> Talk:
 
 
 async def second_opinion(data: bytes) -> tuple[list[Served], bool]:
-    """The requests that h11 reads, and whether it read to the end without an error."""
+    """Return the requests that h11 reads, and if it read to the end without an error."""
     served: list[Served] = []
     connection = h11.Connection(h11.SERVER)
     connection.receive_data(data)
@@ -237,7 +237,7 @@ async def second_opinion(data: bytes) -> tuple[list[Served], bool]:
             return served, True
 
 
-# What is said.
+# Requests.
 
 
 def chunks(body: bytes, sizes: Sequence[int], extension: bytes, trailer: bytes) -> bytes:
@@ -253,7 +253,7 @@ def chunks(body: bytes, sizes: Sequence[int], extension: bytes, trailer: bytes) 
 
 @st.composite
 def legal(draw: st.DrawFn) -> bytes:
-    """A request that anybody would serve."""
+    """A request that any server would serve."""
     target = draw(st.sampled_from([b"/v1/x", b"/v1/y?a=b", b"/app", b"/app?c"]))
     lines = draw(
         st.lists(
@@ -335,7 +335,7 @@ FRAGMENTS = [
 
 @st.composite
 def mutated(draw: st.DrawFn, originals: st.SearchStrategy[bytes]) -> bytes:
-    """Something legal with a few bytes changed, lost, doubled or put in."""
+    """Legal bytes with a few of them changed, lost, doubled or inserted."""
     data = draw(originals)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
@@ -353,7 +353,7 @@ garbage = st.lists(st.binary(max_size=60) | st.sampled_from(FRAGMENTS), max_size
 
 
 def cut(data: bytes, at: Sequence[int]) -> list[bytes]:
-    """The same in pieces."""
+    """The same bytes in pieces."""
     places = sorted({place % (len(data) + 1) for place in at} | {0, len(data)})
     return [data[start:end] for start, end in itertools.pairwise(places)]
 
@@ -383,7 +383,8 @@ def test_legal_requests_are_served_however_they_are_cut(run: Any, data: bytes, a
 def test_no_request_is_read_otherwise_than_another_reader_would(run: Any, data: bytes, at: list[int]) -> None:
     """Nothing crashes or hangs, and each answer is well-formed, which `talk` asserts.
 
-    What we served, h11 reads the same way, unless it refuses it; what it goes on to read, we refused.
+    h11 reads each served request the same way, unless it refuses it; those that it reads further, the gateway
+    refused.
     """
     whole = run(talk([data]))
     pieces = run(talk(cut(data, at)))
@@ -454,7 +455,7 @@ def test_a_request_with_two_lengths_is_never_served_nor_what_hides_behind_it(
 
 @dataclass
 class Heard:
-    """What a request heard of its answer, in legal order."""
+    """The parts of an answer that a request got, in legal order."""
 
     status: int = 0
     lines: bytes = b""
@@ -517,7 +518,7 @@ class OnePlace:
 
 
 async def hear(pieces: Sequence[bytes], *, closes: bool) -> Heard:
-    """Ask a worker that answers this."""
+    """Ask a worker that gives this answer."""
     heard, place, wire = Heard(), OnePlace(), Wire()
     pool = cast("WorkerPool", place)
     connection = WorkerConnection(pool, asyncio.get_running_loop())
@@ -539,7 +540,7 @@ async def hear(pieces: Sequence[bytes], *, closes: bool) -> Heard:
 
 
 def h11_answer(data: bytes) -> tuple[int, bytes] | None:
-    """What h11 makes of an answer and the end of its connection; None if that is no complete answer."""
+    """Return h11's reading of an answer and the end of its connection; None if it is not complete."""
     connection = h11.Connection(h11.CLIENT)
     connection.send(h11.Request(method="POST", target="/", headers=[("host", "g"), ("content-length", "0")]))
     connection.send(h11.EndOfMessage())
@@ -563,7 +564,7 @@ def h11_answer(data: bytes) -> tuple[int, bytes] | None:
 
 @st.composite
 def answers(draw: st.DrawFn) -> bytes:
-    """An answer that anybody would understand."""
+    """An answer that any client would understand."""
     interim = draw(
         st.sampled_from(
             [b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Hints\r\nContent-Length: 9\r\n\r\n"]

@@ -1,4 +1,4 @@
-"""What comes in on a connection: what the drawing in `router.proxy.receiving` promises."""
+"""Bytes that come in on a connection: the promises of the drawing in `router.proxy.receiving`."""
 
 import pytest
 

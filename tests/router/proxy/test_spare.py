@@ -1,4 +1,4 @@
-"""Which connection makes room for a new one: on a clock of its own, and on real sockets."""
+"""The choice of the connection that makes room for a new one: on a test's clock, and on real sockets."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ STREAM = b"POST /v1/stream HTTP/1.1\r\nhost: g\r\ncontent-length: 2\r\n\r\n{}"
 
 
 class Clock:
-    """The part of an event loop that is asked for the time; nothing falls due."""
+    """The clock of an event loop; no timer falls due."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Connection:
-    """One of a crowd; it is closed if it may be."""
+    """One of a crowd; it lets itself be closed if it may be."""
 
     def __init__(self, crowd: "Crowd", name: str, *, willing: bool = True) -> None:
         self.crowd = crowd
@@ -44,7 +44,7 @@ class Connection:
 
 
 class Crowd:
-    """Connections by their names, and who was closed."""
+    """Connections by their names, and the closed ones."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -84,7 +84,7 @@ def test_the_connection_that_waits_for_longest_is_closed_first_whatever_it_waits
 
 
 def test_saying_the_same_again_makes_no_connection_younger(crowd: Crowd) -> None:
-    """A byte now and then buys no time."""
+    """A byte now and then gains no time."""
     first, second = crowd.one("first"), crowd.one("second")
     crowd.spare.add(first)
     crowd.passes(1)
@@ -146,7 +146,7 @@ def test_one_whose_next_request_has_just_come_stays_idle_and_others_are_asked(cr
 
 @pytest.fixture
 def refused(gateway: Any) -> Iterator[list[Refusal]]:
-    """A listener with two places; who was refused, or closed for another one."""
+    """A listener with two places, and the clients that it refused or closed for others."""
     refused: list[Refusal] = []
     gateway.clients = Clients(ClientQuota(connections_max=2), time.monotonic, refused.append)
     yield refused
@@ -157,7 +157,7 @@ Read = Callable[[asyncio.StreamReader], Awaitable[tuple[bytes, bytes]]]
 
 
 async def answered(gateway: Any, read_answer: Read) -> bool:
-    """Whether a new connection is served."""
+    """True if a new connection is served."""
     reader, writer = await gateway.connect(HELLO)
     try:
         head, _ = await read_answer(reader)
@@ -169,7 +169,7 @@ async def answered(gateway: Any, read_answer: Read) -> bool:
 
 
 async def held(gateway: Any, until: Any, *starts: bytes) -> list[asyncio.StreamReader]:
-    """Connections that hold all places, as the listener sees it."""
+    """Connections that hold all places, from the listener's view."""
     readers = []
     for count, start in enumerate(starts, 1):
         readers.append((await gateway.connect(start))[0])

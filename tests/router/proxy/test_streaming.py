@@ -99,7 +99,7 @@ async def test_requests_behind_an_upload_wait_for_their_turn(gateway: Any, read_
 
 
 async def test_an_answer_that_comes_early_ends_the_connection(gateway: Any, read_answer: Read) -> None:
-    """What is left of the body is discarded for a while, so that the answer arrives."""
+    """The rest of the body is discarded for a while, so that the answer arrives."""
     gateway.on_start = lambda exchange: exchange.answer(b"no", status=400)
     await gateway.start()
     reader, writer = await gateway.connect(form(10_000_000) + b"x" * 1000)
@@ -167,7 +167,7 @@ async def test_a_client_is_held_back_while_nobody_takes_its_body(gateway: Any, u
 
 
 class Pausing(Sink):
-    """Takes one piece, and never says that it would take more."""
+    """Takes one piece, and never asks for more."""
 
     def body_data(self, data: bytes) -> None:
         super().body_data(data)
@@ -177,7 +177,7 @@ class Pausing(Sink):
 async def test_a_connection_goes_on_after_a_body_that_nobody_asked_to_resume(
     gateway: Any, read_answer: Read
 ) -> None:
-    """All of it came in one read, which is parsed in pieces: only the first is held back in time."""
+    """The body came in one read, which is parsed in pieces: only the first is held back in time."""
     sinks = await serving(gateway, Pausing)
     reader, writer = await gateway.connect(form(9000) + b"x" * 9000)
     assert (await read_answer(reader))[1] == b"9000"
@@ -212,7 +212,7 @@ async def test_a_tunnel_passes_bytes_both_ways(gateway: Any, until: Until) -> No
 
 
 async def test_a_tunnel_is_only_where_the_route_says_so(gateway: Any, read_answer: Read) -> None:
-    """Elsewhere the offer is ignored, and so is one with a body, or of another protocol."""
+    """Other routes ignore the offer, as well as one with a body, or of another protocol."""
     gateway.on_start = lambda exchange: exchange.answer(b"%d" % exchange.connection.tunnels)
     await gateway.start()
     for offer, answered in (
@@ -227,7 +227,7 @@ async def test_a_tunnel_is_only_where_the_route_says_so(gateway: Any, read_answe
 
 
 async def test_a_refused_offer_ends_the_connection(gateway: Any, read_answer: Read) -> None:
-    """What follows was meant for a tunnel: it is no request."""
+    """The next bytes were meant for a tunnel: they are no request."""
     gateway.on_start = lambda exchange: exchange.answer(b"no", status=404)
     await gateway.start()
     reader, _ = await gateway.connect(OFFER + b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")

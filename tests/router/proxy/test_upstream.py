@@ -120,7 +120,7 @@ async def test_an_aborted_request_leaves_the_queue(worker: Any, new_sink: Any, u
 async def test_a_request_on_a_stale_connection_is_sent_once_more(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    """The worker answers once per connection and closes the next time it is spoken to."""
+    """The worker answers once per connection and closes at its next request."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await worker.request(reader)
@@ -167,7 +167,7 @@ async def _second_request(
     after: Callable[[asyncio.StreamReader], Awaitable[None]],
     **how: Any,
 ) -> tuple[WorkerPool, Any]:
-    """Send a second request on the connection of the first; the worker does what is said, then closes."""
+    """Send a second request on the connection of the first; the worker runs a function, then closes."""
     body, may_resend = how.pop("body", b"x"), how.pop("may_resend", True)
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +189,7 @@ async def _second_request(
 async def test_a_request_that_a_worker_has_worked_on_is_not_sent_again(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    """It may be why the worker closed the connection. The worker takes three times `STALE_S` for it."""
+    """The request may be the reason why the worker closed the connection, three times `STALE_S` later."""
 
     async def works(reader: asyncio.StreamReader) -> None:
         await worker.request(reader)
@@ -230,7 +230,7 @@ async def test_a_request_that_has_not_left_yet_is_sent_again(
 async def test_a_worker_that_is_gone_when_a_request_is_sent_again_has_been_asked(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    """A request that ends the worker's process at once is not one that nobody was asked about."""
+    """A request that ends the worker's process at once has reached a worker."""
 
     async def dies(reader: asyncio.StreamReader) -> None:
         await worker.request(reader)
@@ -290,7 +290,7 @@ async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sin
 
 
 class Unanswered:
-    """The transport of a connection whose worker takes everything and says nothing."""
+    """The transport of a connection whose worker takes all bytes and sends none."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -312,7 +312,7 @@ class Unanswered:
 
 
 async def test_silence_is_noticed_on_every_one_of_many_connections(new_sink: Any, until: Until) -> None:
-    """One of every fifty among more than are looked at in one turn of the loop; the others are paused."""
+    """One connection of every fifty, among more than one turn of the loop checks; the others are paused."""
     pool = WorkerPool("http://worker:1", rules=UpstreamRules(5.0, 0.1, 5.0))
     sinks = [new_sink() for _ in range(2 * CHECKED_AT_ONCE + 1)]
     silent = sinks[::50]
@@ -483,7 +483,7 @@ async def test_a_name_may_be_as_long_as_names_may_be() -> None:
 
 
 async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: Any, until: Until) -> None:
-    """A worker that says nothing is given up after the new time."""
+    """A silent worker is given up after the new time."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await worker.request(reader)
@@ -503,7 +503,7 @@ async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: 
 async def test_a_connection_is_made_to_the_first_of_the_resolved_addresses_that_answers(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    """Nobody listens at 127.0.0.9; the name itself leads nowhere, so it cannot have been used."""
+    """No process listens at 127.0.0.9; the name itself has no address, so it cannot have been used."""
     asked: list[tuple[str, int]] = []
 
     async def resolve(host: str, port: int) -> list[str]:

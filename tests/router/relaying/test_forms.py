@@ -1,4 +1,4 @@
-"""Forms, whatever the pieces in which they come."""
+"""Forms in pieces of any size."""
 
 import contextlib
 

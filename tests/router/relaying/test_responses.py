@@ -1,4 +1,4 @@
-"""Which worker keeps a response, and who may ask for it. On sockets: `tests/integration/test_sessions.py`."""
+"""The worker that keeps a response, and access to it. On sockets: `tests/integration/test_sessions.py`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +54,7 @@ def test_the_fields_are_found_however_they_are_written(body: bytes, expected: tu
 
 
 def test_a_response_is_gone_on_from_where_it_is(bench: Bench, ask: Ask) -> None:
-    """Whatever else is cheaper: the other workers do not know it."""
+    """Even if others are cheaper: they do not know the response."""
     ask()
     first = bench.upstream.pool
     bench.upstream.answer(b'{"id":"resp_1","object":"response"}')

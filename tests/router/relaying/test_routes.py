@@ -1,4 +1,4 @@
-"""Who serves a method and path, and the page that says so."""
+"""The handler of each method and path, and the page that lists them."""
 
 import re
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_a_field_counts_only_if_the_setting_names_it(bench: Bench) -> None:
 
 
 def test_a_name_is_one_session_wherever_it_stands(bench: Bench) -> None:
-    """Codex and Claude Code send it twice, in a header and in the body."""
+    """Codex and Claude Code send the session twice, in a header and in the body."""
     requests = [
         bench.sessions.named(parsed(bench), [(b"x-session-id", b"s")]),
         bench.sessions.named(parsed(bench, prompt_cache_key="s"), ()),
@@ -119,7 +119,7 @@ def test_the_oldest_of_too_many_sessions_is_forgotten(bench: Bench) -> None:
 
 
 class Clock:
-    """Seconds that the test sets."""
+    """Seconds under control of the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -129,7 +129,7 @@ class Clock:
 
 
 def remembering(bench: Bench, **rules: Any) -> tuple[Sessions, list[tuple[int, str]], Clock]:
-    """Sessions with a clock, and what they tell other replicas."""
+    """Sessions with a clock, and the operations that they publish for other replicas."""
     told, clock = list[tuple[int, str]](), Clock()
 
     def tell(session: int, worker_id: str) -> None:
@@ -219,7 +219,7 @@ def test_a_session_is_in_the_log_and_the_decisions(bench: Bench) -> None:
 
 
 def test_a_session_that_moved_is_at_home_where_it_went_last(bench: Bench) -> None:
-    """First turns and prompts that begin anew share nothing that a hash could see."""
+    """First turns and new prompts share nothing that a hash could see."""
     places = set()
     for number in range(6):
         bench.start(

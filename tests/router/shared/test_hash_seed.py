@@ -1,4 +1,4 @@
-"""All replicas of a namespace hash with one seed, which nobody can guess. On a real Valkey."""
+"""All replicas of a namespace hash with one seed, which no client can guess. On a real Valkey."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Who is silent for longer than its time to live has left, unless it is we who were cut off."""
+"""A replica that is silent for longer than its TTL has left, unless the observer was cut off."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +22,7 @@ class Watch:
 
     def __init__(self, name: str, namespace: str) -> None:
         self.ns = 0
-        self.log_ns = 0  # how far log time has run away from this replica's monotonic clock
+        self.log_ns = 0  # how far log time is ahead of this replica's monotonic clock
         self.lefts: list[Left] = []
         self.heartbeat = Heartbeat(
             name,
@@ -39,7 +39,7 @@ class Watch:
         self.ns += int(seconds * 1e9)
 
     async def beats_for_s(self, seconds: float, link: RedisLink) -> None:
-        """Beat four times in this time, at its end the last time."""
+        """Beat four times in this time, the last time at its end."""
         for _ in range(4):
             self.pass_s(seconds / 4)
             await self.heartbeat.beat(link)
@@ -106,7 +106,7 @@ async def test_a_sibling_whose_key_lives_is_alive_whatever_its_last_beat(
 
 
 async def test_a_log_clock_that_jumps_makes_nobody_leave(link: RedisLink, namespace: str) -> None:
-    """A minute ahead of the sibling, whose key has expired: but its time changed just now, for us."""
+    """A minute ahead of the sibling, whose key has expired: the observer saw its time change just now."""
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
@@ -186,7 +186,7 @@ async def test_who_was_cut_off_judges_nobody_before_a_whole_ttl(link: RedisLink,
 
 
 async def test_who_paused_judges_nobody_before_a_whole_ttl(link: RedisLink, namespace: str) -> None:
-    """Its siblings on the same host paused as well, and whoever wakes first finds their keys expired."""
+    """Its siblings on the same host paused as well, and the first to wake finds their keys expired."""
     a, b = Watch("a", namespace), Watch("b", namespace)
     await b.heartbeat.beat(link)
     await a.beats_for_s(2 * TTL_S, link)
@@ -246,7 +246,7 @@ async def test_what_no_replica_says_of_itself_makes_no_replica(
 async def test_shortened_placements_are_for_replicas_that_all_read_them(
     link: RedisLink, namespace: str
 ) -> None:
-    """The second beat of ``b`` is that of an older version, which went on under its id."""
+    """The second beat of ``b`` comes from an older version, which continued under its id."""
     a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
     await a.heartbeat.beat(link)
     assert not a.heartbeat.onward, "nobody else reads"
@@ -283,7 +283,7 @@ async def test_each_new_process_of_a_sibling_is_noticed_once(link: RedisLink, na
 
 
 async def test_load_vectors_are_for_replicas_that_all_read_them(link: RedisLink, namespace: str) -> None:
-    """An older version says nothing behind its process, or is not in the hash at all; then it leaves."""
+    """An older version writes nothing after its process, or no field in the hash; then it leaves."""
     a, b, keys = Watch("a", namespace), Watch("b", namespace), Keys(namespace)
     await a.heartbeat.beat(link)
     assert a.heartbeat.reads_vectors

@@ -1,4 +1,4 @@
-"""An anchor resolves to its path or to none, within a bound; what is recent here is known everywhere."""
+"""An anchor resolves to its path or to none, within a bound; recent paths here are known everywhere."""
 
 import random
 import tracemalloc
@@ -27,7 +27,7 @@ def blocks(letters: str) -> bytes:
 
 
 def anchor_in(known: KnownPaths, prompt: bytes) -> int:
-    """Depth of the anchor from which a prompt would be told."""
+    """Return the anchor depth from which a prompt would be published."""
     return deepcopy(known).tell_shortly(prompt)
 
 
@@ -75,7 +75,7 @@ def test_after_a_reset_only_what_is_told_anew_is_referred_to() -> None:
 
 
 def test_a_part_that_is_told_again_makes_no_longer_path_recent() -> None:
-    """After a reset the log need not tell the rest of it."""
+    """After a reset the log need not repeat the rest of the path."""
     known = KnownPaths(blocks_min=MIN)
     long = path(SHARED + blocks("abcd"))
     known.tell(long[: 8 * HASH_BYTES])
@@ -97,7 +97,7 @@ def test_short_paths_odd_bytes_and_wrong_depths_are_no_anchors() -> None:
 
 
 def test_of_two_paths_that_claim_one_hash_the_first_stands_and_the_other_is_told_as_a_whole() -> None:
-    """Chained hashes do not collide by chance; somebody may still write such entries."""
+    """Chained hashes do not collide by chance; a writer may still forge such entries."""
     known = KnownPaths(blocks_min=MIN)
     true, false = path(SHARED), path(blocks("xxxxx")) + path(SHARED)[-HASH_BYTES:]
     known.tell(true)
@@ -134,12 +134,12 @@ def test_the_path_told_longest_ago_is_forgotten_first_and_one_told_again_stays()
 Turn = tuple[int, int, int, bool, bool, int]
 turns = st.lists(
     st.tuples(
-        st.integers(0, 5),  # which earlier prompt it goes on from
-        st.integers(0, 12),  # at which depth it leaves it
+        st.integers(0, 5),  # the earlier prompt that it continues
+        st.integers(0, 12),  # the depth at which it leaves it
         st.integers(1, 4),  # its new blocks
-        st.booleans(),  # whether the junction is told
-        st.booleans(),  # whether a reset comes first
-        st.integers(0, 9),  # 9: an older replica tells it
+        st.booleans(),  # True if the junction is published
+        st.booleans(),  # True if a reset comes first
+        st.integers(0, 9),  # 9: an older replica publishes it
     ),
     max_size=60,
 )
@@ -149,7 +149,7 @@ turns = st.lists(
 def test_whatever_is_told_an_anchor_resolves_to_its_path_and_what_is_recent_is_known_to_a_late_reader(
     told: list[Turn], seed: int, bytes_max: int
 ) -> None:
-    """The naive model is a dictionary of all paths by hash. The reader is an entry late."""
+    """The naive model is a dictionary of all paths by hash. The reader is one entry late."""
     chance = random.Random(seed)
     publisher, reader = KnownPaths(bytes_max, MIN), KnownPaths(bytes_max, MIN)
     model: dict[int, bytes] = {}

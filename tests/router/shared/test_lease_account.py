@@ -48,7 +48,7 @@ def changed(replicas: list[Replica], limits: Allowed) -> list[Replica]:
 
 @dataclass
 class Counter:
-    """One counter for all replicas: what each request counted for, and when."""
+    """One counter for all replicas: the charge of each request, and its time."""
 
     granted: dict[Charge, tuple[int, int]] = field(default_factory=dict)
     running: dict[Charge, Replica] = field(default_factory=dict)
@@ -81,7 +81,7 @@ events = st.one_of(
 @given(script=st.lists(events, max_size=50))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_window_sees_more_than_the_limit(redis_url: str, script: list[tuple[Any, ...]]) -> None:
-    """Whatever ends early, dies, or is told twice: by a single counter beside it.
+    """Requests end early, replicas die, calls repeat; a single counter checks the sum.
 
     Tokens in flight of a replica that died count until they expire, so they are counted down at once here.
     """
@@ -121,7 +121,7 @@ def test_no_window_sees_more_than_the_limit(redis_url: str, script: list[tuple[A
                     for charge in [c for c, r in counter.running.items() if r is replicas[number]]:
                         del counter.running[charge]
                     replicas[number].start()
-        # What is given back, or died, is there for the others when its window has passed.
+        # Returned tokens, and those of dead replicas, are free for the others when their window has passed.
         for replica in replicas:
             for charge in [c for c, r in counter.running.items() if r is replica]:
                 replica.account.settle(charge, 0, server.now_us)
@@ -134,7 +134,7 @@ def test_no_window_sees_more_than_the_limit(redis_url: str, script: list[tuple[A
 
 @pytest.mark.parametrize("replicas_that_ask", [1, 3])
 def test_a_limit_that_is_always_asked_for_is_used(replicas: list[Replica], replicas_that_ask: int) -> None:
-    """Of three minutes' 300 requests at most 2 % are missing, whoever asks."""
+    """Of three minutes' 300 requests at most 2 % are missing, for any number of asking replicas."""
     server, pick = replicas[0].server, random.Random(1)
     granted = 0
     looked_us = began_us = server.now_us
@@ -150,13 +150,13 @@ def test_a_limit_that_is_always_asked_for_is_used(replicas: list[Replica], repli
 
 
 def test_a_burst_gets_all_of_the_limit_at_once(replicas: list[Replica]) -> None:
-    """Nothing is held back by a replica that nobody asks any more."""
+    """A replica without requests holds nothing back."""
     assert [replica.granted() for replica in replicas] == [True] * 3
     assert sum(replicas[0].granted() for _ in range(200)) == 97
 
 
 def test_a_busy_account_does_not_ask_for_every_request(replicas: list[Replica], server: Server) -> None:
-    """At 1000 requests per second what lasts 50 ms is leased at a time, once the rate is known."""
+    """At 1000 requests per second the account leases 50 ms' worth at a time, once the rate is known."""
     (replica, *_) = changed(replicas, Allowed(1_000_000))
     calls = 0
     for _ in range(2000):
@@ -184,7 +184,7 @@ def test_what_is_not_used_goes_back_after_a_moment(replicas: list[Replica], serv
 
 
 def refused(replica: Replica, tokens: int, at_us: int) -> Refusal | None:
-    """How a request is refused without asking."""
+    """Return the kind of a refusal without a call."""
     charge = Charge(replica.account, tokens, ignored)
     replica.account.refuse(charge, at_us)
     return charge.refusal
@@ -249,7 +249,7 @@ def test_tokens_that_were_not_used_are_there_for_others_at_once(replicas: list[R
 def test_what_was_not_used_is_taken_back_from_when_it_was_charged(
     replicas: list[Replica], server: Server
 ) -> None:
-    """Else 50 tokens of half a minute ago would count for 10 once the first request has left the window."""
+    """Otherwise 50 tokens of half a minute ago would count for 10 after the first request left the window."""
     (replica, *_) = changed(replicas, Allowed(0, 100))
     first = replica.request(50)
     server.now_us += WINDOW_US // 2
@@ -311,7 +311,7 @@ def test_shares_add_up_to_the_limit(replicas: list[Replica], server: Server) -> 
         return sum(account.take_share(charge, server.now_us, rank, 3) for charge in charges)
 
     assert [alone(rank) for rank in range(3)] == [34, 33, 33]
-    # Told afterwards, they count as if they had been asked for.
+    # Reported afterwards, they count as if they had been leased.
     server.now_us += IDLE_US + 1
     for replica in replicas:
         replica.sync()
@@ -319,7 +319,7 @@ def test_shares_add_up_to_the_limit(replicas: list[Replica], server: Server) -> 
 
 
 def test_what_redis_said_a_moment_ago_is_left_bounds_a_share(replicas: list[Replica], server: Server) -> None:
-    """Else each late answer at a limit that is used up would admit one more."""
+    """Otherwise each late answer at a used-up limit would admit one more."""
     one, other, _ = replicas
     assert all(one.granted() for _ in range(98))
     server.now_us += IDLE_US + 1
@@ -374,7 +374,7 @@ def test_a_server_that_lost_everything_is_told_the_whole_window(
 
 
 def test_what_is_told_again_is_held_meanwhile(replicas: list[Replica], server: Server) -> None:
-    """Else a call that was lost would let others have what was used since."""
+    """Otherwise a lost call would give others the tokens that were used since."""
     one, other, _ = changed(replicas, Allowed(10))
     assert one.granted()
     one.account.requests = 9

@@ -1,4 +1,4 @@
-"""The script counts every use once, in the window it belongs to, and grants no more than is left."""
+"""The script counts every use once, in its window, and grants no more than is left."""
 
 from collections.abc import Iterator
 
@@ -118,7 +118,7 @@ def test_a_missing_batch_asks_for_the_whole_window(one: Teller, server: Server) 
 
 
 def test_what_is_taken_back_is_taken_from_its_slot(one: Teller, server: Server) -> None:
-    """Else, once its slot has left, what was taken back would allow more than the limit."""
+    """Otherwise, once its slot has left, the taken-back tokens would allow more than the limit."""
     used = slot(server)
     one(uses=((used, 10, 0),))
     server.now_us += WINDOW_US // 2
@@ -142,7 +142,7 @@ def test_leases_of_a_rate_count_as_used_when_their_holder_dies(
     server.now_us += TTL_US
     assert other().left[0] == 4
     server.now_us += 1
-    assert other().left[0] == 4  # used now, as far as anybody knows
+    assert other().left[0] == 4  # used now, as far as the server knows
     server.now_us += WINDOW_US + SLOT_US
     assert other().left[0] == 10
 
@@ -167,7 +167,7 @@ def test_nothing_is_leased_ahead_once_somebody_was_refused(one: Teller) -> None:
 
 
 def test_a_refusal_says_when_enough_will_have_left_the_window(one: Teller, server: Server) -> None:
-    """60 tokens leave first, which is enough for 50; 80 need those that came later as well."""
+    """60 tokens leave first, enough for 50; 80 need the later ones as well."""
     first = slot(server)
     one(uses=((first, 0, 60),), limits=(0, 100, 0))
     server.now_us += 10 * SLOT_US
@@ -184,7 +184,7 @@ def test_a_clock_that_runs_back_a_little_changes_nothing(one: Teller, server: Se
 
 
 def test_what_another_clock_counted_means_nothing(one: Teller, server: Server) -> None:
-    """Else a server that once was an hour ahead would refuse for an hour."""
+    """Otherwise a server that once was an hour ahead would refuse for an hour."""
     one(uses=((slot(server), 10, 0),))
     server.now_us -= STEP_US + 1
     assert not one().told
@@ -206,7 +206,7 @@ def test_what_another_clock_counted_means_nothing(one: Teller, server: Server) -
 def test_what_is_used_and_held_is_what_a_list_of_all_uses_says(
     shared: Server, steps: list[tuple[int, int, int, int, int]]
 ) -> None:
-    """Sums are kept from call to call; here they are added up each time."""
+    """The script keeps sums from call to call; the test adds them up each time."""
     limits, server = (10_000, 100_000, 50_000), shared
     server.now_us = START_US
     server.forget()
@@ -248,7 +248,7 @@ def test_what_is_used_and_held_is_what_a_list_of_all_uses_says(
 def test_a_call_reads_as_much_of_a_full_minute_of_50_replicas_as_of_a_young_account(
     server: Server, redis_url: str
 ) -> None:
-    """It once packed all of 121 slots and 50 holders anew: 0.2 ms of a server that carries the log, too."""
+    """It once packed all 121 slots and 50 holders again: 0.2 ms of a server that carries the log, too."""
 
     def commands(replicas: int, slots: int) -> int:
         server.forget()

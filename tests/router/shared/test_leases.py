@@ -1,4 +1,4 @@
-"""Limits hold over replicas on a real server, and by fair shares without one; nobody waits for long."""
+"""Limits hold over replicas on a real server, and by fair shares without one; no request waits long."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ TTL_S = 1.0
 
 
 class Replica:
-    """The leases of one replica, and what became of the requests it was asked for."""
+    """The leases of one replica, and the results of its requests."""
 
     def __init__(self, url: str, namespace: str, name: str, names: list[str], limits: Allowed) -> None:
         self.leases = Leases(
@@ -48,7 +48,7 @@ class Replica:
             return await verdict
 
     async def granted(self, requests: int, tokens: int = 1) -> int:
-        """How many of some requests that come at once are granted; they end at once."""
+        """Return how many of some simultaneous requests are granted; they end at once."""
         charges = await asyncio.gather(*(self.request(tokens) for _ in range(requests)))
         granted = [charge for charge in charges if charge.granted]
         for charge in granted:
@@ -56,7 +56,7 @@ class Replica:
         return len(granted)
 
     def quiet(self) -> bool:
-        """Whether Redis knows all that it must."""
+        """True if Redis knows all charges."""
         return not self.leases.account(ACCOUNT, self.limits).active
 
     async def end(self) -> None:
@@ -68,7 +68,7 @@ class Replica:
 async def fleet(url: str, namespace: str, limits: Allowed, count: int) -> AsyncIterator[list[Replica]]:
     names = [f"r{number}" for number in range(count)]
     replicas = [Replica(url, namespace, name, names, limits) for name in names]
-    # The first answer takes a connection; from then on there is one.
+    # The first answer waits for a connection; later ones have it.
     for replica in replicas:
         await connected(replica)
     try:
@@ -86,16 +86,16 @@ async def connected(replica: Replica) -> None:
 
 
 async def retried(replica: Replica, tokens: int) -> None:
-    """Ask for a request until it is granted."""
+    """Send requests until one is granted."""
     async with asyncio.timeout(60):
         while not await replica.granted(1, tokens):  # noqa: ASYNC110 - it is asked again each time
             await asyncio.sleep(0.05)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for something, for as long as a busy machine may take."""
+    """Wait for a condition, for as long as a busy machine may take."""
     async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - plain state, which nobody signals
+        while not true():  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.01)
 
 
@@ -178,7 +178,7 @@ async def test_a_script_that_the_server_forgot_is_loaded_again(redis_url: str, n
 async def test_each_replica_falls_back_to_its_share_when_redis_is_gone(
     namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """100 over three replicas: 34, 33 and 33; told once it is back, they leave nothing."""
+    """100 over three replicas: 34, 33 and 33; reported once it is back, they leave nothing."""
     caplog.set_level(logging.INFO)
     async with ValkeyServer() as valkey, fleet(valkey.url, namespace, Allowed(100), 3) as replicas:
         await valkey.kill()
@@ -202,12 +202,12 @@ async def test_what_redis_lost_is_told_again_also_by_replicas_that_nobody_asks(n
         await valkey.start()
         await until(lambda: _told(valkey.url, namespace))
         await connected(other)
-        # A round that came too late on a busy machine is decided by a share, and counted.
+        # On a busy machine a share decides a late round, which is then counted.
         assert 100 - used <= await other.granted(100) <= 100 - used + other.leases.alone
 
 
 async def test_a_primary_that_was_replaced_is_left_although_it_grants(namespace: str) -> None:
-    """As one that slept through a failover; nobody tells it here, so that only who asks finds out."""
+    """It slept through a failover, say; only a request to it reveals that: no sentinel reports it here."""
     async with SentinelGroup() as group, fleet(group.url, namespace, Allowed(100), 1) as (replica,):
         old, new = group.servers
         assert await replica.granted(60) >= 50
@@ -225,7 +225,7 @@ async def test_a_primary_that_was_replaced_is_left_although_it_grants(namespace:
 
 
 def _told(url: str, namespace: str) -> bool:
-    """Whether the server knows the account."""
+    """True if the server knows the account."""
     with Redis.from_url(url) as redis:
         return bool(redis.exists(Keys(namespace).limits(ACCOUNT)))
 

@@ -1,4 +1,4 @@
-"""Alone is who sees no heartbeat and has heard nobody for a while; among many, all take their time."""
+"""A replica is alone without heartbeats and operations of others for a while; among many, all take time."""
 
 from router.shared.peer_presence import HEARD_S, LEISURE_S, SIBLING_S, PeerPresence
 

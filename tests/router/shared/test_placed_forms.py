@@ -1,4 +1,4 @@
-"""Both forms of a placement mean the same, whatever a reader missed; and the short one is short."""
+"""Both forms of a placement have the same effect, after any loss at the reader; the short one is short."""
 
 import random
 from array import array
@@ -69,7 +69,7 @@ def entry(*bodies: bytes) -> bytes:
 
 
 def sent(forms: PlacedForms, op: Op) -> placed_forms.LogOp:
-    """The operation that others read."""
+    """Return the operation that others read."""
     decoded = decode_entry(entry(forms.outgoing(encode_op(op))))
     assert (decoded.unknown, decoded.invalid) == (0, 0)
     return decoded.ops[0]
@@ -233,7 +233,7 @@ def test_nonsense_is_refused_where_it_enters() -> None:
 
 
 class Side:
-    """A replica: its fold, what it knows of prompts, and its place in the log."""
+    """A replica: its fold, its known prompts, and its place in the log."""
 
     def __init__(self, name: str, log: list[tuple[str, list[bytes]]]) -> None:
         self.name, self.log = name, log
@@ -264,7 +264,7 @@ class Side:
 
 
 def seen(fleet: FleetState, paths: list[bytes]) -> object:
-    """What decisions see of the workers' caches and loads."""
+    """Return the workers' caches and loads as decisions see them."""
     rows = np.array([fleet.worker(worker).slot for worker in WORKERS], dtype=np.intp)
     now_us = START_US + 10_000
     return (
@@ -286,7 +286,7 @@ steps = st.lists(
         st.integers(0, 7),  # what happens
         st.integers(0, 20),  # to which session
         st.integers(1, 6),  # new blocks
-        st.integers(0, 30),  # which place of the log
+        st.integers(0, 30),  # the place in the log
     ),
     min_size=1,
     max_size=50,
@@ -295,7 +295,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 2**32))
 def test_the_fold_of_a_log_in_the_short_form_is_that_of_the_whole_form(drawn: list[Step], seed: int) -> None:
-    """For a late joiner, after a gap, after entries that came twice or again, with an old replica."""
+    """Readers: a late joiner, one after a gap, one after repeated entries, an old replica."""
     chance = random.Random(seed)
     log: list[tuple[str, list[bytes]]] = []
     one, two, old, reader = (Side(name, log) for name in ("one", "two", "old", "reader"))
@@ -353,6 +353,6 @@ def test_the_fold_of_a_log_in_the_short_form_is_that_of_the_whole_form(drawn: li
     for side in sides:
         assert side.forms.unresolved == 0
         expected, actual = seen(reference, paths), seen(side.fleet, paths)
-        if side is late:  # a snapshot has no prompts of what is in flight, nor every charge
+        if side is late:  # a snapshot lacks the prompts of requests in flight, and some charges
             expected, actual = expected[:4], actual[:4]
         assert actual == expected, side.name

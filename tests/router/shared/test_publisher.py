@@ -1,4 +1,4 @@
-"""Own operations are packed exactly as the codec would, in bounded entries, and never lost in between."""
+"""Own operations are packed exactly like the codec's, in bounded entries, and none is lost."""
 
 import asyncio
 import contextlib
@@ -173,13 +173,13 @@ async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str,
 
 
 def turn(number: int, blocks: int) -> Placed:
-    """A turn of one conversation, which has so many blocks by then."""
+    """Return a turn of one conversation, which then has this many blocks."""
     path = b"".join(block.to_bytes(8, "little") for block in range(1, blocks + 1))
     return Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,))
 
 
 def told(entry: dict[bytes, bytes]) -> list[tuple[type, int]]:
-    """The forms of the placements in an entry, and the blocks that each has."""
+    """Return the forms of the placements in an entry, and the number of blocks of each."""
     return [
         (type(op), len((op.placed if isinstance(op, Onward) else op).paths[0]) // 8)  # type: ignore[union-attr]
         for op in decode_entry(entry[b"o"]).ops
@@ -230,7 +230,7 @@ async def test_an_entry_has_a_thousand_operations_at_most(
 async def test_a_vector_comes_last_in_its_flush_and_is_not_kept(
     link: RedisLink, redis_url: str, namespace: str
 ) -> None:
-    """Lost with its entry, all is told anew; what is sent once more is sent without it."""
+    """If its entry is lost, all loads are published again; an entry that is sent again goes without them."""
     loads = FakeLoads()
     publisher = make(namespace, loads=loads)
     loads.due, loads.inflight = True, ("a:1",)

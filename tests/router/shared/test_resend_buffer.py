@@ -1,4 +1,4 @@
-"""What Redis said yes to is remembered for a moment, within bounds, and given back in order."""
+"""Operations that Redis acknowledged are kept for a moment, within bounds, and returned in order."""
 
 from router.shared.resend_buffer import KEPT_BYTES_MAX, KEPT_S, ResendBuffer
 

@@ -1,4 +1,4 @@
-"""What a shared state promises without any Redis. With one: `tests/integration/test_shared_state.py`."""
+"""Promises of a shared state without any Redis. With one: `tests/integration/test_shared_state.py`."""
 
 import asyncio
 import contextlib

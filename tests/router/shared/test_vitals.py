@@ -1,4 +1,4 @@
-"""What replicas say of themselves is read by replicas of other versions, too."""
+"""Replicas of other versions can read a replica's vitals, too."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ def test_what_makes_no_sense_is_nothing(value: bytes) -> None:
 
 
 async def test_a_replica_knows_the_vitals_of_those_that_live(redis_url: str, namespace: str) -> None:
-    """Of one whose word makes no sense it knows that it lives; alone, only its own."""
+    """A replica with senseless vitals only counts as alive; a replica alone knows its own."""
     states = {
         name: SharedState(
             SharingRules(namespace=namespace),

@@ -1,4 +1,4 @@
-"""What files of keys and of tokens have in common; most of it is tested with the keys file."""
+"""Common rules of files of keys and of tokens; the keys file's tests cover most of them."""
 
 from pathlib import Path
 

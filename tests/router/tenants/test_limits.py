@@ -1,4 +1,4 @@
-"""What tenants are told of their limits, and what counts in the end."""
+"""Tenants' view of their limits, and the final charges."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from router.tenants import Limiter
 
 
 class Limited:
-    """A limiter whose Redis is gone, so that one replica of one decides at once; and what it counted."""
+    """A limiter without Redis, so that one replica of one decides at once, and its counts."""
 
     def __init__(self) -> None:
         self.now_us = START_US
@@ -39,7 +39,7 @@ async def limited() -> AsyncIterator[Limited]:
     limited = Limited()
     limited.admit(TenantLimits(1), name="first")
     async with asyncio.timeout(60):
-        while limited.limiter.degraded_reason is None:  # noqa: ASYNC110 - plain state, which nobody signals
+        while limited.limiter.degraded_reason is None:  # noqa: ASYNC110 - plain state without signals
             await asyncio.sleep(0.001)
     yield limited
     limited.task.cancel()
@@ -111,7 +111,7 @@ async def test_durations_are_written_as_openai_does(limited: Limited, past_us: i
 
 
 async def test_what_was_settled_or_withdrawn_is_not_counted_again(limited: Limited) -> None:
-    """An exchange that ends in several ways at once says so more than once."""
+    """An exchange that ends in several ways at once reports it more than once."""
     limits = TenantLimits(0, 0, 100)
     charge = limited.admit(limits, 100)
     limited.limiter.settle(charge, 100)

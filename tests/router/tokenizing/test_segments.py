@@ -1,4 +1,4 @@
-"""Segments one by one give the ids of the whole, whatever the tokenizer does at the edges of a text."""
+"""Segments one by one give the ids of the whole text, for any tokenizer's rules at the edges of a text."""
 
 from array import array
 
@@ -74,7 +74,7 @@ pieces = st.sampled_from(
 def test_segments_give_the_ids_of_the_whole(kind: str, texts: list[str], added: bool) -> None:
     made = KINDS[kind]
     found = segmented(made)
-    for text in (*texts, *texts):  # the second time all is remembered
+    for text in (*texts, *texts):  # the second time all segments are remembered
         assert ids(found.packed(text, add_special_tokens=added)) == (
             made.encode(text, add_special_tokens=added).ids
         )

@@ -1,4 +1,4 @@
-"""When prompts get ids, when they keep their text, and that nobody waits for ever or in vain."""
+"""Prompts that get ids, prompts that keep their text, and bounded waits."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ identifier.finds_roots = True
 
 
 class Slow(LocalTokenizer):
-    """Finds the same ids for all prompts, when it is let."""
+    """Finds the same ids for all prompts, once the test lets it."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -73,7 +73,7 @@ class Setup:
 
     @property
     def how(self) -> list[str]:
-        """How prompts got their ids, or why not, one after the other."""
+        """Return how each prompt got its ids, or why not, one after the other."""
         return [how for (how,) in self.metrics.counts[TOKENIZED_PROMPTS].events]
 
     def begin(self, text: str, **more: Any) -> tuple[ParsedRequest, ParsedRequest | None]:
@@ -93,7 +93,7 @@ def request(
 
 
 def exact(parsed: ParsedRequest) -> bool:
-    """Whether it has the ids that `Slow` finds."""
+    """True if the request has the ids that `Slow` finds."""
     assert parsed.ids_root is not None
     return (
         parsed.paths == (chain_token_ids(IDS, parsed.ids_root, 16),)
@@ -223,7 +223,7 @@ async def test_what_waits_for_a_thread_is_bounded(
     assert [found is None for _, found in first] == [True, True, False]
     assert setup.how == ["busy"]
     setup.slow.let.set()
-    while len(setup.done) < 2:  # noqa: ASYNC110 - threads tell the loop, nobody tells us
+    while len(setup.done) < 2:  # noqa: ASYNC110 - threads wake the loop, not the test
         await asyncio.sleep(0.001)
     assert all(map(exact, setup.done))
     _, found = setup.begin(LONG + "later", prompt="", input="")
@@ -231,7 +231,7 @@ async def test_what_waits_for_a_thread_is_bounded(
 
 
 async def test_who_waits_for_nothing_any_more_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that stood in the queue for too long is given up, so that others have their turn."""
+    """A job that was in the queue for too long is given up, so that others have their turn."""
     monkeypatch.setattr(tokenizing, "STALE_S", -1.0)
     setup = Setup()
     assert await setup.now(LONG) == request(LONG)[0]
@@ -246,7 +246,7 @@ async def test_a_loop_that_ends_is_not_told() -> None:
     setup.slow.let.set()
 
 
-# What engines count.
+# Engines' counts.
 
 
 async def test_a_model_whose_counts_differ_time_after_time_is_set_aside(
@@ -256,7 +256,7 @@ async def test_a_model_whose_counts_differ_time_after_time_is_set_aside(
     found = await setup.now("a")
     for _ in range(MISCOUNTS_MAX - 1):
         setup.tokenizing.answered(found, len(IDS) + 1)
-    setup.tokenizing.answered(found, len(IDS))  # once right: it was an accident
+    setup.tokenizing.answered(found, len(IDS))  # correct once: it was an accident
     assert exact(await setup.now("a"))
     for _ in range(MISCOUNTS_MAX):
         setup.tokenizing.answered(found, len(IDS) + 1)

@@ -1,4 +1,4 @@
-"""What engines publish on real sockets is what the tree believes, through gaps, restarts and late joins."""
+"""The tree matches the engines' events on real sockets, through gaps, restarts and late joins."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -117,7 +117,7 @@ async def test_a_gap_is_filled_before_anything_that_came_behind_it(
 async def test_after_a_gap_that_nobody_can_fill_history_describes_the_worker(
     tmp_path: Path, replica: Replica
 ) -> None:
-    """A prefill under way is spared: it is not in the cache yet, and will be."""
+    """A prefill under way is spared: it is not in the cache yet, but soon will be."""
     engine = FakeEngine(tmp_path, replays=False).start()
     local = replica.follow(engine)
     await until(lambda: replica.state(local) == "partial")

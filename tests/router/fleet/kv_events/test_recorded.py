@@ -1,4 +1,4 @@
-"""What real engines published, byte by byte, makes the tree predict what they then reused.
+"""From real engines' recorded events, byte by byte, the tree predicts their later reuse.
 
 Recorded by ``python -m loadtest.vllm.record`` (`loadtest.vllm.record`).
 """

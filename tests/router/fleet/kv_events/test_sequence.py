@@ -1,4 +1,4 @@
-"""Which batches are believed: beside publishers that die, drop and forget, and answers that break off."""
+"""Batches that are believed, with publishers that die, drop and forget, and answers that break off."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from router.fleet.kv_events.sequence import HELD_MAX, Loss, Sequence
 
 
 class Heard:
-    """What is believed now."""
+    """The batches that are believed now."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -29,9 +29,9 @@ class Publisher:
     """An engine's publisher, process after process.
 
     Attributes:
-        buffer: How many batches it can send again.
-        drops: Every how many replies it drops one; 0 for never.
-        silent: Whether it answers no questions.
+        buffer: Number of batches that it can send again.
+        drops: It drops every n-th reply; 0 for none.
+        silent: True if it answers no questions.
     """
 
     buffer: int = 10_000
@@ -68,7 +68,7 @@ class Publisher:
 
 
 class Followed:
-    """A publisher and who follows it."""
+    """A publisher and its follower."""
 
     def __init__(self, publisher: Publisher | None = None) -> None:
         self.publisher = publisher or Publisher()
@@ -185,7 +185,7 @@ def test_a_process_that_counts_anew_has_an_empty_cache() -> None:
 
 
 def test_a_process_that_has_counted_as_far_as_the_one_before_is_told_apart_by_its_last_batch() -> None:
-    """Number 3 is the one that is awaited, but it is not the same engine's."""
+    """Number 3 is the awaited one, but of another process."""
     followed = Followed().join()
     followed.publish(3)
     followed.publisher.restart()
@@ -279,7 +279,7 @@ steps = st.lists(
 def test_nothing_is_believed_but_one_process_in_order_and_all_of_it_where_that_is_claimed(
     drawn: list[str], buffer: int, drops: int
 ) -> None:
-    """A process that goes away takes its connection with it, so who comes next connects."""
+    """A process that ends takes its connection along, so the next one connects."""
     followed = Followed(Publisher(buffer, drops))
     publisher, sequence, heard = followed.publisher, followed.sequence, followed.heard
     for step in drawn:

@@ -1,8 +1,8 @@
-"""Streams of an emulated engine that lose, repeat, swap and damage batches, end and begin anew.
+"""Streams of an emulated engine that lose, repeat, swap and damage batches, end and begin again.
 
-The cache of the emulator is the truth: while a worker is said to be known by its events, the tree predicts
-what that cache would have reused when it published the last batch that was read. What happens to batches
-otherwise may cost predictions, and nothing may raise.
+The cache of the emulator is the truth: while a worker counts as known by its events, the tree predicts the
+reuse of that cache at the last batch that was read. Damage to batches may cost predictions, but nothing may
+raise.
 """
 
 import asyncio
@@ -67,12 +67,12 @@ def ids_of(text: str) -> list[int]:
 
 
 class Streams(RuleBasedStateMachine):
-    """An engine, what lies between, and who follows."""
+    """An engine, the network between, and the follower."""
 
     @initialize(engine=st.sampled_from(ENGINES), keeps=st.sampled_from([0, 3, 1000]))
     def begin(self, engine: Any, keeps: int) -> None:
         self.profile, self.encoding, self.rules = engine
-        self.keeps = keeps  # batches that can be asked for; with none nobody answers
+        self.keeps = keeps  # batches that can be asked for; with none the engine answers no question
         self.now_us = 1_000
         shared = FakeShared(FleetRules(block_tokens=BLOCK))
         workers = registry(shared, VirtualTime())
@@ -123,11 +123,11 @@ class Streams(RuleBasedStateMachine):
         match = self.fleet.tree.match(path, self.profile)
         return int(match.safe[self.slot]) * BLOCK if self.slot < len(match.safe) else 0
 
-    # What the engine does.
+    # The engine's actions.
 
     @rule(text=texts.filter(len), fate=st.sampled_from(["comes", "comes", "comes", "waits", "lost"]))
     def serve(self, text: str, fate: str) -> None:
-        """Answer a request; mostly what that stores arrives, and what was asked for does."""
+        """Answer a request; mostly the events of its blocks arrive, and the batches that were asked for."""
         blocks, tokens = self.blocks(text), len(text) * BLOCK
         lease = self.cache.open(blocks, tokens, 0, 0.0)
         assert self.cache.admit(lease, 0.0)
@@ -161,7 +161,7 @@ class Streams(RuleBasedStateMachine):
             self.sent.append(batch)
             self.truths.append(truth)
 
-    # What lies between.
+    # The network between.
 
     @precondition(lambda self: self.way)
     @rule(count=st.integers(1, 3))
@@ -189,14 +189,14 @@ class Streams(RuleBasedStateMachine):
     @precondition(lambda self: len(self.sent) > 1)
     @rule()
     def reconnect(self) -> None:
-        """What was on its way is lost."""
+        """Batches on their way are lost."""
         self.way.clear()
         self.sequence.connected()
 
     @precondition(lambda self: self.keeps and len(self.sent) > 3)
     @rule()
     def restart(self) -> None:
-        """Without a replay endpoint nobody could tell one process from another that counted as far."""
+        """Without a replay endpoint, a process looks like another one that counted as far."""
         self.begin_process()
 
     @precondition(lambda self: self.sequence.asked is not None)
@@ -212,7 +212,7 @@ class Streams(RuleBasedStateMachine):
                     self.sequence.replayed(number, self.sent[number])
         self.sequence.ended(answered=bool(self.keeps))
 
-    # What follows.
+    # The follower.
 
     def tell(self) -> None:
         while self.follower.flush():
@@ -234,7 +234,7 @@ class Streams(RuleBasedStateMachine):
 
 
 def test_history_ends_where_everything_is_told_from_the_beginning() -> None:
-    """Of one process not everything came; the next tells all of what it has, which is little."""
+    """Some batches of one process are missing; the next process repeats its whole cache, which is small."""
     streams = Streams()
     streams.begin(ENGINES[0], 3)
     for text in ("aaaa", "bbbb", "abab"):
@@ -256,7 +256,7 @@ def test_history_ends_where_everything_is_told_from_the_beginning() -> None:
 
 
 def test_history_ends_where_the_next_process_has_said_nothing_yet() -> None:
-    """Too much was missing to go on, and then the engine began anew."""
+    """Too much was missing to go on, and then the engine began again."""
     streams = Streams()
     streams.begin(ENGINES[0], 3)
     for text in ("aaaaaabaaaaa", "aaaaaaaaaaa"):

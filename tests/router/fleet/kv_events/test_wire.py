@@ -1,4 +1,4 @@
-"""What engines send is understood in every form they have sent it in, and nothing that comes raises."""
+"""Every message form of the engines is understood, and no message raises."""
 
 from typing import Any
 
