@@ -1,4 +1,4 @@
-"""What the Helm chart renders to, by Helm's own engine (``helm-python-sdk``, which CI installs)."""
+"""The rendered Helm chart, by Helm's own engine (``helm-python-sdk``, which CI installs)."""
 
 import functools
 import importlib.util

@@ -17,7 +17,7 @@ class MadeUpFleet:
     Attributes:
         workers: Facts that the test may change.
         moving: How many workers' loads change at each look; the others stay.
-        trouble: What is wrong.
+        trouble: Problems that it reports.
         made: Decisions so far.
     """
 

@@ -15,7 +15,7 @@ PLAIN = Selection("cluster", "llm", "", "app=engine")
 
 
 class Log:
-    """What all replicas said, in one order; each reads it when the test says so."""
+    """The operations of all replicas in one order; each replica reads them when the test says so."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -44,10 +44,10 @@ class Replica:
     """A replica that discovers.
 
     Args:
-        cluster: Where the pods are.
-        selections: Which it selects.
+        cluster: The API server with the pods.
+        selections: Selections of the replica.
         log: Shared with other replicas.
-        time: Of all of them.
+        time: Clock shared by all replicas.
         name: Its id.
     """
 
@@ -110,7 +110,7 @@ class Replica:
         return worker
 
     def note(self, worker_id: str = "10.0.0.1:8000") -> Note:
-        """What discovery noted at one."""
+        """The note of discovery on one worker."""
         note = note_of(self.worker(worker_id).labels)
         assert note is not None
         return note

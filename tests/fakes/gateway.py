@@ -62,7 +62,7 @@ ALONE_STATUS = LogStatus(
     ready=True,
     warming=None,
 )
-"""Of the only replica."""
+"""Status of the log of the only replica."""
 
 SSE: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON: list[Header] = [(b"content-type", b"application/json")]
@@ -74,7 +74,7 @@ def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
 
 
 class _Timer:
-    """What `VirtualTime.call_later` returns."""
+    """The timer that `VirtualTime.call_later` returns."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -209,7 +209,7 @@ class FakeUpstream:
     def abort(self) -> None:
         self.aborted = True
 
-    # What the worker does.
+    # Actions of the worker.
 
     def head(self, status: int = 200, headers: Sequence[Header] = (), length: int | None = None) -> None:
         assert self.live
@@ -285,7 +285,7 @@ class FakeShared:
             self.fleet.apply(each)
 
     def said(self, kind: type[Any]) -> list[Any]:
-        """What was published of one kind."""
+        """Published operations of one kind."""
         return [op for op in self.ops if isinstance(op, kind)]
 
 
@@ -300,7 +300,7 @@ def log_port(
     replicas: Callable[[], tuple[str, ...]] = lambda: ("r1",),
     **status: Any,
 ) -> LogPort:
-    """The log of a fake replica; what is said of its status may be asked for anew each time."""
+    """The log of a fake replica; fields of its status may be functions, called at each look."""
 
     def now() -> LogStatus:
         said = {name: value() if callable(value) else value for name, value in status.items()}
@@ -336,13 +336,13 @@ class Bench:
     """A gateway in front of healthy fake workers.
 
     Args:
-        workers: How many.
-        keys: Of tenants; None without a keys file.
-        limiter: Keeps them to their limits.
-        requests_max: For how many requests there are open files.
+        workers: Number of workers.
+        keys: Keys of tenants; None without a keys file.
+        limiter: Limiter of the tenants.
+        requests_max: Number of requests for which there are open files.
         spans: Makes the spans of requests; None: tracing is off.
-        rules: Of the fold; None: length buckets, and the classes of the settings.
-        sections: Of the settings.
+        rules: Rules of the fold; None: length buckets, and the classes of the settings.
+        sections: Sections of the settings.
     """
 
     def __init__(
@@ -471,7 +471,7 @@ class Bench:
         return live
 
     def check(self) -> None:
-        """What must hold when all exchanges have ended, however they did."""
+        """Check the invariants at the end of all exchanges, successful or not."""
         attempts = {op.request_id: [op] for op in self.shared.said(Placed)}
         assert len(attempts) == len(self.shared.said(Placed)) == sum(each.workers for each in self.upstreams)
         for op in self.shared.ops:

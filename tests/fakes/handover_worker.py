@@ -77,7 +77,7 @@ class FakeWorker:
 
 
 class Heard:
-    """What a client would hear of its jobs, in order."""
+    """Events that a client of its jobs would receive, in order."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []

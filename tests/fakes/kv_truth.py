@@ -38,7 +38,7 @@ def completion(prompt: list[int], answer_tokens: int = 1) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request."""
+    """The result of one request."""
 
     cached_tokens: int
     token_ids: list[int]
@@ -100,7 +100,7 @@ class Known:
         return [kv_events.followers[place] for place in self.places if place in kv_events.followers]
 
     def tracks(self) -> bool:
-        """Whether the worker is described by its events now."""
+        """True if events describe the worker now."""
         followers = self.followers
         return (
             len(followers) == self.ranks
@@ -109,7 +109,7 @@ class Known:
         )
 
     def serves(self) -> bool:
-        """Whether the worker gets requests: its engine may tell of its cache before a probe finds it well."""
+        """True if the worker gets requests: its engine may publish its cache before a probe succeeds."""
         local = self.gateway.process.registry.get(self.worker_id)
         return local is not None and local.state == "healthy"
 

@@ -24,7 +24,7 @@ class Allowed:
 
 
 def ignored(charge: Charge) -> None:
-    """Nobody waits for it."""
+    """Ignore a charge."""
 
 
 class Server:
@@ -32,7 +32,7 @@ class Server:
 
     Attributes:
         redis: The server.
-        key: Of the account.
+        key: Key of the account.
         now_us: The server's time.
     """
 
@@ -99,7 +99,7 @@ class Replica:
         return charge
 
     def granted(self, tokens: int = 1) -> bool:
-        """Whether a request is granted."""
+        """True if a request is granted."""
         return self.request(tokens).granted
 
 

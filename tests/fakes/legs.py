@@ -41,7 +41,7 @@ class FakeLeg:
         self.aborted = True
 
     def answer(self, body: bytes = b"{}", status: int = 200) -> None:
-        """Answer all at once, as far as somebody listens."""
+        """Answer all at once, as far as a client listens."""
         for tell in (
             lambda: self.sink.upstream_head(status, b"x-worker: yes\r\n", len(body)),
             lambda: self.sink.upstream_data(body),

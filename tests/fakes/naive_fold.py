@@ -1,9 +1,8 @@
-"""The fold by definition: the set of all operations seen, and every answer computed from it anew.
+"""The fold by definition: the set of all operations seen; every answer is computed from the whole set.
 
-Nothing here is kept up to date, so nothing can go stale: order and repetition cannot matter to a set. What
-`policies.FleetState` gains by being clever (one pass, bounded memory) it must not pay for with
-another answer. Bounds on what a worker may hold are left out: they do not commute with removals
-(`radix.tree`, law 3).
+It keeps nothing up to date, so nothing can go stale: order and repetition cannot matter to a set.
+`policies.FleetState` is cleverer (one pass, bounded memory), but must give the same answers. Bounds on the
+blocks of a worker are left out: they do not commute with removals (`radix.tree`, law 3).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,11 +61,11 @@ class NaiveRequest:
 
 @dataclass(slots=True)
 class NaiveFold:
-    """Everything that was ever said.
+    """Every operation so far.
 
     Attributes:
         said: The operations, by their bytes.
-        own: The replica whose requests are known one by one, whatever vectors it sent.
+        own: The replica whose requests are known one by one, even if it sent vectors.
     """
 
     said: dict[bytes, Op] = field(default_factory=dict)
@@ -157,7 +156,7 @@ class NaiveFold:
         )
 
     def people(self, kind: type[Audited | Expire]) -> list[Audited | Expire]:
-        """What people did, in its order; less than is kept."""
+        """Actions of operators, in the order of their time; the real fold keeps fewer."""
         return sorted({op for op in self.said.values() if isinstance(op, kind)}, key=lambda op: op)  # type: ignore[misc]
 
     def prices(self, worker: WorkerPut) -> tuple[float, float, float]:
@@ -169,7 +168,7 @@ class NaiveFold:
         model = self.newest(Fitted).get(worker_class) or PROFILES.get(worker_class, PROFILES["default"])
         return model.a_s * slowdown, model.b_s * slowdown, model.c0_tokens
 
-    # What a worker holds: every use of a block that nothing removed since.
+    # Blocks of a worker: every use of a block that no removal followed.
 
     def _uses(self, worker: str) -> Iterable[tuple[bytes, int, int]]:
         """Path, time, and how many boundaries at the end of it are valid."""
@@ -215,7 +214,7 @@ class NaiveFold:
         }
 
     def _end_gone_us(self, worker: str, path: bytes) -> int:
-        """What was said of the end of a path before this time does not count."""
+        """Time before which statements on the end of a path do not count."""
         return max(
             (
                 op.before_us
@@ -239,7 +238,7 @@ class NaiveFold:
             found += [(matched, _safe(path, matched, ends, profile)) for profile in profiles]
         return found
 
-    # What a worker has been given.
+    # Requests of a worker.
 
     def requests(self) -> dict[str, NaiveRequest]:
         """Placed, not finished, and its replica has neither left nor told its loads there since then."""
@@ -283,7 +282,7 @@ class NaiveFold:
         return {key: op for key, op in newest.items() if op.at_us > left_us.get(op.replica, -1)}
 
     def first(self, worker: str) -> str | None:
-        """Who of them is next on a worker that any of them may go to; all are of one flow."""
+        """The next request on a worker, among those that may go to it; all are of one flow."""
         waiting = [op for op in self.waiting().values() if op.worker in ("", worker)]
         waiting.sort(key=lambda op: (op.key_us, op.arrived_us, op.request_id))
         return waiting[0].request_id if waiting else None

@@ -1,8 +1,8 @@
 """The KV cache of an engine, block by block and as slowly as it is simple.
 
-A block is the text before and in it, one letter per block. What `loadtest.engine.kv` keeps for runs, this
-keeps for each block: when it was used, whether its window KV is there. Rules are written as the engines'
-documents say them, with sets and loops.
+A block is the text before and in it, one letter per block. `loadtest.engine.kv` keeps its facts for runs of
+blocks; this keeps them for each block: its last use, and whether its window KV is there. Rules are written as
+the engines' documents state them, with sets and loops.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class NaiveKv:
         back = rules.window_tokens - (1 if self.vllm else 0)
         self.needed = (back + self.size - 1) // self.size
 
-    # What there is.
+    # Facts.
 
     @property
     def locked(self) -> set[str]:
@@ -192,7 +192,7 @@ class NaiveKv:
         self.touch_window(lease)
 
     def retained(self, lease: NaiveLease, i: int) -> bool:
-        """Whether block i is in a window that stays."""
+        """True if block i is in a window that stays."""
         interval = self.rules.retained_interval_tokens
         ends = set(lease.kept_ends)
         if interval:

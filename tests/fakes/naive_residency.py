@@ -1,7 +1,7 @@
-"""What an engine holds, block by block, by the letter: sets of prefixes, and every answer computed anew.
+"""Blocks of an engine by definition: sets of prefixes; every answer is computed from scratch.
 
-A prefix is the text before and in a block, one letter a token. What `radix.Residency` keeps as bits of runs
-this keeps as counts by name, and what it works out for what changed this works out for everything.
+A prefix is the text before and in a block, one letter a token. `radix.Residency` keeps bits of runs and
+computes changes only; this keeps counts by name and computes everything.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class NaiveGroup:
 
 @dataclass
 class NaiveRank:
-    """What one rank holds: how often each lane has each prefix, and of which prefixes the place is known."""
+    """Contents of one rank: counts of each prefix on each lane, and the prefixes whose place is known."""
 
     held: Counter[tuple[NaiveGroup, str, str]] = field(default_factory=Counter)
     known: set[str] = field(default_factory=set)
@@ -141,7 +141,7 @@ class NaiveEngines:
             of.settle()
 
     def truth(self) -> "NaiveTruth":
-        """What is so now."""
+        """The present truth."""
         reached: set[str] = set()
         valid: set[str] = set()
         for of in self.ranks.values():
@@ -195,7 +195,7 @@ class NaiveEngines:
 
 @dataclass(frozen=True)
 class NaiveTruth:
-    """What the engines of a worker can reuse.
+    """Prefixes that the engines of a worker can reuse.
 
     Attributes:
         tree_size: Tokens of the tree's blocks.

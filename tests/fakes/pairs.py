@@ -3,8 +3,8 @@
     client ──> calm    (a minute for everything) ──┐    ┌── prefill, prefill     one set of faults for both
     client ──> strict  (a second)                ──┴────┴── decode, decode       one set of faults for both
 
-Engines of a role share their faults, so that a fault for one request hits whoever gets it first, and nobody
-has to know whom the gateway will choose.
+Engines of a role share their faults, so that a fault for one request hits the first engine that gets it, and
+the test need not know the gateway's choice.
 """
 
 import contextlib
@@ -32,14 +32,15 @@ ENGINE = EngineSettings(
     prefill_tokens_per_s=5_000, prefill_base_ms=0.1, tpot_ms=0.5, emit_interval_ms=0.5, block_tokens=16
 )
 SLOW_CLASS, SLOW_MS = "8xh200-1t-hybrid", 400.0
-"""Of the decode workers: their prefill takes 0.4 s, and the gateway knows it from the start, so that no
-request is given to one of them whole while there is a prefill worker."""
+"""Class and prefill time of the decode workers: prefill takes 0.4 s, and the gateway knows it from the start.
+So none of them gets a whole request while there is a prefill worker."""
 
 BELIEVED_TOKENS_PER_S = 100_000.0
-"""Of prefill workers, which is too good, so that this holds for long prompts, too."""
+"""Speed that the gateway believes of prefill workers: too high, so that the rule holds for long prompts,
+too."""
 
 LEASE_S = 0.8
-"""How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go.
+"""Time for which vLLM keeps KV that no engine fetches: with NIXL and Mooncake only vLLM can release it.
 
 Mooncake's decode leg that comes after it waits for ever, and a busy machine may be late by half a second.
 """
@@ -209,7 +210,8 @@ class Pairs:
 
 
 def held(engine: EmulatedEngine) -> dict[str, int]:
-    """What an engine has not let go of, by name; empty if it is as after its start, but for its cache."""
+    """Resources that an engine has not released, by name; empty if it is as after its start, but for its
+    cache."""
     stats = engine.stats()
     numbers = {name: stats[name] for name in ("running", "waiting", "held")} | stats["handover"]
     return {name: n for name, n in (numbers | {"used": stats["cache"]["used_tokens"]}).items() if n}

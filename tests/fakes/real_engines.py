@@ -109,7 +109,7 @@ class Engines:
 
 
 async def _borrowed(settings: tuple[VllmSettings, ...]) -> list[VllmEngine]:
-    """Return engines that somebody else runs, if these settings are the usual ones of one model."""
+    """Return the engines of another process, if these settings are the usual ones of one model."""
     given = dict(each.split("=", 1) for each in os.environ.get(RUNNING, "").split())
     models = {each.model for each in settings}
     if len(models) != 1 or any(each != VllmSettings(model=each.model) for each in settings):

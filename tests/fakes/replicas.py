@@ -34,7 +34,7 @@ class RunningReplica(Replica):
         self.process = process
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it logged under one name of an event."""
+        """Log events of one name."""
         lines = [json.loads(line) for line in self.process.output]  # type: ignore[attr-defined]
         return [line for line in lines if line["event"] == name]
 

@@ -48,7 +48,7 @@ class RunningGateway:
     client: httpx.AsyncClient
 
     def idle(self) -> bool:
-        """Whether nothing is reserved any more."""
+        """True if all reservations are released."""
         loads = self.process.fleet.loads
         return (
             not loads.requests
@@ -126,7 +126,7 @@ async def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> 
         TimeoutError: If it does not come true.
     """
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - plain state, which nobody signals
+        while not condition():  # noqa: ASYNC110 - plain state, without a signal
             await asyncio.sleep(0.005)
 
 
@@ -144,18 +144,18 @@ async def command(
     environ: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "router"),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
+    """Run ``cacheway`` as a process of its own; terminate it in the end, by its PID.
 
     A gateway ends without the delay that a balancer needs, and has its admin API on the data port, unless the
     test asks for something else.
 
-    What it writes gathers in ``output`` of the process, a list of lines.
+    The ``output`` of the process gathers the lines that it writes.
 
     Args:
-        arguments: Of the command.
+        arguments: Arguments of the command.
         ready_url: Answers 200 when the process is ready.
         environ: Added to its environment, which has no settings of ours otherwise.
-        program: What Python runs; by default ``cacheway`` itself.
+        program: Program for Python; by default ``cacheway`` itself.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
     process = await asyncio.create_subprocess_exec(

@@ -33,7 +33,7 @@ class Step(StrEnum):
 
 
 class Fault(Enum):
-    """What happens to a request instead of its next step; `GO` is that step."""
+    """Action that takes the place of a request's next step; `GO` is that step."""
 
     GO = b""
     CLOSE = b"close"
@@ -73,7 +73,7 @@ class Held:
         self.fault.set_result(fault)
 
     async def dropped(self) -> None:
-        """Wait until the gateway closes the connection, reading whatever still comes."""
+        """Wait until the gateway closes the connection; read and discard all further bytes."""
         async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(1 << 20):

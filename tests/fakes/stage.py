@@ -122,7 +122,7 @@ class Stage:
         return loads.inflight_requests[slots].sum(), loads.prefill_requests[slots].sum()
 
     async def courses(self, workers: Iterable[Worker] | None = None) -> list[str]:
-        """What the log says of the attempts on some workers, or on all."""
+        """Log entries on the attempts on some workers, or on all."""
         return await self.journal.courses(workers and [worker.worker_id for worker in workers])
 
     async def say(self, expected: list[str], workers: Iterable[Worker]) -> None:
@@ -228,7 +228,7 @@ class Course:
             await until_async(self._served)
 
     async def _served(self) -> bool:
-        """Whether the replica in another process has found our worker well."""
+        """True if the replica in another process has found our worker well."""
         async with httpx.AsyncClient(trust_env=False) as client:
             listed = (await client.get(f"http://127.0.0.1:{self._port}/v1/models")).json()["data"]
         return any(model["id"] == self.model for model in listed)
@@ -286,14 +286,14 @@ class Course:
 async def course(
     stage: Stage, replica: str | int, at: At, *, streamed: bool, process: bool = False
 ) -> AsyncIterator[Course]:
-    """A request to a replica, standing at a step; its workers are gone in the end.
+    """Send a request to a replica and hold it at a step; remove its workers in the end.
 
     Args:
-        stage: Where.
+        stage: Its stage.
         replica: Name of the replica that serves it, or the port of one that is a process of its own.
         at: The step.
-        streamed: Whether it asks for a stream.
-        process: Whether its worker is a process of its own.
+        streamed: True if it asks for a stream.
+        process: True if its worker is a process of its own.
     """
     async with contextlib.AsyncExitStack() as stack:
         course = Course(stage, stack, replica, at, streamed=streamed)
