@@ -36,8 +36,7 @@ SLOW_CLASS, SLOW_MS = "8xh200-1t-hybrid", 400.0
 So none of them gets a whole request while there is a prefill worker."""
 
 BELIEVED_TOKENS_PER_S = 100_000.0
-"""Speed that the gateway believes of prefill workers: too high, so that the rule holds for long prompts,
-too."""
+"""Speed that the gateway believes of prefill workers: too high, so that it holds for long prompts, too."""
 
 LEASE_S = 0.8
 """Time for which vLLM keeps KV that no engine fetches: with NIXL and Mooncake only vLLM can release it.
@@ -210,8 +209,7 @@ class Pairs:
 
 
 def held(engine: EmulatedEngine) -> dict[str, int]:
-    """Resources that an engine has not released, by name; empty if it is as after its start, but for its
-    cache."""
+    """Resources that an engine still holds, by name; empty if it is as after its start, but for its cache."""
     stats = engine.stats()
     numbers = {name: stats[name] for name in ("running", "waiting", "held")} | stats["handover"]
     return {name: n for name, n in (numbers | {"used": stats["cache"]["used_tokens"]}).items() if n}

@@ -8,8 +8,8 @@ requests in the order of dispatch, one at a time; it *has room* while fewer than
             ──> else waits: for that worker, if no other would be better even when idle, or if the request has
                 just declined another's room; else for any
     relieved ─> the best request that waits for it, or the best of all if it is idle and none waits for it:
-                if that is this replica's, it decides afresh, and declines if another worker would be done first;
-                if another's, the room is left to it for the grace time, then to the next one
+                if that is this replica's, it decides afresh, and declines if another worker would be done
+                first; if another's, the room is left to it for the grace time, then to the next one
 
 Beside the folds, the model knows which requests really wait, and where, and records them at every dispatch.
 """
