@@ -140,7 +140,7 @@ def containers(objects: tuple[Object, ...]) -> Iterator[tuple[Pods, Object]]:
 
 
 def environment(objects: tuple[Object, ...], container: Object) -> dict[str, str]:
-    """Environment set by the kubelet: config maps, then variables, which may use earlier ones as ``$(NAME)``."""
+    """Environment by the kubelet: config maps, then variables, which may use earlier ones as ``$(NAME)``."""
     variables: dict[str, str] = {}
     maps = {each["metadata"]["name"]: each.get("data", {}) for each in of_kind(objects, "ConfigMap")}
     for source in container.get("envFrom", ()):

@@ -1,4 +1,4 @@
-"""Each kind strikes and mends something that is there; and mends it whatever happens meanwhile."""
+"""Each kind of fault strikes and mends an existing target, and mends it despite errors in between."""
 
 import contextlib
 import json

@@ -173,7 +173,7 @@ async def test_a_client_that_leaves_frees_its_place_at_once(start: Any, dialect:
 
 
 async def test_a_slow_reader_costs_no_memory_and_loses_nothing(start: Any) -> None:
-    """The answer is some 6 MB of events, far above what sockets buffer; nobody reads for a while."""
+    """The answer is some 6 MB of events, far above what sockets buffer; the client pauses its reading."""
     engine, client = await start(tpot_ms=0.01, emit_interval_ms=0.0, max_model_len=10**6)
     body = chat(user("x"), stream=True, max_tokens=20_000, stream_options={"include_usage": True})
     async with client.stream("POST", "/v1/chat/completions", json=body) as stream:

@@ -1,4 +1,4 @@
-"""What goes to the socket, and when; the socket is a fake that can be told to block."""
+"""Bytes on the socket, and their times; the socket is a fake that a test can block."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What subscribers of the real engines would read: decoded with structures like theirs, and recorded maps."""
+"""Events as subscribers of the real engines read them: decoded by similar structures and recorded maps."""
 
 from typing import Any
 

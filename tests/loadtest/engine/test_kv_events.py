@@ -151,7 +151,7 @@ def test_an_index_made_from_events_knows_what_is_held(dialect: str, script: Any)
 
 
 def apply(event: Any, index: set[tuple[str, int]]) -> None:
-    """What a router does, with a check of every position that it can know."""
+    """Apply an event as a router does, and check every position that it can know."""
     if isinstance(event, dict):
         fields = event
     else:

@@ -5,12 +5,12 @@ full attention, sliding-window attention (query ``i`` sees keys ``i - W < j <= i
 positions) and gated linear attention (one recurrent state). Everything is float64, so "equal" has a tolerance
 that arithmetic order explains (``SAME``) and "different" one that it cannot (``DIFFERENT``).
 
-A worker's memory is played as engines use it: a slot that is freed is *reused*, that is, filled with the
-keys and values of somebody else's prompt. So reuse at a boundary is exact only if nothing that was freed is
-read, and `radix.safe_blocks` has to name exactly the longest such boundary: a shorter one would waste
-prefill, a longer one is a pseudo-hit and a wrong answer (MiMo-V2.5 paper, arXiv:2607.13095, 3.1.3; SGLang
+A worker's memory is played as engines use it: a slot that is freed is *reused*, that is, filled with the keys
+and values of another prompt. So reuse at a boundary is exact only if no freed slot is read, and
+`radix.safe_blocks` has to name exactly the longest such boundary: a shorter one would waste prefill, a longer
+one is a pseudo-hit and a wrong answer (MiMo-V2.5 paper, arXiv:2607.13095, 3.1.3; SGLang
 ``mem_cache/swa_radix_cache.py``; for states PrfaaS, arXiv:2604.15039, 3.2). The engine model has to keep the
-same promise, whatever it evicted before: what it says a request reuses gives the answer of a full run.
+same promise after any eviction: the prefix that it reports as reused gives the answer of a full run.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Layer:
 
 @dataclass
 class Memory:
-    """What a worker holds of one sequence: per layer keys, values and (linear) states, by position."""
+    """KV of one sequence on a worker: per layer keys, values and (linear) states, by position."""
 
     keys: list[Array]
     values: list[Array]
@@ -165,7 +165,7 @@ def some_tokens(seed: int, count: int) -> list[int]:
 
 
 def kept(transformer: Transformer, memory: Memory, ends: list[int], interval: int) -> Memory:
-    """What is left when the engine has released whatever lies outside the windows of the ends.
+    """Return the memory after the engine has released everything outside the windows of the ends.
 
     Windows and states stay at ends and at multiples of the interval; a freed slot belongs to another prompt.
     """
@@ -290,7 +290,7 @@ def test_prefill_in_chunks_needs_no_more_than_a_window_of_the_chunks_before(
 
 
 class Slots:
-    """The KV of one worker's blocks, by hash. What is left of it is what the cache's tree says is left."""
+    """The KV of one worker's blocks, by hash. The cache's tree decides which part is left."""
 
     def __init__(self, cache: KvCache, transformer: Transformer) -> None:
         self._cache = cache

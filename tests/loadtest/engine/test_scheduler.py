@@ -214,7 +214,7 @@ def test_tokens_due_within_the_emission_interval_come_as_one(bench: Any, clock: 
 
 
 def test_a_sink_that_does_not_stream_costs_no_event_per_token(bench: Any, clock: Any) -> None:
-    """Two prefills and two ends, whatever the length of the answers."""
+    """Two prefills and two ends, for answers of any length."""
     one = bench()
     for first_id in (1, 2):
         one.submit(900, output_tokens=10_000, first_id=first_id, stream=False)
@@ -326,7 +326,7 @@ def test_requests_wait_for_room_in_the_cache(bench: Any, clock: Any) -> None:
 
 
 def test_a_request_that_can_never_fit_is_refused_and_those_behind_it_go_on(bench: Any, clock: Any) -> None:
-    """It waits for the first one, and is refused when nobody else holds room."""
+    """It waits for the first one, and is refused when no other job holds room."""
     one = bench(cache_tokens=1500)
     one.submit(900, first_id=1)
     one.submit(1600, first_id=2)

@@ -1,4 +1,4 @@
-"""Bytes are written as a case says, answers are read to their end, and nobody waits for ever."""
+"""Bytes are written as a case says, answers are read to their end, and every wait is bounded."""
 
 import asyncio
 import contextlib

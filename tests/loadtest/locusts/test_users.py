@@ -1,4 +1,4 @@
-"""Who the users are. Locust is imported in a process of its own: it patches all."""
+"""The users of a run. Locust is imported in a process of its own: it patches all."""
 
 import subprocess
 import sys

@@ -30,7 +30,7 @@ class Lab:
 
 
 def needs(workers: int) -> Callable[[Probe], Trial]:
-    """So many workers just hold the service level; half of them take twice as long."""
+    """A judge: this number of workers just holds the service level; half of them take twice as long."""
     return lambda probe: trial(3.99 * workers / probe.candidate.workers)
 
 
@@ -61,7 +61,7 @@ def test_of_two_families_the_cheaper_one_comes_first() -> None:
 
 
 def test_a_family_that_already_costs_more_is_given_up() -> None:
-    """Ours holds with 2 workers; theirs would need 60, and nobody looks that far."""
+    """Ours holds with 2 workers; theirs would need 60, and the search stops far below."""
     lab = Lab(lambda probe: needs(2 if probe.candidate.family == OURS else 60)(probe))
 
     found = Search(SLO, Prices(), 1, lab.run).search(

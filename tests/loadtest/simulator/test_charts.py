@@ -1,4 +1,4 @@
-"""Charts tell what the runs found, whatever they found."""
+"""Charts show the findings of the runs, for any findings."""
 
 from dataclasses import replace
 

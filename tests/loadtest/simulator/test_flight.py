@@ -64,7 +64,7 @@ class Setup:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds anything any more, in the engines and in the log."""
+        """True if no request holds anything any more, in the engines and in the log."""
         engines = [*self.fleet.workers, *self.fleet.decode_workers]
         used = sum(engine.used_tokens + engine.running + engine.waiting for engine in engines)
         return used == 0 and not self.replica.fleet.loads.requests

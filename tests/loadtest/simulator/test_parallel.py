@@ -28,7 +28,7 @@ def cells(tmp_path: Path) -> list[Cell]:
 
 
 def untold(*_: int) -> None:
-    """Nobody listens."""
+    """Ignore progress."""
 
 
 def test_any_number_of_jobs_gives_the_same_results(cells: list[Cell]) -> None:

@@ -53,7 +53,7 @@ def test_each_lost_token_has_one_cause() -> None:
 
 
 def test_lost_seconds_add_up_to_the_price_of_what_is_missing() -> None:
-    """Twice as dear per token at 1,000 tokens: what is lost deep in the prompt costs more."""
+    """Tokens at position 1,000 cost twice as much: losses deep in the prompt cost more."""
     prices = ServiceModel(a_s=5.0, b_s=0.001, c0_tokens=1000.0)
     rows = records(
         2,

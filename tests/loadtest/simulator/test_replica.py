@@ -1,4 +1,4 @@
-"""What a simulated replica says, and when the others believe it."""
+"""Operations of a simulated replica, and the time at which the others apply them."""
 
 import numpy as np
 import pytest

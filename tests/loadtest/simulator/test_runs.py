@@ -1,4 +1,4 @@
-"""What charts draw follows from the records, and compares the same requests."""
+"""Data of charts follow from the records, and compare the same requests."""
 
 from dataclasses import replace
 

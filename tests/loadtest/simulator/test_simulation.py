@@ -20,7 +20,7 @@ from policies.disaggregation import RoleRules
 
 ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=60_000)).faster(0.5)
 ONE_BY_ONE = replace(ENGINE, chunk_tokens=0, interleave="apart")
-"""One prompt at a time, whatever decodes meanwhile: a queue with one server."""
+"""One prompt at a time, beside any decodes: a queue with one server."""
 
 
 def config(**changes: object) -> SimulationConfig:

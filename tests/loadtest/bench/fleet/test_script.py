@@ -1,4 +1,4 @@
-"""What is sent, from recordings made here."""
+"""Requests sent from recordings that are made here."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What a process started ends with it, and nothing else does."""
+"""Descendants of a process end with it, and no other process does."""
 
 import subprocess
 import time

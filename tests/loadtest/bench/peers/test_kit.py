@@ -105,7 +105,7 @@ while True: time.sleep(1)
     kit = bench_kit(tmp_path, body)
     visit = asyncio.create_task(visited(kit, "W1"))
     async with asyncio.timeout(60):
-        while not (kit.home / "started").exists():  # noqa: ASYNC110 - nobody tells
+        while not (kit.home / "started").exists():  # noqa: ASYNC110 - there is no signal
             await asyncio.sleep(0.02)
     visit.cancel()
 

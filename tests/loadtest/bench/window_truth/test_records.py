@@ -49,7 +49,7 @@ def test_the_simulators_model_is_exact_while_nothing_is_evicted(path: Path) -> N
 
 @pytest.mark.parametrize("path", PRESSED, ids=lambda path: path.stem)
 def test_the_simulators_model_evicts_nearly_what_a_pressed_engine_does(path: Path) -> None:
-    """Half of what is asked again is gone; which block goes first depends on steps that nobody sees."""
+    """Half of the repeated blocks are gone; steps of the engine, not recorded, decide which goes first."""
     errors = table(path)["all"].errors["simulator"]
 
     assert errors.error_blocks < 0.2

@@ -36,7 +36,7 @@ def pair(start: Any) -> Any:
 
 
 async def both(prefill: Any, decode: Any, port: int, path: str = "/v1/completions", **more: Any) -> Any:
-    """What a router sends to SGLang: the same to both, at once."""
+    """Requests of a router to SGLang: the same to both, at once."""
     body = BODY | ROOM | {"bootstrap_port": port} | more
     return await asyncio.gather(*(client.post(path, json=body) for client in (prefill, decode)))
 
@@ -165,7 +165,7 @@ async def test_sglang_decode_fails_when_its_prefill_engine_crashes(pair: Any) ->
 
 
 async def nixl(prefill: Any, decode: Any, **more: Any) -> Any:
-    """What a router sends to vLLM: one leg after the other."""
+    """Requests of a router to vLLM: one leg after the other."""
     first = await prefill.post(
         "/v1/completions",
         json=BODY | {"max_tokens": 1, "kv_transfer_params": ASK},

@@ -93,7 +93,7 @@ def test_a_state_that_saves_more_outlives_one_that_was_used_later() -> None:
 
 
 def test_savings_grow_faster_than_length_where_attention_is_quadratic() -> None:
-    """Ages are 0, 1/2 and 1. What the middle one saves is 0.63 of the scale, and with c0 = 1 it is 0.47."""
+    """Ages are 0, 1/2 and 1. The middle one saves 0.63 of the scale, and with c0 = 1 it saves 0.47."""
 
     def middle_survives(context_tokens: float) -> bool:
         cache = linear(100, 3, context_tokens=context_tokens)

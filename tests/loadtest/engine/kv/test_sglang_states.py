@@ -1,4 +1,4 @@
-"""What SGLang keeps of linear states, by its own code and by hand."""
+"""Linear states that SGLang keeps, by its own code and by hand."""
 
 import pytest
 from fakes.sglang_cache import drawn, reused_by_model, reused_by_sglang
@@ -59,7 +59,7 @@ def test_the_branch_takes_the_place_of_its_chunks_end() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 900), st.integers(1, 300)), max_size=25))
 def test_of_too_many_states_the_one_used_longest_ago_goes(asked: list[tuple[int, int, int]]) -> None:
-    """Whatever is asked, no more states are held than there are slots, and a match ends at one of them."""
+    """There are never more states than slots, and a match ends at one of the states."""
     cache = linear(slots=3)
     for topic, length, answer in asked:
         held = {0, *states(cache)}

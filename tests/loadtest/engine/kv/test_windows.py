@@ -1,4 +1,4 @@
-"""What requests leave of their windows, and what they may come back to."""
+"""Windows that requests leave behind, and the boundaries to which they may come back."""
 
 from fakes.kv_requests import BLOCK, admitted, blocks_of, compute, live, matched, run, sliding
 

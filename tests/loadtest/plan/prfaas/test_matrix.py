@@ -9,7 +9,7 @@ from loadtest.plan.prfaas.matrix import FLEETS, cases, difference_s, matrix_tabl
 
 
 def nobody(_number: int, _done: int, _total: int) -> None:
-    """Progress that nobody hears of."""
+    """Ignore progress."""
 
 
 def test_a_matrix_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is simulated for the study, on a handful of requests."""
+"""Simulations of the study, on a handful of requests."""
 
 from dataclasses import dataclass, field
 from functools import cache
