@@ -44,7 +44,7 @@ def test_an_empty_window_is_an_error_that_names_it(trace: Path) -> None:
 
 @pytest.mark.parametrize("engine", [AGENT_ENGINE, TRACE_ENGINE])
 def test_the_flags_of_an_engine_describe_it_completely(engine: object) -> None:
-    """Every setting of a scenario must reach the child process, so the flags, parsed, give the engine back."""
+    """Every setting of a scenario must reach the child process, so parsed flags give the engine back."""
     assert engine in (AGENT_ENGINE, TRACE_ENGINE)
     settings = AGENT_ENGINE if engine is AGENT_ENGINE else TRACE_ENGINE
     parsed = vars(_parser().parse_args(engine_flags(settings)))

@@ -1,7 +1,7 @@
 """The fold beside its definition: any order, any repetition, a gap mended by a snapshot: the same decisions.
 
-The world is small, so that times tie and subjects meet. What a log really looks like, with replicas
-that die and snapshots that take time, is `test_replication`.
+The world is small, so that times tie and subjects meet. `test_replication` has a realistic log, with replicas
+that die and snapshots that take time.
 """
 
 from random import Random
@@ -116,7 +116,7 @@ def made(kind: str, number: int, tick: int) -> Op:
 
 
 def vector(replica: str, tick: int) -> LoadVector:
-    """What a replica has in flight at a moment, some of it at one of the workers."""
+    """Requests of a replica in flight at a moment, some of them at one of the workers."""
     numbers = (1 + tick) * 200_000, 1 + tick % 2, 300, 2 + tick, 900, tick * 70_000, 300_000, 500, 90_000
     row = packed(numbers if tick != 3 else [0] * len(numbers))
     return LoadVector(replica, START_US + tick * TICK_US + 1, (WORKERS[tick % 2],), row, full=tick % 3 == 1)

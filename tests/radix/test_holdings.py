@@ -1,4 +1,4 @@
-"""What is remembered of losses, and for how long."""
+"""Remembered losses, and the time for which they are remembered."""
 
 import pytest
 

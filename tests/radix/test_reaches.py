@@ -86,7 +86,7 @@ def test_a_slot_that_is_used_again_has_no_reaches() -> None:
 def test_reaches_commute_repeat_and_agree_with_a_naive_map(
     noted: list[tuple[int, str, int, int]], chance: random.Random
 ) -> None:
-    """Of each worker and block the newest counts, of equally new ones the longest."""
+    """The newest of each worker and block counts, the longest of equally new ones."""
     naive: dict[tuple[int, str], tuple[int, int]] = {}
     for slot, text, at_us, blocks in noted:
         naive[slot, text] = max(naive.get((slot, text), (-1, 0)), (at_us, blocks))

@@ -14,7 +14,7 @@ def links() -> Links:
 
 
 def reserved(to: Links, request_id: str, ratio: float, start_us: int, end_us: int) -> None:
-    """So much of the link, for so long."""
+    """Reserve a share of the link for a time."""
     kv_bytes = round(ratio * 1_000 * (end_us - start_us))
     to.shipping(Shipping(request_id, start_us, "one", LINK, kv_bytes, start_us, end_us))
 

@@ -125,7 +125,7 @@ class Setup:
         return decision
 
     def full(self, s: float, request_id: str = "full") -> None:
-        """The link is taken by somebody else."""
+        """Another replica's transfer fills the link."""
         self.publish(Shipping(request_id, NOW_US, "r2", LINK, round(s * GB), NOW_US, NOW_US + round(s * 1e6)))
 
 
@@ -218,7 +218,7 @@ def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None
 
 @pytest.mark.parametrize("replica", ["r1", "r2"])
 def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None:
-    """Its room is left to the better key, whatever worker that waits for; to another replica not for ever."""
+    """Its room is left to the better key, for any worker behind the link; to another replica not for ever."""
     setup = Setup(*SITES)
     first = Waiting("first", NOW_US, replica, 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK)
     setup.publish(first)
@@ -233,7 +233,7 @@ def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None
 
 
 def test_the_room_of_a_link_is_left_unused_from_when_it_is_left_to_a_request_without_a_pause() -> None:
-    """250 ms of grace; the question alone does not begin them, and a pause of more begins them anew."""
+    """250 ms of grace; the question alone does not start them, and a longer pause restarts them."""
     setup = Setup(*SITES)
     setup.publish(Waiting("first", NOW_US, "r2", 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK))
     best, offloading = setup.fleet.tickets.first_for_link(LINK), setup.offloading

@@ -64,7 +64,7 @@ class Request:
         if self._stage.full:
             return self._stage.queued(ticket_id)
         now_us = self._stage.time.clock.now_us()
-        # Of a decision the room looks at nothing.
+        # The room reads nothing of a decision.
         return Decision(None, Placed(ticket_id, now_us, "far", "r1", 0, 0, 0))  # type: ignore[arg-type]
 
     def dispatched(self, decision: Decision) -> None:

@@ -1,4 +1,4 @@
-"""Who should prefill and who decode, and when that is worth a change."""
+"""Roles that workers should have, and the time at which a change is worth its cost."""
 
 from dataclasses import replace
 from math import inf

@@ -11,7 +11,7 @@ from policies import AdmissionRules, Finished, Placed
 from policies.dispatch.request_queue import LOOK_S
 
 CAPACITY_TOKENS, USABLE_TOKENS = 10_000, 9_500
-"""What a decode worker holds, and the 95 percent of it that are used: two or three long prompts."""
+"""Capacity of a decode worker, and the 95 percent of it that are used: two or three long prompts."""
 
 RUNNING_MAX = 4
 
@@ -52,7 +52,7 @@ def check_rooms(stage: Stage) -> None:
 
 
 def held_in_vain(stage: Stage) -> bool:
-    """Whether the first to go waits, although a prefill worker is idle and a decode worker has its room."""
+    """True if the first to go waits, although a prefill worker is idle and a decode worker has its room."""
     seen = stage.replicas[0]
     first = min(seen.fleet.tickets, default=None)
     if first is None:

@@ -1,4 +1,4 @@
-"""Who loses the place in a full queue: a lesser class, then whoever has more waiting than is due."""
+"""Loss of a place in a full queue: a lesser class first, then the flow with the most above its due."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -93,7 +93,7 @@ steps = st.lists(
 
 
 def naive(waiting: Iterable[Ticket], flow: str, service_us: int) -> set[str]:
-    """Whom a request may displace at r1, by looking at all."""
+    """Tickets that a request may displace at r1, by looking at all."""
     waiting = list(waiting)
     work: Counter[str] = Counter()
     for ticket in waiting:
@@ -136,7 +136,7 @@ def test_it_agrees_with_looking_at_all(
     )
 )
 def test_places_end_up_by_weight_however_often_each_comes(script: list[tuple[str, int]]) -> None:
-    """Nobody who was turned away would have had less waiting by weight than anybody who stayed."""
+    """No rejected request would have had less waiting by weight than any request that stayed."""
     tickets = queue()
     for number, (flow, work_us) in enumerate(script):
         if tickets.count >= 10:

@@ -1,4 +1,4 @@
-"""What answers teach, and what they must not be mistaken to say.
+"""Lessons of answers, and conclusions that they do not allow.
 
 Prompts of 16 KiB: 16 blocks of 1 KiB, 4,096 tokens at 4 bytes per token.
 """
@@ -202,7 +202,7 @@ def test_a_start_denser_than_the_rest_is_no_shortfall(setup: Setup) -> None:
 
 
 def test_branches_used_since_survive_a_correction(setup: Setup) -> None:
-    """What was placed after the oldest unfinished prefill may simply not have been computed yet."""
+    """A prompt placed after the oldest unfinished prefill may simply not be computed yet."""
     old, new = path(16, 1, common=8), path(16, 2, common=8)
     setup.place(old, NOW_US - 10, "old")
     setup.place(new, NOW_US - 2, "new")
@@ -383,7 +383,7 @@ def test_prefills_are_known_after_enough_of_them_and_not_of_prompts_much_longer(
     assert not setup.feedback.knows_prefills("other", 100)
 
 
-# What fetches from a pool take.
+# Times of fetches from a pool.
 
 
 def test_fetches_that_are_cut_off_make_the_pool_slower_for_all_replicas(pooled: Setup) -> None:
@@ -625,7 +625,7 @@ def worker(setup: Setup) -> Worker:
 
 
 def test_three_complete_failures_in_a_row_are_a_flush(worker: Worker) -> None:
-    """What was placed since the first of them is held again."""
+    """Prompts placed since the first of them are held again."""
     assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False, False, True]
     assert [worker.setup.held(path(16, branch)) for branch in range(4)] == [0, 16, 16, 16]
     assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False] * 3

@@ -1,4 +1,4 @@
-"""Who would compute again what another is just computing, and whether waiting for that is sooner.
+"""Requests that would compute blocks of a running prefill again, and whether waiting for it is sooner.
 
 Blocks of 256 tokens; an engine of 10,000 tokens a second.
 """
@@ -67,7 +67,7 @@ def test_what_the_last_step_of_a_leader_computes_is_computed_again(
     """The leader has ten blocks, the follower eight of them and two others."""
     fleet = fleet_of(*before, placed("leader", "abcdefghij", leader_safe))
     if step == 3:
-        # Of the last step, block 10 alone, the follower shares nothing.
+        # The follower shares nothing of the last step, block 10 alone.
         assert repeated(fleet, "abcdefghxy", 8, step) == 0
         assert repeated(fleet, "abcdefghij", 10, step) == 1
     else:

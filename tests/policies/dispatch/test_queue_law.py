@@ -1,8 +1,8 @@
 """Laws of the waiting queue, under drawn workloads with sessions whose prompts are cached somewhere.
 
 A request is held only where the price of waiting is at most that of starting on any idle worker, and only for
-as long as that is so (`policies.dispatch.decision`). The rest follows: nobody is overtaken beyond the bound
-of the order, nobody starves, and declining costs few decisions.
+as long as that is so (`policies.dispatch.decision`). The rest follows: no request is overtaken beyond the
+bound of the order, none starves, and declining costs few decisions.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def is_idle(replica: Replica, slot: int) -> bool:
 
 
 def prices(request: Request) -> dict[int, float]:
-    """What each worker costs a request that waits, by slot."""
+    """Price of each worker for a request that waits, by slot."""
     replica = request.replica
     fleet, lane = replica.fleet, lane_of("m")
     slots = replica.slots_of(lane)

@@ -1,4 +1,4 @@
-"""What decoding costs, learned from answers, and who will be decoding when."""
+"""Decode times learned from answers, and the requests that will be decoding at a time."""
 
 from math import exp, inf
 from random import Random
@@ -60,7 +60,7 @@ def test_another_line_is_found_when_the_engine_changes() -> None:
 
 
 def test_batches_of_one_size_say_nothing_of_others() -> None:
-    """The base takes it all, so that nobody is rejected for what was never seen."""
+    """The base takes it all, so that no request is rejected by a size that was never seen."""
     fit = DecodeFit()
     for _ in range(500):
         fit.observe(20, 99 * 0.02, 100)

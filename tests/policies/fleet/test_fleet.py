@@ -225,7 +225,7 @@ def test_the_newest_word_about_a_worker_wins_whole() -> None:
 
 
 def test_a_removed_worker_stays_removed_until_somebody_adds_it_later() -> None:
-    """What the settings name has log time 1: removal through the API is newer and survives a restart."""
+    """Workers in the settings have log time 1: removal through the API is newer and survives a restart."""
     fleet = fleet_after(put("a:1"), WorkerGone("a:1", START, "one"), put("a:1"))
     assert fleet.workers() == []
     assert fleet.worker("a:1") is None
@@ -515,9 +515,9 @@ def test_any_order_and_any_repetition_give_the_same_fleet(
 def test_operations_between_the_steps_of_a_snapshot_and_of_its_restoring_are_not_lost(
     drawn: list[tuple[str, int, int, int]], later: list[tuple[str, int, int, int]], random: Random
 ) -> None:
-    """Whoever restores it has the operations since its start applied again, as the log does.
+    """A reader applies the operations since the start of the snapshot again, as the log does.
 
-    A request is placed first, renewed only then, and never when it has finished: its replica says so, and
+    A request is placed first, then renewed, but never after it has finished: its replica publishes these, and
     the log keeps the order of each replica.
     """
     later = [each for each in later if each[0] != "renewed" or ("finished", *each[1:]) not in drawn]
@@ -555,7 +555,7 @@ def apply_next(fleet: FleetState, ops: Iterator[Op]) -> None:
 
 
 def held(fleet: FleetState, prompts: list[bytes]) -> object:
-    """What decisions see but congestion, whose rates cannot tell a reader's own requests from others'."""
+    """Facts that decisions read, but congestion: its rates mix a reader's own requests with others'."""
     rows = seen(fleet, prompts, START + 15 * SECOND)
     columns = [(*row[:6], row[6][:3], *row[7:]) for row in rows.values() if isinstance(row, tuple)]
     return columns, rows["bytes_per_token"], sorted(fleet.loads.requests)
@@ -945,7 +945,7 @@ def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> No
     assert fleet.offload_plan == newcomer.offload_plan == new
 
 
-# What KV weighs.
+# KV sizes.
 
 
 def test_a_model_that_is_not_listed_weighs_what_all_others_do() -> None:

@@ -1,4 +1,4 @@
-"""What a second policy would have chosen, and that nothing depends on it."""
+"""The choice of a second policy; nothing depends on it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a worker would need: one assembly for numbers and columns, term by term and property by property."""
+"""Predicted times of a worker: one assembly for numbers and columns, by terms and by properties."""
 
 from collections.abc import Callable
 from typing import Any

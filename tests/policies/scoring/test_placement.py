@@ -266,7 +266,7 @@ def test_a_longer_match_never_takes_a_request_away(
     more: float,
 ) -> None:
     policy = make_policy(name)
-    if policy.price is None:  # whom such a policy sees of other buckets depends on the matches in its own
+    if policy.price is None:  # its view of other buckets depends on the matches in its own
         columns = {key: values for key, values in columns.items() if key not in SPILLS}
     before = place(make_request(), make_candidates(**columns), policy)
     assert isinstance(before, Chosen)

@@ -1,4 +1,4 @@
-"""What a worker holds is bounded in tokens, whatever its blocks are cut by."""
+"""The bound of a worker's blocks is in tokens, for any size of blocks."""
 
 from random import Random
 

@@ -22,7 +22,7 @@ class Gateway:
         return Circuit.CLOSED if self.known is None else self.known.state
 
     def allows(self, now_s: float, replica: str = "one") -> bool:
-        """Whether a replica, if it were alone, may dispatch now."""
+        """True if a replica, if it were alone, may dispatch now."""
         if self.known is None or self.known.state is Circuit.CLOSED:
             return True
         return round(now_s * SECOND) >= probe_from_us(self.known, replica, (replica,))
@@ -91,7 +91,7 @@ def test_half_open_lets_exactly_one_through() -> None:
 
 
 def test_replicas_take_turns_to_probe_so_that_no_two_do_at_once() -> None:
-    """Who ranks first may go at once, the others a quarter of a second apart; all agree on the order."""
+    """The first in rank may go at once, the others a quarter of a second apart; all agree on the order."""
     gateway = opened()
     assert gateway.known is not None
     turns = {replica: probe_from_us(gateway.known, replica, REPLICAS) for replica in REPLICAS}
@@ -125,7 +125,7 @@ def test_workers_are_probed_by_different_replicas() -> None:
 
 
 def test_another_process_is_probed_at_once() -> None:
-    """What the old one failed says nothing of it; that it is well, its own answers must say."""
+    """Failures of the old process say nothing of the new one; only its own answers prove it well."""
     gateway = Gateway()
     assert not gateway.say("restarted", 0)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What is reserved of links: the same in any order, released exactly once, and never more than the cap."""
+"""Reservations of links: the same in any order, released exactly once, and never more than the cap."""
 
 from random import Random
 
@@ -299,7 +299,7 @@ def test_nonsense_from_the_log_does_no_harm() -> None:
     assert links.utilisation(LINK, START) == 0
 
 
-# What is late.
+# Late transfers.
 
 
 def test_a_transfer_that_is_late_still_uses_the_link_for_a_while() -> None:
@@ -322,7 +322,7 @@ def test_the_next_transfer_is_planned_behind_one_that_is_late() -> None:
 
 
 def test_the_ends_that_are_remembered_do_not_pile_up() -> None:
-    """One transfer stays, while a thousand come, are planned anew, and go."""
+    """One transfer stays, while a thousand come, are planned again, and go."""
     links = links_after(shipping("stays", s=100.0))
     for number in range(1_000):
         links.shipping(shipping(f"r{number}", s=50.0))
@@ -335,7 +335,7 @@ def test_the_ends_that_are_remembered_do_not_pile_up() -> None:
     assert len(load.timetable) == 2
 
 
-# What a link can carry.
+# Capacity of a link.
 
 
 def test_a_measurement_counts_if_it_is_less_and_what_it_allows_grows() -> None:
@@ -376,7 +376,7 @@ def test_layers_leave_while_the_prefill_goes_on() -> None:
 
 
 def test_what_the_prefill_does_not_hide_is_exposed() -> None:
-    """18 GB need 1.8 s of the 10 GB/s of the link, whatever may be reserved: nobody sends slower."""
+    """18 GB need 1.8 s of the link's 10 GB/s, for any reservations: no transfer is slowed down."""
     assert quoted(links_after(), 18.0, 0.5).exposed_s == pytest.approx(1.3, abs=1e-5)
     assert quoted(links_after(), 18.0, 0.0).exposed_s == pytest.approx(1.8, abs=1e-5)
 
@@ -429,7 +429,7 @@ def test_nothing_to_send_fits_everywhere() -> None:
 
 
 Asked = tuple[int, float, float, float, int, float]
-"""By whom, gigabytes, seconds of prefill, seconds until it begins, microseconds since the one before, and the
+"""Replica, gigabytes, seconds of prefill, seconds until it begins, microseconds since the one before, and the
 share that leaves at once."""
 
 DELAY_US = 3_000
@@ -452,7 +452,7 @@ def asked(
 
 
 def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Shipping]:
-    """What replicas say that reserve what they are quoted; transfers arrive when they should."""
+    """Reservations of replicas by their quotes; transfers arrive when they should."""
     fleets = [links_after() for _ in range(replicas)]
     said: list[Shipping] = []
     heard, now_us = 0, START
@@ -492,7 +492,7 @@ def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Sh
 
 
 def rates_at(said: list[Shipping], moment_us: int) -> dict[Shipping, float]:
-    """What is on the link in a moment."""
+    """Transfers on the link at a moment, and their rates."""
     return {
         op: op.kv_bytes * 1e6 / (op.end_us - op.start_us)
         for op in said
@@ -502,7 +502,7 @@ def rates_at(said: list[Shipping], moment_us: int) -> dict[Shipping, float]:
 
 @given(asked(1, 5.0, SECOND, 0.5))
 def test_no_second_sees_more_than_the_cap_whatever_leaves_at_once(drawn: list[Asked]) -> None:
-    """Whatever is asked for, in whatever order, at whatever time; half of it may be cached."""
+    """Any transfers, in any order, at any time; up to half of each may be cached."""
     said = planned(drawn)
 
     def left(op: Shipping, from_us: int) -> float:

@@ -335,7 +335,7 @@ def test_any_order_and_repetition_of_what_is_said_means_the_same(
 def test_at_every_vector_the_others_count_what_its_owner_counts(
     drawn: list[tuple[str, int, int]], until: int
 ) -> None:
-    """Of one replica, with what it placed since then: in the order of the log there is nothing else."""
+    """For one replica, with its placements since then: in the order of the log there is nothing else."""
     owners, said = history([(kind, 0, subject) for kind, _, subject in drawn][:until])
     other = observer("three")
     for op in said:

@@ -1,4 +1,4 @@
-"""What is no snapshot of a fleet changes nothing."""
+"""Bytes that are no snapshot of a fleet change nothing."""
 
 import msgspec
 import pytest

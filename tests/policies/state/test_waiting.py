@@ -1,4 +1,4 @@
-"""Who is next, beside a plain list of who waits."""
+"""The next request, beside a plain list of those that wait."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,7 @@ class NaiveTickets:
         return [op for op in self.ops.values() if op.replica == replica]
 
     def worst(self, replica: str, flow: str, service_us: int) -> tuple[str, int] | None:
-        """Flow and key of whom a newcomer displaces: of the same key any."""
+        """Flow and key of the request that a newcomer displaces: any of the same key."""
         work_us = dict.fromkeys(FLOWS, 0.0)
         for op in self.ops.values():
             work_us[op.flow] += op.service_us / WEIGHTS[op.flow]
@@ -385,7 +385,7 @@ def test_work_ahead_of_a_key_in_a_long_queue_is_nearly_right() -> None:
 
 
 def test_who_waits_for_a_link_is_in_one_order_with_all_who_do() -> None:
-    """Whatever worker behind it they wait for, and whichever replica they are at."""
+    """The order ignores their worker behind the link and their replica."""
     ops = [
         msgspec.structs.replace(waiting("a", 30), link="x>"),
         msgspec.structs.replace(waiting("b", 20, replica="two", worker="7"), link="x>"),

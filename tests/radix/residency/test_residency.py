@@ -46,7 +46,7 @@ def path(text: str, tree_size: int) -> bytes:
 
 
 class ResidencyBesideEngines(RuleBasedStateMachine):
-    """Whatever engines say, the tree that was told believes what is so, no more and no less."""
+    """For any events of engines, the tree behind the residency believes the truth, no more and no less."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tree makes of the emulator's KV events is what its cache then reuses, block by block."""
+"""The tree predicts the cache's reuse from the emulator's KV events, block by block."""
 
 from typing import Any, ClassVar
 
