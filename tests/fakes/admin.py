@@ -1,4 +1,4 @@
-"""The admin API with all its routes; the test writes what workers answer."""
+"""The admin API with all its routes; the test writes the workers' answers."""
 
 import asyncio
 from collections.abc import Callable

@@ -17,7 +17,7 @@ class Balancer:
     """Balances over backends on this host. Made by `balancer`.
 
     Attributes:
-        port: Where it listens.
+        port: Port on which it listens.
         ready: Ports of the backends that answered 200 when asked last.
         refused: Connections that no backend took.
     """
@@ -77,7 +77,7 @@ class Balancer:
         return None
 
     async def close(self) -> None:
-        """End what is open."""
+        """End all open connections."""
         for task in tuple(self._serving):
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)

@@ -83,7 +83,7 @@ class Cluster:
     """Pods, and the history of their changes.
 
     Attributes:
-        pods: By namespace and name.
+        pods: Pods by namespace and name.
         history: Version, kind and pod of each change that is remembered.
         refuses: Error that every list and watch raises; None to answer.
     """

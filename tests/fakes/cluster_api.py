@@ -44,7 +44,7 @@ class ClusterApi:
 
     @property
     def watches(self) -> int:
-        """How many are open."""
+        """Number of open watches."""
         return len(self._watches)
 
     def asked(self, *, watch: bool) -> list[dict[str, str]]:

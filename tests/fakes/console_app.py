@@ -38,7 +38,7 @@ class ConsoleApp:
         token: Token that the API requires; empty for none.
         changes: Changes made through the API.
         refuse: Status and message of the refusal of the next change.
-        stream: Of events.
+        stream: Stream of events.
         rates: The figures; looked at once before the page is served.
     """
 

@@ -1,4 +1,4 @@
-"""Replicas that discover, without sockets and without waiting: a test says what each hears, and when."""
+"""Replicas that discover, without sockets and without waiting: a test gives each its events, in its order."""
 
 from typing import Any
 
@@ -81,13 +81,13 @@ class Replica:
         self.watches = self.discovery.watches
 
     async def list(self) -> None:
-        """Every watch lists, and what it found is settled."""
+        """Let every watch list, and settle."""
         for watch in self.watches:
             await watch.reconcile()
         await self.discovery.settle()
 
     async def hear(self) -> None:
-        """Every watch hears what happened since, and it is settled."""
+        """Let every watch read the new events, and settle."""
         for watch in self.watches:
             selection = watch.selection
             for _, kind, obj in self.cluster.told(
@@ -97,7 +97,7 @@ class Replica:
         await self.discovery.settle()
 
     async def wait(self, seconds: float) -> None:
-        """Time passes, and what is due then is settled."""
+        """Let time pass, and settle."""
         self.time.advance(seconds)
         await self.discovery.settle()
         for gone in departures(self.fleet, self.name, (self.name,), self.time.clock.now_us()):
@@ -127,5 +127,5 @@ class Replica:
         }
 
     def states(self) -> dict[str, Any]:
-        """How many pods are in each state."""
+        """Number of pods in each state."""
         return dict(self.discovery.states())

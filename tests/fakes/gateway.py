@@ -1,6 +1,6 @@
 """A gateway without sockets: everything behind the ports is fake, everything in front of them is real.
 
-Time stands still until a test moves it. The fakes check what the ports promise: an upstream that speaks
+Time stands still until a test moves it. The fakes check the promises of the ports: an upstream that speaks
 after its abort, or an exchange that answers twice, fails the test.
 """
 
@@ -45,7 +45,7 @@ from router.shared import LogClock, LogPort, LogStatus
 from router.tenants import Door, Keyring, Limiter
 
 CALM_S = 3600.0
-"""When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
+"""Seconds within which the last timer ends, without effect, after the last request in flight."""
 
 EPOCH_S = 1_700_000_000
 """Wall clock when a test begins."""
@@ -69,7 +69,7 @@ JSON: list[Header] = [(b"content-type", b"application/json")]
 
 
 def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    """By default 5,000 bytes: four whole blocks of 1 KiB."""
+    """A chat of 5,000 bytes by default: four whole blocks of 1 KiB."""
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -104,7 +104,7 @@ class VirtualTime:
         return self.call_later(0.0, callback, *arguments)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and run what falls due, in order."""
+        """Let time pass and run all timers that fall due, in order."""
         until_s = self._now_s + seconds
         while self._timers and self._timers[0][0] <= until_s:
             self.turn()
@@ -130,7 +130,7 @@ def headers_of(lines: bytes) -> list[Header]:
 
 
 class FakeClient:
-    """The client's side of an exchange; keeps what it was sent."""
+    """The client's side of an exchange; keeps all that it receives."""
 
     def __init__(self) -> None:
         self.status: Any = None
@@ -267,7 +267,7 @@ class FakePool:
 
 
 class FakeShared:
-    """The shared log of a fleet with one replica: applies at once, keeps what was said."""
+    """The shared log of a fleet with one replica: applies at once, keeps all operations."""
 
     def __init__(self, rules: FleetRules | None = None) -> None:
         self.fleet = FleetState(rules or FleetRules(buckets=LengthBuckets()))

@@ -57,7 +57,7 @@ class FakePaired(FakeUpstream):
 
 
 class FakeHandover:
-    """See `router.handover.Handover`; notes what is sent in the bench's list of requests at workers."""
+    """See `router.handover.Handover`; notes each request in the bench's list of requests at workers."""
 
     def __init__(self, name: str, sent: Callable[[FakeUpstream], None]) -> None:
         self.name = name
@@ -127,7 +127,7 @@ class PairBench(Bench):
 
     @property
     def own(self) -> list[str]:
-        """Workers of what this replica has in flight, by the log."""
+        """Workers of the requests that this replica has in flight, by the log."""
         fleet = self.shared.fleet
         return sorted(
             fleet.at_slot(request.slot).worker_id

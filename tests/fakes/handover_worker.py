@@ -24,7 +24,7 @@ class FakeLease:
 
 
 class FakeWorker:
-    """Jobs by what happened to them last."""
+    """Jobs by their last event."""
 
     def __init__(self, cached_tokens: int = 0) -> None:
         self.submitted: list[Job] = []

@@ -165,7 +165,7 @@ class Replica:
         return self.add(kv_events=engine.endpoint, **replay, **labels)
 
     def held(self, prompt: int, blocks: int, local: LocalWorker, salt: str = "") -> int:
-        """How many leading blocks of a prompt the tree believes a worker to hold."""
+        """Leading blocks of a prompt that the tree believes a worker to hold."""
         root = self.hasher.engine_root("tiny", salt)
         path = self.hasher.identify((), [[*ids_of(prompt, blocks), 1]], root).paths[0]
         matched = self.shared.fleet.tree.match(path, FULL_ATTENTION).matched
@@ -173,7 +173,7 @@ class Replica:
         return int(matched[slot]) if slot < len(matched) else 0
 
     def state(self, local: LocalWorker) -> str:
-        """How far following it has come; empty if this replica does not."""
+        """Progress of following it; empty if this replica does not."""
         follower = self.kv_events.followers.get(local.worker.worker_id)
         return "" if follower is None else follower.state.value
 

@@ -38,7 +38,7 @@ def compute(cache: KvCache, lease: Lease) -> None:
 
 
 def run(cache: KvCache, text: str, answer: str = "") -> int:
-    """A whole request; returns what it reused, in blocks."""
+    """Run a whole request; return its reused blocks."""
     lease = admitted(cache, text, len(answer) * BLOCK)
     compute(cache, lease)
     cache.decoded(lease, len(answer) * BLOCK, 0.0)
@@ -90,7 +90,7 @@ def linear(full: int, slots: int, listener: KvListener | None = None, **more: An
 
 
 class Shadow:
-    """Which blocks a listener believes to be on the device, by group.
+    """Blocks that a listener believes to be on the device, by group.
 
     Attributes:
         groups: Hashes of blocks by group.

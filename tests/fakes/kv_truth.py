@@ -125,7 +125,7 @@ class Known:
         await self.live()
 
     async def _behind(self) -> int:
-        """How many batches the publishers have that were not read yet."""
+        """Number of published batches that were not read yet."""
         found = 0
         for follower in self.followers:
             (feed,) = follower.feeds
@@ -137,7 +137,7 @@ class Known:
         return found
 
     async def ask(self, prompt: list[int], answer_tokens: int = 1) -> Answer:
-        """Send a request, when all is known, and see that the engine reused what was predicted."""
+        """Send a request, when all is known, and check that the engine reused the predicted tokens."""
         await self.settle()
         body = completion(prompt, answer_tokens)
         sent = await self.gateway.client.post("/v1/completions", json=body, timeout=TIMEOUT_S)

@@ -105,7 +105,7 @@ class Pods:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of its pods; a StatefulSet's also have their own names."""
+        """Labels of its pods; a StatefulSet's also have their own names."""
         labels = dict(self.template["metadata"].get("labels", {}))
         if self.owner["kind"] == "StatefulSet":
             labels["statefulset.kubernetes.io/pod-name"] = f"{self.owner['metadata']['name']}-0"
@@ -113,7 +113,7 @@ class Pods:
 
     @property
     def spec(self) -> Object:
-        """Of its pods."""
+        """Spec of its pods."""
         spec: Object = self.template["spec"]
         return spec
 

@@ -119,7 +119,7 @@ class NaiveFold:
         return [_row(op, worker) for op in newest.values() if worker in op.workers]
 
     def _done_us(self, worker: str) -> list[float]:
-        """When prefills of a worker were done, as far as is known."""
+        """Known end times of a worker's prefills."""
         here = {op.request_id for op in self._placed() if op.worker == worker}
         told = [
             _row(op, worker)["done_us"]
@@ -149,7 +149,7 @@ class NaiveFold:
         return newest
 
     def _gone_us(self, worker: str) -> int:
-        """When a worker was last removed; -1 if it never was."""
+        """Time of a worker's last removal; -1 if there was none."""
         said = self.said.values()
         return max(
             (op.at_us for op in said if isinstance(op, WorkerGone) and op.worker == worker), default=-1

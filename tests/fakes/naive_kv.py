@@ -153,7 +153,7 @@ class NaiveKv:
             self.insert_windows(lease, start, tokens)
 
     def insert_sglang_windows(self, lease: NaiveLease, start: int, tokens: int) -> None:
-        """Insert what is not freed yet; the branch comes alone, and the rest of its chunk later."""
+        """Insert the blocks not freed yet; the branch comes alone, and the rest of its chunk later."""
         branched = lease.end == lease.branch
         self.slide(lease, start, lease.end * self.size if branched else tokens)
         for i in range(start, lease.end):
@@ -167,7 +167,7 @@ class NaiveKv:
         self.touch_window(lease)
 
     def slide(self, lease: NaiveLease, held: int, tokens: int) -> None:
-        """Free what is behind the window, after a chunk, or token by token of an answer."""
+        """Free the blocks behind the window, after a chunk, or token by token of an answer."""
         steps = [(tokens - 1, 1)]
         if tokens > lease.prompt_tokens:
             steps = [(at, self.rules.decode_release_tokens) for at in range(lease.prompt_tokens + 1, tokens)]

@@ -109,7 +109,7 @@ class NaiveEngines:
         )
 
     def offload(self, rank: int, group: NaiveGroup, medium: str, prefixes: Iterable[str]) -> BlocksStored:
-        """A group stores blocks without saying what is in them."""
+        """A group stores blocks without naming their tokens."""
         of, stored = self.ranks.setdefault(rank, NaiveRank()), list(prefixes)
         if group not in self.met:
             self.met.append(group)
@@ -172,7 +172,7 @@ class NaiveEngines:
         )
 
     def _goes_on(self, of: NaiveRank, prefix: str) -> bool:
-        """As vLLM looks: the longest prefix on the device first, and what follows it in the tiers below."""
+        """As vLLM looks: the longest prefix on the device first, then the blocks behind it in lower tiers."""
         if self._device_goes_on(of, prefix):
             return True
         parts = self.prefixes(prefix)

@@ -55,7 +55,7 @@ _numbers = itertools.count()
 
 
 class Step(StrEnum):
-    """Where a request stands between its two workers."""
+    """Position of a request between its two workers."""
 
     ASKED = "the prefill worker has it, and is silent"
     PREFILLING = "its prompt is computed"
@@ -224,7 +224,7 @@ class PairCourse:
         self._pairs = pairs
 
     async def answered(self) -> None:
-        """Wait for the answer, which must be what one engine alone would have said."""
+        """Wait for the answer, which must be that of one engine alone."""
         client = await self.client.finished()
         assert (client.status, client.complete) == (200, True), client.body
         async with httpx.AsyncClient(base_url=self._pairs.plain.url, trust_env=False) as plain:

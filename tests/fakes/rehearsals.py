@@ -1,4 +1,4 @@
-"""A dry run beside the real thing: what a gateway holds, and what it then really does."""
+"""A dry run beside the real thing: the state of a gateway, and its real outcome afterwards."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Replicas as processes, as the tests of failures start them: real ones, before real engines.
 
-Every worker weighs the same but for what it holds (``--congestion-max 0``), so that replicas which
-know the same decide the same. Intervals are short so that an expiry or a snapshot falls into a test.
+Every worker weighs the same but for its cached blocks (``--congestion-max 0``), so that replicas with the
+same facts decide the same. Intervals are short so that an expiry or a snapshot falls into a test.
 """
 
 import asyncio

@@ -113,7 +113,7 @@ class Request:
         self.ttft_s = 0.0
         self.asked = 0
         self.service_us = 0
-        """Of its first ticket, if it waited."""
+        """Service time of its first ticket, if it waited."""
 
     @property
     def waits(self) -> bool:
@@ -362,7 +362,7 @@ class Stage:
             replica.hear(msgspec.structs.replace(op, **changes))
 
     def deliver(self, op: Op, replica: Replica) -> None:
-        """Let a replica hear of an operation, after what it was told before."""
+        """Let a replica hear of an operation, after the earlier ones."""
         if self.delay_s:
             self.time.call_later(self.delay_s, lambda: replica.hear(op))
         else:

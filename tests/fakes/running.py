@@ -23,7 +23,7 @@ FAST_ENGINE = EngineSettings(prefill_tokens_per_s=1e7, prefill_base_ms=0.1, tpot
 """Times small enough not to slow the tests down, and a cache of real size."""
 
 WITHIN_S = 60.0
-"""How long a test waits for what must come, however busy the machine: only one that fails takes that long."""
+"""Most seconds that a test waits, even on a busy machine; only a failing test takes that long."""
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of plain HTTP: the authorities that httpx would load for each take it 30 ms."""
@@ -225,7 +225,7 @@ async def serving(
 
 
 async def warmed(client: httpx.AsyncClient) -> None:
-    """Wait until a gateway knows what its siblings know."""
+    """Wait until a gateway has all the facts of its siblings."""
 
     async def warm() -> bool:
         return bool((await client.get("/readiness")).json()["shared"]["warm"])

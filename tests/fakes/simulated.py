@@ -1,4 +1,4 @@
-"""Results as the simulator gives them, made up: what a report does with them needs no simulation."""
+"""Made-up results in the form of the simulator's, for reports without a simulation."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -156,7 +156,7 @@ class SimulatedReplica:
         self.log.entries.append((self.writer, entry))
 
     def overflow(self, count: int) -> None:
-        """Redis was away for long: the oldest operations are dropped; a snapshot must tell what they said."""
+        """Redis was away for long: the oldest operations are dropped; a snapshot must carry their facts."""
         if self.buffer and self.snapshot is None:
             del self.buffer[:count]
             self.dropped = True
@@ -229,7 +229,7 @@ class SimulatedReplica:
             self.snapshot.pieces.extend(piece for piece in pieces if piece is not None)
 
     def finish_snapshot(self, margin: int) -> None:
-        """Write the snapshot that was begun, and trim the log a margin behind what it covers."""
+        """Write the snapshot that was begun, and trim the log a margin behind its covered part."""
         self.step_snapshot(EVERY_STEP)
         progress, self.snapshot = self.snapshot, None
         newest = self.log.snapshot
@@ -245,7 +245,8 @@ class SimulatedReplica:
     def step_merge(self, steps: int) -> None:
         """Merge a snapshot for some steps; operations may be published in between.
 
-        Only at the end it has read what the snapshot covers: what it writes itself before covers less.
+        Only at the end has it read all that the snapshot covers: a snapshot that it writes before covers
+        less.
         """
         if self.merging is not None and len(list(islice(self.merging, steps))) < steps:
             self.merging, self.position = None, self.merged_position

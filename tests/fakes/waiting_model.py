@@ -32,7 +32,7 @@ class Job:
     Attributes:
         name: Its id, and that of its ticket.
         arrived_us: Log time of its arrival.
-        replica: Where it arrives.
+        replica: Replica at which it arrives.
         service_us: Prefill time on each worker.
         flow: Its flow.
     """
@@ -127,13 +127,13 @@ class WaitingModel:
         return [number for number, queue in enumerate(self.queues) if not queue]
 
     def held_us(self, slot: int) -> int:
-        """When a worker would be done with what it has, from now."""
+        """Time from now until a worker has done all its requests."""
         return sum(job.service_us[slot] for job in self.queues[slot][1:]) + max(
             self._ends_us[slot] - self.now_us, 0
         )
 
     def kill(self, number: int, noticed_us: int) -> None:
-        """A replica dies with what it has, and the others notice some time later."""
+        """Stop a replica with all that it holds; the others notice some time later."""
         victim = self.replicas[number]
         victim.alive = False
         for name in [name for name, op in self.waiting.items() if op.replica == victim.name]:
@@ -211,7 +211,7 @@ class WaitingModel:
                 declined.add(best.request_id)
 
     def _decide(self, replica: Replica, job: Job, turn: int) -> bool:
-        """Dispatch it or say what it waits for; whether anything of this was new."""
+        """Dispatch it or publish its ticket; return whether anything of this was new."""
         fleet, tickets = replica.fleet, replica.fleet.tickets
         slots = range(len(self.queues))
         done_us = [round(fleet.loads.backlog_at_s(s, self.now_us) * 1e6) + job.service_us[s] for s in slots]

@@ -1,4 +1,4 @@
-"""An engine that writes one text, greedily: what follows depends on the prompt's end alone. Real sockets.
+"""An engine that writes one text, greedily, by the end of the prompt alone. Real sockets.
 
 It streams chats and completions as vLLM or SGLang do, with counts in each chunk where they are asked for,
 continues a message that it is given, and dies on the way as a test wants it to.
@@ -57,7 +57,7 @@ class WritingEngine(SocketWorker):
     Attributes:
         deaths: One for each request to come: its number of pieces and its kind. Without one, it writes all.
         got: Bodies of requests, the oldest first.
-        status: Of answers to continuations; 200 to continue.
+        status: Status of answers to continuations; 200 to continue.
         sglang: Role and counts as SGLang has them.
         counts: True if it reports counts in each chunk.
         edits: Changes each chunk before it is sent.
