@@ -163,10 +163,10 @@ def test_any_order_and_any_repetition_mean_the_same(drawn: list[Drawn], random: 
 def as_logged(drawn: list[Drawn]) -> list[Op]:
     """An order in which replicas could have said it: a request is placed first, and its end is its last word.
 
-    What comes again because an acknowledgement was lost comes again with all that followed. No first token is
-    said of a request that was given up: a snapshot does not know such a request, so who starts from it
-    cannot tell whose prefill is over, and is a little wrong about one backlog until that worker's next. For
-    the same reason a renewed reservation says its first token again.
+    An entry whose acknowledgement was lost comes again with all that followed. No first token is published of
+    a request that was given up: a snapshot does not know such a request, so a replica that starts from it
+    cannot tell which prefill is over, and is a little wrong about one backlog until that worker's next. For
+    the same reason a renewed reservation publishes its first token again.
     """
     placed: dict[int, Placed] = {}
     waited: set[int] = set()
@@ -208,7 +208,7 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
 
 @given(drawn_ops, st.integers(0, 30), st.integers(0, 30), st.integers(0, 8))
 def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
-    """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""
+    """One replica knows the beginning and all of its own, then a snapshot, then the log behind that."""
     ops = STATIC + as_logged(drawn)
     now_us = START_US + ticks * TICK_US
     own = [op for op in ops if getattr(op, "replica", "") == "one"]

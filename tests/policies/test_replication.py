@@ -1,6 +1,6 @@
 """Replicas that place, forget, fall behind, die and come back agree with each other and with a naive fold.
 
-The machine draws what happens; `fakes.simulated_replicas` is the protocol and `fakes.naive_fold` the meaning.
+The machine draws events; `fakes.simulated_replicas` is the protocol and `fakes.naive_fold` the meaning.
 After every step a replica that has read again all that it once knew must agree with its own naive fold in
 everything a decision can see. At the end all read everything: then all agree, and when all requests have
 ended nothing is reserved.
@@ -50,7 +50,7 @@ TTL_US = 3 * SECOND
 NAMES = ("one", "two", "three")
 
 MEMORY_US = 28 * SECOND
-"""All that happens, happens within what is remembered of ended requests (`FleetRules.memory_s`)."""
+"""All events are within the memory of ended requests (`FleetRules.memory_s`)."""
 
 counts = st.integers(1, 5) | st.just(1_000)
 
@@ -198,7 +198,7 @@ class Replication(RuleBasedStateMachine):
         if flush:
             replica.flush()
 
-    # Corrections, and what is learned.
+    # Corrections and lessons.
 
     @rule(
         number=st.integers(0, 2),
@@ -208,7 +208,7 @@ class Replication(RuleBasedStateMachine):
         ago_us=st.sampled_from((-1, 0, SECOND)),
     )
     def correct(self, number: int, kind: type, worker: str, prompt: str, ago_us: int) -> None:
-        """Say what a worker holds, or no longer holds."""
+        """Publish that a worker holds a prompt, or no longer holds it."""
         if kind is Insert:
             op: Op = Insert(worker, path(prompt), self.now_us, ago_us < 0)
         elif kind is Trim:

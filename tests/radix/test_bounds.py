@@ -1,4 +1,4 @@
-"""Bounds hold where they are used, and what is read leniently is never beyond them."""
+"""Bounds hold where they are used, and lenient reading never exceeds them."""
 
 import math
 

@@ -49,7 +49,7 @@ def test_a_reach_counts_only_while_the_block_before_it_is_held() -> None:
 
     assert safe(tree, "abcdefg") == [0]
     apply(tree, Insert("w", path_of("abc"), 40, end=False), 0)
-    assert safe(tree, "abcdefg") == [0]  # the older reach went with what the worker lost
+    assert safe(tree, "abcdefg") == [0]  # the older reach went with the lost blocks
 
 
 def test_an_end_that_is_gone_takes_its_reach_along() -> None:

@@ -27,7 +27,7 @@ ENGINE_FAULTS = (
 
 @pytest.fixture
 async def testbed(tmp_path: Path) -> AsyncIterator[ChaosStage]:
-    """Nothing of it runs but what a test starts."""
+    """Only the processes that a test starts run."""
     made = ChaosStage(tmp_path, standing(EngineSettings()))
     yield made
     await made.control.aclose()

@@ -1,4 +1,4 @@
-"""Each promise is broken by what breaks it, and by nothing else."""
+"""Each promise is broken by the fault that breaks it, and by no other."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Suites of other routers: how they are found, and what starts in their router's place."""
+"""Suites of other routers: how they are found, and the gateway in their router's place."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Engines on real sockets: what a client of the whole engine sees."""
+"""Engines on real sockets, as a client of the whole engine sees them."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def events(text: str) -> Any:
 async def read_into(pieces: list[bytes], client: httpx.AsyncClient, body: Any) -> None:
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for data in answer.aiter_bytes():
-            pieces.append(data)  # noqa: PERF401 - what came before it broke is kept
+            pieces.append(data)  # noqa: PERF401 - the pieces before the break are kept
 
 
 async def until(condition: Any) -> None:
@@ -72,7 +72,7 @@ async def test_a_full_cache_forgets_the_oldest_conversation(start: Any) -> None:
     gone = await client.post("/v1/completions", json=body | {"prompt": prompts[0]})
 
     assert cached(kept) == 992
-    # The tail of the oldest made room; what it lost was no more than needed.
+    # The tail of the oldest made room; it lost no more than needed.
     assert cached(gone) < 992
 
 

@@ -1,4 +1,4 @@
-"""A subscriber that believes every event must know what the cache holds."""
+"""A subscriber that believes every event must know the contents of the cache."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ BLOCK = 2
 
 
 class Loop:
-    """Keeps what is to be called at the end of a turn."""
+    """Keeps the calls for the end of a turn."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""KV events of whole engines on real sockets: what a router would learn from them."""
+"""KV events of whole engines on real sockets, as a router would learn them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -70,7 +70,7 @@ class Memory:
 
 
 class Transformer:
-    """A hybrid decoder with random weights; `run` continues a sequence from what a memory holds of it."""
+    """A hybrid decoder with random weights; `run` continues a sequence from the memory of it."""
 
     def __init__(self, kind: str, window_tokens: int) -> None:
         rng = np.random.default_rng(7)
@@ -239,7 +239,7 @@ def test_the_safe_boundary_is_the_longest_one_from_which_outputs_equal_a_full_re
 def test_a_match_without_its_window_is_a_pseudo_hit(spoilt: str) -> None:
     """All tokens match and all full-attention KV is there; only the last W positions of windows are not.
 
-    Recomputing the window from its own tokens alone does not help: what a layer stored there depends on the
+    Recomputing the window from its own tokens alone does not help: a layer's KV there depends on the
     layers below, which looked further back.
     """
     transformer = model("sliding_window", 8)
@@ -306,7 +306,7 @@ class Slots:
             ]
 
     def read(self, blocks: bytes, tokens: int) -> Memory:
-        """KV of a sequence from what is held now; what is not is another prompt's."""
+        """KV of a sequence from the held blocks; the rest is another prompt's."""
         held: dict[str, set[bytes]] = {"full": set(), "window": set()}
         for node in self._cache.tree.nodes():
             hashes = [node.key[at : at + 8] for at in range(0, len(node.key), 8)]

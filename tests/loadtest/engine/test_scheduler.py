@@ -36,7 +36,7 @@ EXACT: dict[str, Any] = {
 
 
 class Recorder:
-    """A sink that notes what it is told, and when; also the observer."""
+    """A sink that notes its calls, and their times; also the observer."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -358,7 +358,7 @@ def test_loading_from_the_host_hides_behind_the_step_that_needs_it(bench: Any, c
 
 
 def test_the_next_turn_finds_the_answer_in_the_cache(bench: Any, clock: Any) -> None:
-    """Of 40 + 9 tokens the last was never computed: 48 are 12 blocks."""
+    """The last of 40 + 9 tokens was never computed: 48 are 12 blocks."""
     one = bench()
     one.submit(40, output_tokens=9)
     clock.run()

@@ -30,7 +30,7 @@ def counted(completed=0, rejected=0, cut=0):
 
 
 def run(code: str) -> None:
-    """Run checks where gevent may patch what it likes."""
+    """Run checks in a process that gevent may patch."""
     command = [sys.executable, "-W", "ignore", "-c", PREAMBLE + dedent(code)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -16,7 +16,7 @@ SLO = Slo(4.0, 0.05)
 
 
 class Lab:
-    """Simulates by a formula, and remembers what it was asked."""
+    """Simulates by a formula, and remembers its probes."""
 
     def __init__(self, judge: Callable[[Probe], Trial]) -> None:
         self.judge = judge
@@ -38,7 +38,7 @@ def needs(workers: int) -> Callable[[Probe], Trial]:
 def test_the_fewest_workers_are_found_wherever_the_search_begins(
     needed: int, low: int, first: int, high: int
 ) -> None:
-    """As by trying all of them; but with about the logarithm of them."""
+    """The result is that of trying all of them, with about the logarithm of their number."""
     among = Range(low, low + first, low + first + high)
     lab = Lab(needs(needed))
     found = Search(SLO, Prices(), 1, lab.run).search({OURS: (among, Range(1, 1, 1))})
@@ -229,7 +229,7 @@ def test_what_costs_more_than_a_settled_plan_is_not_looked_for() -> None:
 
 
 def test_a_fleet_is_leaner_if_it_costs_less_or_as_much_with_fewer_workers() -> None:
-    """With workers for nothing, memory is what costs."""
+    """If workers cost nothing, memory makes the cost."""
     search, free = (Search(SLO, Prices(price, 1.0), 1, Lab(needs(1)).run) for price in (25.0, 0.0))
     roomy = replace(OURS, host_gib=10.0)
 

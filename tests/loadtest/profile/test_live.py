@@ -1,4 +1,4 @@
-"""A running engine is measured: what it was set to comes back, and what it does not say is noted."""
+"""A running engine is measured: its settings come back, and missing ones are noted."""
 
 import json
 import random

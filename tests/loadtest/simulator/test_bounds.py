@@ -25,7 +25,7 @@ def traced(name: str) -> Path:
 
 
 def request(*ids: int, tokens: int | None = None, answer: int = 0) -> SimRequest:
-    """Of blocks of four tokens; an id stands for its whole prefix."""
+    """A request in blocks of four tokens; an id stands for its whole prefix."""
     blocks = b"".join(one.to_bytes(8, "little") for one in ids)
     held = b"".join(one.to_bytes(8, "little") for one in range(900, 900 + answer))
     return SimRequest(blocks, 4 * len(ids) if tokens is None else tokens, 4 * answer + 1, held)

@@ -27,7 +27,7 @@ PROMPT = request(bytes(i % 251 for i in range(9000)), tokens=6400, output_tokens
 
 
 class Setup:
-    """A fleet, one replica, and a watcher that notes what it is told."""
+    """A fleet, one replica, and a watcher that notes its calls."""
 
     def __init__(self, decode: int = 0, link: LinkPlan | None = None) -> None:
         self.clock = VirtualClock()

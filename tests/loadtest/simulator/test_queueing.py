@@ -1,4 +1,4 @@
-"""How requests wait in a simulated gateway."""
+"""Waiting of requests in a simulated gateway."""
 
 from dataclasses import replace
 

@@ -241,7 +241,7 @@ def test_buckets_part_the_workers_by_length_and_reject_what_is_longer(decode_wor
     short, long, beyond = lengths <= 3_000, (lengths > 3_000) & (lengths <= 6_000), lengths > 6_000
     assert min(short.sum(), long.sum(), beyond.sum()) > 5
     assert set(records.worker[short]) == {0, 1, 2}
-    assert (records.worker[long] == 3).mean() > 0.5  # what is not sooner elsewhere in spite of the price
+    assert (records.worker[long] == 3).mean() > 0.5  # those that are not sooner elsewhere despite the price
     assert set(records.worker[beyond]) == {-1}
     assert ((records.outcome == Outcome.REJECTED) == beyond).all()
     assert (records.outcome[~beyond] == Outcome.COMPLETED).all()

@@ -1,4 +1,4 @@
-"""Where a closed loop is cut."""
+"""The cut of a closed loop."""
 
 from loadtest.simulator.workload import Session, SimRequest, Workload
 from loadtest.study.steady import steady

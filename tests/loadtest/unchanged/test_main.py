@@ -1,4 +1,4 @@
-"""The command: what it records, names and confirms."""
+"""The command: its records, names and confirmations."""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a request is prefilled: by tokens, by seconds, and never over a link that cannot take it."""
+"""Site of a request's prefill: by tokens, by seconds, and never over a link that cannot take it."""
 
 import msgspec
 import pytest

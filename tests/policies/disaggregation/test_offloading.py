@@ -348,7 +348,7 @@ def test_the_slow_loop_counts_what_the_rule_compares_with_its_threshold() -> Non
 
 
 def patient(**changes: Any) -> Setup:
-    """No queue ever surges: who helps is seen alone."""
+    """No queue ever surges: the test sees the help of idle workers alone."""
     setup = Setup(*SITES)
     offload = setup.offloading.offload
     offload.rules = replace(offload.rules, surges=False, **changes)
@@ -380,7 +380,7 @@ def test_what_waits_for_one_side_waits_apart() -> None:
 
 
 def test_an_idle_worker_here_helps_who_would_wait_longer_for_one_far_away() -> None:
-    """Far away: what is left of 2.048 s, and as much for itself; here 4.096 s."""
+    """Far away: the rest of 2.048 s, and as much for itself; here 4.096 s."""
     setup = patient()
     setup.place()
     offered = msgspec.structs.replace(CLAIM, turn=0)

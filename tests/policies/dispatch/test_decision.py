@@ -312,7 +312,7 @@ class Ordered(Setup):
 
 
 def test_a_follower_waits_for_its_leader_and_goes_with_its_first_token() -> None:
-    """4,096 tokens are two steps: who joins the second one computes half of them again."""
+    """4,096 tokens are two steps: a request that joins the second step computes half of them again."""
     setup = Ordered()
     leader = setup.go()
     held = setup.ask()

@@ -16,7 +16,7 @@ CAPACITY_TOKENS, USABLE_TOKENS = 10_000, 9_500
 RUNNING_MAX = 4
 
 ASKED_MAX_PER_S = 4
-"""How often a request decides afresh that cannot go (`policies.dispatch.request_queue.ASKED_S`)."""
+"""Decisions per second of a request that cannot go (`policies.dispatch.request_queue.ASKED_S`)."""
 
 arrivals = st.lists(
     st.tuples(
@@ -96,7 +96,7 @@ def test_nobody_is_held_in_vain_and_everything_is_released_once(
 def test_no_decode_worker_is_given_more_than_it_can_take(
     script: list[tuple[float, int, int]], workers: int, decode: int
 ) -> None:
-    """By one replica, or several that hear each other at once."""
+    """The rule holds for one replica, and for several that hear each other at once."""
     stage = stage_of(workers, decode, 2)
     for gap_s, tokens, replica in script:
         stage.time.advance(gap_s)

@@ -51,7 +51,7 @@ def test_nobody_is_displaced_by_a_lesser_class_nor_by_the_own_flow() -> None:
 
 
 def test_of_the_own_class_the_flow_goes_first_that_has_most_waiting_by_its_weight() -> None:
-    """Of big, 300 wait at weight 3; of a, 200 at weight 1."""
+    """Flow big has 300 waiting at weight 3; flow a has 200 at weight 1."""
     tickets = queue()
     put(tickets, "big", "normal/big", service_us=300)
     put(tickets, "a1", "normal/a")

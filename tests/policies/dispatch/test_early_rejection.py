@@ -188,7 +188,7 @@ Admits = Callable[[FleetState, int], bool]
 
 
 def decodes_over_time(admits: Admits, lasts_s: Callable[[], float]) -> list[int]:
-    """How many decode at each tick, from the second minute on."""
+    """Number of decodes at each tick, from the second minute on."""
     fleet, due = fleet_of(1), deque[tuple[float, str]]()
     ends: list[tuple[float, str]] = []
     counts: list[int] = []
@@ -220,7 +220,7 @@ def predicted(fleet: FleetState, now_us: int) -> bool:
 
 
 def naive(fleet: FleetState, _: int) -> bool:
-    """By who decodes now."""
+    """Judge by the decodes of the moment."""
     loads = fleet.loads
     return FIT.tpot_s(1 + loads.inflight_requests[0] - loads.prefill_requests[0]) <= SLO.tpot_slo_s
 

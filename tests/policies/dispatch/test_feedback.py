@@ -93,7 +93,7 @@ class Setup:
         self.shared.publish(Placed(request_id, at_us, "w:80", "r1", 1, 1, 1, (blocks,)))
 
     def held(self, blocks: bytes) -> int:
-        """How many leading blocks the tree believes the worker to hold."""
+        """Leading blocks that the tree believes the worker to hold."""
         return int(self.shared.fleet.tree.match(blocks, FULL_ATTENTION).matched[0])
 
 
@@ -165,7 +165,7 @@ def test_of_a_worker_whose_engine_says_what_it_removes_nothing_is_trimmed(setup:
 
 
 def test_of_a_model_with_windows_only_the_ends_go_that_were_not_valid(setup: Setup) -> None:
-    """All 16 blocks are there; what was missing are the windows behind the fifth, with the slack of text."""
+    """All 16 blocks are there; the windows behind the fifth were missing, with the slack of text."""
     setup.place(path(20), NOW_US - 10)
     setup.answer(4096, 1024, tried=attempt(16, windowed=True))
     (gone,) = setup.shared.said(EndGone)
@@ -429,7 +429,7 @@ def lost(setup: Setup, **changes: Any) -> Attempt:
 
 
 def test_a_shortfall_says_how_much_a_worker_keeps(setup: Setup) -> None:
-    """Of 48 blocks used since then nothing is cached: it keeps fewer, by half of those that are lost."""
+    """None of 48 blocks used since then is cached: it keeps fewer, by half of the lost blocks."""
     tried = lost(setup)
     setup.answer(4096, 0, tried=tried)
     (said,) = setup.shared.said(CapacityLearned)
@@ -564,7 +564,7 @@ def test_workers_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
 
 
 def test_counts_that_cannot_be_teach_nothing() -> None:
-    """Not even that the worker reports what it had cached."""
+    """They do not even teach that the worker reports its cached tokens."""
     setup = Setup()
     odd = Usage(4096, None, 8, possible=False)
     setup.place(path(16), NOW_US)
@@ -616,7 +616,7 @@ class Worker:
 
 @pytest.fixture
 def worker(setup: Setup) -> Worker:
-    """It has just answered four sessions, and reuses what it has."""
+    """A worker that has just answered four sessions, and reuses its blocks."""
     worker = Worker(setup)
     for branch in range(4):
         worker.answers(branch, 0, 0)

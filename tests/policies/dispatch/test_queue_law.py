@@ -21,7 +21,7 @@ from policies.scoring.expected_cost import expected_cost
 K = 4.0
 ASK_S = 0.05
 GRACE_S = 0.02
-"""Of `fakes.rooms` without a delay of the log."""
+"""The grace time of `fakes.rooms` without a delay of the log."""
 
 Arrival = tuple[float, int, int, int]
 

@@ -125,9 +125,9 @@ def test_with_a_great_k_the_least_work_goes_first() -> None:
 def test_nobody_waits_while_a_worker_is_idle(
     script: list[tuple[float, int, int]], workers: int, delay_s: float, shared: int, replicas: int
 ) -> None:
-    """Where what is cached is worth less than the target backlog, so that waiting for it never pays.
+    """Cached blocks are worth less here than the target backlog, so that waiting for them never pays.
 
-    But for as long as a look, the log and the grace take.
+    The wait lasts only as long as a look, the log and the grace take.
     """
     stage = Stage(workers, replicas, delay_s=delay_s)
     patience_s = 2 * LOOK_S + (0.02 + 6 * delay_s if replicas > 1 else 0.0)
@@ -224,7 +224,7 @@ def test_who_begins_to_wait_knows_what_was_placed_before() -> None:
 
 
 def test_work_that_others_have_cached_meanwhile_makes_a_request_cheap() -> None:
-    """Asked again while it waits, it says so, and goes before what came before it."""
+    """The queue asks it again while it waits: its ticket changes, and it goes before earlier requests."""
     stage = Stage(workers=1, k=4.0)
     stage.arrive(16_384, name=50)
     leader = stage.arrive(32_000, name=7)
@@ -261,7 +261,7 @@ def test_who_follows_a_prompt_that_another_replica_placed_says_so_at_the_next_lo
 
 
 def test_nobody_is_asked_again_and_again_in_vain() -> None:
-    """Of 200 requests that wait for 4 s, no more than 200 a second are asked."""
+    """The queue asks at most 200 of 200 waiting requests a second, for 4 s."""
     stage = Stage(workers=1)
     stage.arrive(60_000)
     waiting = [stage.arrive(4096) for _ in range(200)]
@@ -467,7 +467,7 @@ def test_what_waits_at_a_replica_that_died_is_waited_for_no_longer_than_the_grac
 
 
 def test_of_what_waits_for_another_worker_an_idle_one_is_given_only_the_best_of_all_replicas() -> None:
-    """All replicas see it fall idle before they hear of what the others send."""
+    """All replicas see it fall idle before they hear of the others' dispatches."""
     stage = Stage(workers=2, replicas=4, delay_s=0.005, rules=RoomRules(ask_s=1000.0))
     warm = stage.arrive(32_000, name=7)
     stage.run()
@@ -623,7 +623,7 @@ def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
 
 @pytest.mark.no_cover
 def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
-    """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
+    """Three times the capacity of two workers, for 20 s: without a promise nearly all would be late."""
     level = ServiceLevel(ttft_slo_s=2.0)
     done = []
     for promised in (level, None):

@@ -62,7 +62,7 @@ def test_a_later_question_counts_what_is_left_in_its_window(added: list[Added], 
 
 @given(ADDED)
 def test_only_the_last_minutes_count(added: list[Added]) -> None:
-    """By definition: everything in the window of the newest minute."""
+    """The definition: everything in the window of the newest minute."""
     newest = max((minute for minute, _, _ in added), default=0)
     late = [one for one in added if newest - one[0] < WINDOW_MINUTES]
     demand = told(added).demand(newest * MINUTE_US)

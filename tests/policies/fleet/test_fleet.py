@@ -420,7 +420,7 @@ def test_a_snapshot_gives_a_newcomer_the_same_decisions() -> None:
 
 
 def test_what_ended_in_a_part_of_the_log_that_was_missed_is_released_with_the_snapshot() -> None:
-    """Of its own requests a replica knows better, and what is placed behind the snapshot comes back."""
+    """A replica knows its own requests better, and placements behind the snapshot come back."""
     late, missed, mine, next_ = (
         placed(name, "a:1", path(1), START + n, replica=replica)
         for n, (name, replica) in enumerate((("l", "one"), ("m", "one"), ("own", "two"), ("n", "one")))
@@ -659,7 +659,7 @@ def test_a_placement_is_charged_to_its_flow_once_and_a_snapshot_says_so() -> Non
 
 
 def test_a_missed_part_of_the_log_ends_what_a_snapshot_no_longer_lists() -> None:
-    """Of its own a replica knows better."""
+    """A replica knows its own tickets better."""
     fleet = fleet_of_two(waits("mine"), waits("gone", replica="two"), waits("listed", replica="two"))
     writer = fleet_of_two(waits("listed", replica="two"), waits("new", replica="two"), waits("ended"))
     fleet.restore(writer.snapshot(), "one", missed=True)
@@ -881,7 +881,7 @@ def test_a_slowdown_that_nobody_says_any_more_ends() -> None:
 def test_a_worker_keeps_what_its_device_and_host_memory_hold(
     device: int, label: str | None, said: int | None, kept: int, splits: bool
 ) -> None:
-    """By the label, else by its engine's report, which a newcomer knows and a removal ends."""
+    """The label decides, else its engine's report, which a newcomer knows and a removal ends."""
     labels = {} if label is None else {"host_tokens": label}
     ops = [put("a:1", capacity_tokens=device, labels=labels)]
     said_ops = [] if said is None else [HostMemory("a:1", START, "one", said)]
@@ -900,7 +900,7 @@ def test_a_worker_keeps_what_its_device_and_host_memory_hold(
 
 
 def test_only_what_was_used_long_ago_is_loaded_from_host_memory() -> None:
-    """The device has 4 of 12 blocks: the newest prompt, and what older ones share with new ones."""
+    """The device has 4 of 12 blocks: the newest prompt, and the blocks that older ones share with new."""
     fleet = fleet_after(put("a:1", capacity_tokens=4 * 256, labels={"host_tokens": str(12 * 256)}))
     for number, prompt in enumerate((path(0, 1, 2, 3, 4, 5), path(0, 1, 7), path(8, 9))):
         fleet.apply(Insert("a:1", prompt, START + number))

@@ -382,7 +382,7 @@ def test_every_policy_leaves_a_bucket_that_has_nobody(
 def test_a_policy_that_does_not_count_seconds_takes_a_neighbour_that_is_sooner(
     make_request: MakeRequest, make_candidates: MakeCandidates
 ) -> None:
-    """Of two neighbours with the same load only the one that is worth its price is considered."""
+    """Only one of two neighbours with the same load, the one worth its price, is considered."""
     workers = make_candidates(
         backlog_s=[30.0, 0.0, 0.0],
         inflight_requests=[5.0, 1.0, 0.0],

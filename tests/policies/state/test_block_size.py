@@ -12,7 +12,7 @@ NOW_US = 10**15
 
 
 def filled(*sizes: int) -> tuple[FleetState, int]:
-    """A fleet of one worker, after many prompts of 20 blocks with so many tokens each; and what it holds."""
+    """A fleet of one worker, after many prompts of 20 blocks of this size; and its held blocks."""
     random, fleet = Random(1), FleetState(FleetRules())
     fleet.apply(WorkerPut("w:1", 1, "static", "http://w:1", capacity_tokens=CAPACITY))
     for number in range(1000):

@@ -1,4 +1,4 @@
-"""Other replicas' loads are told by vectors: their sum, in any order, is what their owners count."""
+"""Vectors publish other replicas' loads: their sum, in any order, equals their owners' counts."""
 
 from random import Random
 
@@ -75,7 +75,7 @@ def state(loads: Loads, now_us: int = START + 10_000 * MS) -> tuple[object, ...]
 
 
 def test_a_vector_takes_the_place_of_what_its_replica_placed_until_then() -> None:
-    """Of two requests of 200 ms one has its first token, which is not told."""
+    """One of two requests of 200 ms has its first token, which is not published."""
     owner, other = observer("one"), observer("two")
     for op in (placed("r", START), placed("s", START + 1)):
         take(owner, op)

@@ -42,7 +42,7 @@ def test_a_change_is_told_in_turn_and_nothing_twice() -> None:
 
 
 def test_placements_alone_make_no_vector_but_a_full_one_later() -> None:
-    """They are told themselves; what comes after them is told as soon as without them."""
+    """They are published themselves; later changes are published as soon as without them."""
     bench = Bench()
     bench.change()
     assert bench.told() is not None

@@ -54,7 +54,7 @@ def loads_after(ops: list[Placed | FirstToken | Finished | Left], slot: int = 0)
 
 
 def merge(loads: Loads, other: Loads) -> None:
-    """Merge what another one remembers of slot 0."""
+    """Merge another fold's history of slot 0."""
     history = other.dump_history()
     loads.merge_history(0, *history.of(0), history.returns_of(0))
 

@@ -1,4 +1,4 @@
-"""Operations survive the wire, and what this version does not know is skipped, not fatal."""
+"""Operations survive the wire, and kinds that this version does not know are skipped, not fatal."""
 
 import math
 from typing import Any
@@ -78,7 +78,7 @@ def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
 
 
 def test_an_unknown_tag_is_skipped_and_counted() -> None:
-    """A newer replica writes a kind 99; what it wrote beside it still counts."""
+    """A newer replica writes a kind 99; its other operations still count."""
     raw = msgspec.msgpack.decode(encode_ops(ALL[:2]))
     data = msgspec.msgpack.encode([raw[0], [99, "new"], raw[1]])
     assert decode_ops(data) == Decoded(ALL[:2], unknown=1)
@@ -131,7 +131,7 @@ BEYOND: list[Any] = [
 
 @pytest.mark.parametrize("op", BEYOND, ids=lambda op: type(op).__name__)
 def test_a_value_beyond_its_bounds_is_neither_encoded_nor_decoded(op: Op) -> None:
-    """Encoding such values raw is what a hostile or broken replica would do."""
+    """A hostile or broken replica would encode such values raw."""
     with pytest.raises(OpRefused):
         encode_op(op)
     try:

@@ -372,7 +372,7 @@ def test_a_missed_part_of_the_log_ends_what_others_waited_with() -> None:
 
 
 def test_work_ahead_of_a_key_in_a_long_queue_is_nearly_right() -> None:
-    """Of 1,000 requests of 1 ms, a sixteenth may have changed since it was added up."""
+    """A sixteenth of 1,000 requests of 1 ms may have changed since the sum was computed."""
     tickets = tickets_of(*(waiting(f"r{number}", number) for number in range(1000)))
     assert tickets.ahead_service_us("|", 500) == 500_000
     for number in range(50):

@@ -1,4 +1,4 @@
-"""`Residency` beside an engine that is replayed block by block, and what it makes of single events."""
+"""`Residency` beside an engine that is replayed block by block, and its view of single events."""
 
 import pytest
 from fakes.naive_residency import NaiveEngines, NaiveGroup
@@ -38,7 +38,7 @@ texts = st.builds(
     st.sampled_from(("", "", "aaaaaaab", "aaaaaaabbbbb", "aaaaaaabbbbbaaaa")),
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=3),
 )
-"""Few of them, so that what is removed was often stored."""
+"""Few of them, so that removed blocks were often stored."""
 
 
 def path(text: str, tree_size: int) -> bytes:
@@ -199,7 +199,7 @@ def test_a_chain_that_grew_is_one_insert_and_of_one_that_shrank_only_the_first_b
 
 
 def test_a_removal_takes_what_was_told_in_the_same_microsecond() -> None:
-    """An insert at t outlives a trim of what was used before t, so times of one residency rise."""
+    """An insert at t outlives a trim of uses before t, so times of one residency rise."""
     followed = residency(stored("aaaa"))
     followed.apply(0, [removed("aaaa")])
     assert followed.changes("w", 1) == [Trim("w", path("aaaa", 4), 2)]
@@ -374,7 +374,7 @@ def test_blocks_with_media_are_opaque_from_there_on() -> None:
 
 
 def test_a_model_of_windows_only_that_keeps_some_blocks_cannot_be_read() -> None:
-    """Which blocks of the span it keeps is not said (Mistral with a sliding window, seen on vLLM 0.32)."""
+    """The event does not name the kept blocks of the span (Mistral with a sliding window, on vLLM 0.32)."""
     followed = residency()
     assert followed.readable
     followed.apply(0, [BlocksStored([b"x"], None, list(range(12)), 4, 0, "sliding_window", 5, "GPU")])

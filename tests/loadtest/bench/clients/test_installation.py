@@ -1,4 +1,4 @@
-"""Where clients are, and how they get there; nothing is downloaded."""
+"""Places and installation of clients; nothing is downloaded."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Visits to peers: what is read from the kit, and that nothing of it stays."""
+"""Visits to peers: files read from the kit, and that nothing of it stays."""
 
 import asyncio
 import re

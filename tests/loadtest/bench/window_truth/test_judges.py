@@ -1,4 +1,4 @@
-"""Judges, on histories short enough to see what the engine must do."""
+"""Judges, on histories so short that the engine's duty is plain."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def judges(kind: str) -> tuple[History, Simulated]:
 
 @pytest.mark.parametrize("kind", ["gemma3", "mimo_v2"])
 def test_who_leaves_a_prompt_at_its_half_finds_no_window_and_makes_one(kind: str) -> None:
-    """Of 300 tokens 150 are shared: the match promises four blocks of 32, the engine reuses none.
+    """150 of 300 tokens are shared: the match promises four blocks of 32, the engine reuses none.
 
     The next one to leave there does (real engines: docs/window-truth.md).
     """

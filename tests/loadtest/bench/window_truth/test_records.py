@@ -1,4 +1,4 @@
-"""Recorded truth: what real engines reused, against the rules that this tree has now."""
+"""Recorded truth: the reuse of real engines, against the rules that this tree has now."""
 
 from pathlib import Path
 

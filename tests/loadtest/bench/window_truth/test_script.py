@@ -1,4 +1,4 @@
-"""Scripts: what a seed fixes, and how each kind of request relates to those before it."""
+"""Scripts: the choices of a seed, and the relation of each kind of request to those before it."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Two emulated engines and a client that does what a router does: real sockets, in one process and in two."""
+"""Two emulated engines and a client in the role of a router: real sockets, in one process and in two."""
 
 import asyncio
 import re
@@ -69,7 +69,7 @@ async def test_sglang_answers_as_one_engine_would(start: Any, pair: Any) -> None
     assert answer.json()["choices"][0]["text"] == await alone(start)
     assert first.json()["usage"]["completion_tokens"] == 1
     assert answer.json()["usage"]["completion_tokens"] == 20
-    # The decode engine repeats what the prefill engine found: 18 blocks of 16, below the last token.
+    # The decode engine repeats the prefill engine's reuse: 18 blocks of 16, below the last token.
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
     await idle(prefill, decode)
     info = (await prefill_client.get("/server_info")).json()
@@ -186,7 +186,7 @@ async def test_nixl_answers_as_one_engine_would(start: Any, pair: Any) -> None:
     assert params["remote_num_tokens"] == 300
     assert answer.json()["kv_transfer_params"] is None
     assert answer.json()["choices"][0]["text"] == await alone(start, dialect="vllm")
-    # The decode engine repeats what the prefill engine found.
+    # The decode engine repeats the prefill engine's reuse.
     assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
     await idle(prefill, decode)

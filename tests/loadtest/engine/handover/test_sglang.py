@@ -1,4 +1,4 @@
-"""Rooms over real sockets, with schedulers that do what the test says.
+"""Rooms over real sockets, with schedulers that the test controls.
 
 Links of 1 MB/s: the KV of 130 tokens of 1,000 bytes takes 0.13 s, layer by layer mostly while it is computed.
 """

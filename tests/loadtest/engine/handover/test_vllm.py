@@ -1,4 +1,4 @@
-"""NIXL and Mooncake over real sockets, with schedulers that do what the test says.
+"""NIXL and Mooncake over real sockets, with schedulers that the test controls.
 
 The KV of 130 tokens of 1,000 bytes takes 0.13 ms on these links.
 """

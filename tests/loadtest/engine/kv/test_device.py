@@ -131,7 +131,7 @@ def test_room_in_both_pools_is_needed() -> None:
 
 
 def test_a_use_refreshes_only_the_window_that_it_needs() -> None:
-    """SGLang's unified cache: what lies before the last W tokens and a block stays the first to go."""
+    """SGLang's unified cache: blocks before the last W tokens and a block stay the first to go."""
     cache = sliding(100, 19, swa_release="pressure")
     run(cache, "abcdefgh")
     run(cache, "ABCDEFGH")

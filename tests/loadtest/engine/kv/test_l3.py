@@ -1,4 +1,4 @@
-"""Shared pools: who finds what, and what a failed node costs."""
+"""Shared pools: hits of each client, and the cost of a failed node."""
 
 from random import Random
 
@@ -151,7 +151,7 @@ def sessions(shared: L3Pool, count: int = 40) -> dict[bytes, bytes]:
 
 
 def found(shared: L3Pool, turns: dict[bytes, bytes], now_s: float) -> int:
-    """How many sessions are there as a whole."""
+    """Number of sessions that are there as a whole."""
     return sum(shared.find(b"", turn, 0, 40, now_s, name).end_block == 40 for name, turn in turns.items())
 
 

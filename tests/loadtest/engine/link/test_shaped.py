@@ -118,7 +118,7 @@ def test_a_link_that_carries_nothing_keeps_what_is_under_way() -> None:
 
 
 def test_a_dead_link_fails_what_is_under_way_and_all_that_comes() -> None:
-    """Also what has left and is not known to have arrived."""
+    """Transfers that have left and are not known to have arrived count, too."""
     case = Case(rtt_s=1.0)
     case.begin("landing", 100)
     case.begin("sending", 5000)

@@ -1,4 +1,4 @@
-"""The matrix on a handful of requests: what was known is not simulated again, and what is said of it."""
+"""The matrix on a handful of requests: known trials are not simulated again; its table and verdict."""
 
 from math import inf
 from pathlib import Path

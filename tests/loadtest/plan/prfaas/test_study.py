@@ -31,7 +31,7 @@ TINY_STORM_S = 8.0
 
 @dataclass
 class Heard(Progress):
-    """Remembers what it is told."""
+    """Remembers its calls."""
 
     parts: list[tuple[str, int]] = field(default_factory=list)
     whole: list[int] = field(default_factory=list)
