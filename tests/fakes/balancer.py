@@ -1,4 +1,4 @@
-"""A plain TCP load balancer, as it stands in front of replicas: it passes bytes and knows nothing of HTTP.
+"""A plain TCP load balancer in front of replicas: it passes bytes and knows no HTTP.
 
 It asks each backend's ``/readiness`` again and again, and gives new connections to those that answered 200,
 in turn. One that refuses a connection is passed over. A connection stays where it was opened.
@@ -31,7 +31,7 @@ class Balancer:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def watch(self, client: httpx.AsyncClient) -> None:
-        """Ask every backend whether it is ready, until cancelled."""
+        """Ask every backend for its readiness, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for port in self._ports:
                 group.create_task(self._watch_one(client, port))

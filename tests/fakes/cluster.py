@@ -105,7 +105,7 @@ class Cluster:
 
         Args:
             obj: The pod.
-            lost: No watch ever tells.
+            lost: True if no watch ever reports it.
         """
         self.version += 1
         obj = json.loads(json.dumps(obj))

@@ -34,7 +34,7 @@ LEGAL = frozenset((ANSWERED, TAKEN_BACK, PREDICTED_ONLY, NOTHING_NEW, "placed le
 
 
 def ends_told() -> AbstractContextManager[object]:
-    """Replicas of this process tell every operation in the log, as they do beside an older version."""
+    """Replicas of this process publish every operation, as they do beside an older version."""
     return mock.patch("policies.state.load_reports.LoadReports.tells", return_value=True)
 
 
@@ -83,7 +83,7 @@ class Journal:
         self._earlier |= {op.request_id for op in self._placed.values() if op.worker == worker_id}
 
     def _note(self, op: Op) -> None:
-        # A placement that comes twice may be told by its new part and then whole.
+        # A placement that comes twice may come as its new part and then whole.
         same = msgspec.structs.replace(op, paths=()) if isinstance(op, Placed) else op
         digest = hash(encode_ops((same,)))
         if digest in self._seen:

@@ -156,7 +156,7 @@ class Known:
     async def ask_past_the_gateway(
         self, prompt: list[int], answer_tokens: int = 1, headers: dict[str, str] | None = None
     ) -> None:
-        """Send a request to the engine itself: only its events can tell of it."""
+        """Send a request to the engine itself: only its events can report it."""
         async with httpx.AsyncClient(base_url=self.engine.url, trust_env=False, timeout=TIMEOUT_S) as client:
             body = completion(prompt, answer_tokens)
             (await client.post("/v1/completions", json=body, headers=headers)).raise_for_status()

@@ -28,7 +28,7 @@ def ignored(charge: Charge) -> None:
 
 
 class Server:
-    """The script on a server whose time is told to it.
+    """The script on a server whose time a test sets.
 
     Attributes:
         redis: The server.
@@ -60,7 +60,7 @@ class Server:
 
 @dataclass
 class Replica:
-    """One replica's account, asked and told at once unless the test says otherwise."""
+    """One replica's account, asked and answered at once unless the test says otherwise."""
 
     server: Server
     name: str

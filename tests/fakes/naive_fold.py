@@ -241,7 +241,7 @@ class NaiveFold:
     # Requests of a worker.
 
     def requests(self) -> dict[str, NaiveRequest]:
-        """Placed, not finished, and its replica has neither left nor told its loads there since then."""
+        """Placed, not finished, and its replica has neither left nor published its loads there since then."""
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
         prefilled = {request_id for request_id, _ in self._first_tokens()}

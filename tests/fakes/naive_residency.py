@@ -71,7 +71,7 @@ class NaiveEngines:
         return [text[:stop] for stop in range(self.size, len(text) + 1, self.size)]
 
     def handle(self, rank: int, prefix: str) -> int:
-        """Some number, another one on each rank; negative ones too, as SGLang's are."""
+        """A number that differs on each rank; negative ones too, as SGLang's are."""
         number = 0
         for letter in prefix:
             number = number * 5 + ord(letter) - 95

@@ -41,7 +41,7 @@ BELIEVED_TOKENS_PER_S = 100_000.0
 LEASE_S = 0.8
 """Time for which vLLM keeps KV that no engine fetches: with NIXL and Mooncake only vLLM can release it.
 
-Mooncake's decode leg that comes after it waits for ever, and a busy machine may be late by half a second.
+A decode leg of Mooncake after that time never ends, and a busy machine may be late by half a second.
 """
 
 MINUTE = {"connect_timeout_s": 60.0, "first_byte_timeout_s": 60.0, "idle_timeout_s": 60.0}

@@ -74,7 +74,7 @@ class Engines:
     """The group that runs now, if any.
 
     Args:
-        told: Is told how a start goes, which takes a minute or two.
+        told: Gets the progress of a start, which takes a minute or two.
     """
 
     def __init__(self, told: Callable[[str], None]) -> None:

@@ -300,7 +300,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2))
     def judge(self, number: int) -> None:
-        """Say of everybody whose heartbeat has expired that it left."""
+        """Publish that each replica with an expired heartbeat left."""
         replica = self._one(number)
         for name, beat_us in self.beats_us.items():
             if self.now_us - beat_us > TTL_US:

@@ -155,7 +155,7 @@ def test_a_tenant_beyond_its_limit_is_seen_in_any_minute_of_the_run() -> None:
 
 
 def test_what_classes_get_is_not_a_matter_of_tenants() -> None:
-    """The urgent class gets all it asks for, whose ever it is; the shares are within classes."""
+    """The urgent class gets all it asks for, for any tenants; the shares are within classes."""
     more = [
         replace(served("overload", 10.0 + n / 10, priority=priority), tenant=tenant)
         for n in range(100)

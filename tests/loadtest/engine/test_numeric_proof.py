@@ -281,7 +281,7 @@ def test_a_linear_state_continues_exactly_where_it_was_taken_and_nowhere_else(
 def test_prefill_in_chunks_needs_no_more_than_a_window_of_the_chunks_before(
     window: int, cut: int, seed: int
 ) -> None:
-    """So an engine may release out-of-window KV at every chunk end, not only when the request ends."""
+    """An engine may release out-of-window KV at every chunk end, not only when the request ends."""
     transformer = model("sliding_window", window)
     prompt = some_tokens(seed, 32)
     _, first_chunk = transformer.run(prompt[:cut])

@@ -147,7 +147,7 @@ def test_no_fleet_is_found_where_none_holds() -> None:
 
 
 def test_families_ask_in_one_batch() -> None:
-    """So that simulations run side by side."""
+    """Simulations of one batch run side by side."""
     lab = Lab(needs(3))
 
     Search(SLO, Prices(), 1, lab.run).search(

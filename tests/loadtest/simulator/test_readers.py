@@ -1,4 +1,4 @@
-"""Traces of any format, told apart by their content."""
+"""Traces of any format, recognised by their content."""
 
 import gzip
 import json

@@ -224,7 +224,7 @@ def test_what_a_shared_pool_holds_is_fetched_instead_of_computed() -> None:
     assert (shared.records.pool_tokens <= shared.records.host_tokens).all()
     assert shared.summary()["hit_ratio"] > alone.summary()["hit_ratio"]
     assert shared.bounds.pooled_tokens > alone.bounds.pooled_tokens
-    # The gateway was told of the pool, and counted on it.
+    # The gateway knew of the pool, and counted on it.
     assert shared.records.predicted_tokens.sum() > alone.records.predicted_tokens.sum()
 
 

@@ -118,7 +118,7 @@ def exceeded(pacer: Pacer, drawn: list[Asked]) -> list[tuple[float, float]]:
 def test_no_second_sees_more_than_the_cap_of_what_is_pulled_and_what_leaves_layer_by_layer(
     drawn: list[Asked],
 ) -> None:
-    """Although each goes as fast as it can, and arrives when it likes; and in the end all have gone."""
+    """Each goes as fast as it can, and arrives at any time; in the end all have gone."""
     assert exceeded(Pacer(), drawn) == []
 
 

@@ -1,4 +1,4 @@
-"""Requests that may be prefilled in another site: decided, reserved, paced, and told."""
+"""Requests that may be prefilled in another site: decision, reservation, pacing and reports."""
 
 from dataclasses import replace
 from itertools import count
@@ -169,7 +169,7 @@ def test_the_threshold_is_what_the_slow_loop_says_if_nobody_has_set_one() -> Non
 
 
 def test_what_a_decode_worker_holds_does_not_cross_where_it_is_kept() -> None:
-    """The second time half of the prompt is at a worker that keeps it; SGLang's do if they are told."""
+    """The second time half of the prompt is at a worker that keeps it; SGLang's do with the label."""
     half: dict[str, Any] = {"paths": (PATH[:64],), "prompt_bytes": 8192, "key": 2}
     bytes_crossed = {}
     for protocol, label in (("nixl", ""), ("sglang", ""), ("sglang", "true")):
@@ -218,7 +218,7 @@ def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None
 
 @pytest.mark.parametrize("replica", ["r1", "r2"])
 def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None:
-    """Its room is left to the better key, for any worker behind the link; to another replica not for ever."""
+    """Its room is left to the better key, for any worker behind the link; to another replica for a time."""
     setup = Setup(*SITES)
     first = Waiting("first", NOW_US, replica, 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK)
     setup.publish(first)
@@ -329,7 +329,7 @@ def test_verdicts_are_counted_and_the_newest_remembered() -> None:
 
 
 def test_the_slow_loop_counts_what_the_rule_compares_with_its_threshold() -> None:
-    """The second time the far worker holds the prompt, and the one at home nothing of it."""
+    """The second time the far worker holds the prompt, and the one at home does not."""
     setup = Setup(*SITES)
     for number in range(2):
         decision = setup.place(None, now_us=NOW_US + number * SECOND)

@@ -1,4 +1,4 @@
-"""Requests that wait for the room of a decode worker: never too many there, never one held in vain."""
+"""Requests that wait for the room of a decode worker: never too many there, never one without reason."""
 
 from collections import Counter
 

@@ -458,7 +458,7 @@ def test_a_model_with_windows_and_an_engine_that_says_what_it_removes_say_nothin
 
 
 def test_more_than_predicted_raises_it_again_but_never_above_what_the_worker_says(setup: Setup) -> None:
-    """Also if all of the prompt was believed to be evicted."""
+    """The rule also holds if all of the prompt was believed to be evicted."""
     setup.shared.publish(WorkerPut("w:80", NOW_US + 1, "r1", "http://w:80", capacity_tokens=256 * 50))
     setup.shared.publish(CapacityLearned("w:80", NOW_US + 1, "r2", 256 * 40))
     for _ in range(20):
@@ -521,7 +521,7 @@ def test_what_decoding_costs_is_learned_from_streams_by_how_many_decode_together
 
 
 def test_what_decoding_costs_is_told_when_it_is_known_and_when_it_changes(setup: Setup) -> None:
-    """Also of answers that another worker prefilled."""
+    """The rule also holds for answers that another worker prefilled."""
     setup.feedback.learn_decodes("default")
     for number in range(100):
         setup.answer(decode=(1.0, 101), ttft_s=0.3)
@@ -600,7 +600,7 @@ class Worker:
         sent_us: int = 0,
         computes_all: bool = False,
     ) -> bool:
-        """Answer one prompt; whether the worker is now thought to have lost everything."""
+        """Answer one prompt; return True if the worker is now believed to have lost everything."""
         before = len(self.setup.shared.said(Forget))
         self.now_us += 1_000_000
         placed_us = sent_us or self.now_us

@@ -84,7 +84,7 @@ def better_idle(stage: Stage) -> set[tuple[str, int]]:
 def test_who_waits_beside_an_idle_worker_pays_no_more_for_that_than_there(
     script: list[Arrival], fleet: tuple[int, int]
 ) -> None:
-    """But for as long as an answer is believed, a look and, with replicas, the grace take."""
+    """The wait lasts only as long as an answer is believed, a look and, with replicas, the grace take."""
     workers, replicas = fleet
     stage = Stage(workers, replicas, k=K, rules=RoomRules(ask_s=ASK_S))
     patience_s = ASK_S + 2 * LOOK_S + (replicas - 1) * (GRACE_S + 2 * LOOK_S)

@@ -93,7 +93,7 @@ def test_who_decodes_goes_and_who_prefills_comes() -> None:
 
 
 def test_a_steady_stream_keeps_as_many_as_little_says() -> None:
-    """5 a second, each for 10 s: 50 decode, and 50 will, however far one looks."""
+    """5 a second, each for 10 s: 50 decode, and 50 will at any later time."""
     for horizon_s in (0.001, 1.0, 7.0, 300.0):
         assert decoding_after(horizon_s, 50, 5 * horizon_s, 10.0) == pytest.approx(50)
 

@@ -323,7 +323,7 @@ def test_what_was_said_of_a_worker_that_nobody_added_goes_with_its_row_whatever_
 
 @pytest.mark.parametrize("collected", [False, True], ids=["at once", "when its row was freed"])
 def test_a_removed_worker_that_is_added_again_starts_with_a_closed_circuit(collected: bool) -> None:
-    """Also if an old word about it comes late, and after a snapshot."""
+    """The rule also holds if an old word about it comes late, and after a snapshot."""
     fleet = fleet_after(put("a:1"), ejected("a:1", START), WorkerGone("a:1", START + 1, "one"))
     assert fleet.circuits.tripped == {}
     if collected:
@@ -958,7 +958,7 @@ def test_a_model_that_is_not_listed_weighs_what_all_others_do() -> None:
 
 
 def test_a_worker_whose_label_does_not_say_stands_where_requests_come_to() -> None:
-    """Also after a snapshot, which carries labels, read by a replica of the same settings."""
+    """The rule also holds after a snapshot, which carries labels, read by a replica of the same settings."""
     rules = FleetRules(site="here")
     puts = [put("a:1"), put("b:1", labels={"site": "there"}), put("c:1", labels={"site": ""})]
     fleet = fleet_after(*puts, rules=rules)

@@ -31,7 +31,7 @@ from radix.bounds import SHARED
 
 START = 1_000_000_000
 LATER = START + 3_600_000_000
-"""Nothing that was used at `START` is expected to be wanted any more."""
+"""Time at which no block used at `START` is expected to be wanted any more."""
 
 BLOCKS = 8
 """Blocks that fit into each worker's cache."""

@@ -28,7 +28,7 @@ class Gateway:
         return round(now_s * SECOND) >= probe_from_us(self.known, replica, (replica,))
 
     def say(self, kind: str, now_s: float, sent_s: float = -1.0, replica: str = "one") -> bool:
-        """One replica's event; whether it moved the circuit."""
+        """Publish one replica's event; return True if it moved the circuit."""
         breaker, now_us = self.breakers[replica], round(now_s * SECOND)
         sent_us = round((now_s if sent_s < 0 else sent_s) * SECOND)
         match kind:
@@ -171,7 +171,7 @@ def test_late_answers_to_old_requests_neither_close_nor_prolong_it() -> None:
 
 @pytest.mark.parametrize("replica", ["one", "two"])
 def test_answers_to_requests_from_before_do_not_count_as_the_probes(replica: str) -> None:
-    """Two streams of the bad minute end while the probe is out: one well, one not; wherever they are."""
+    """Two streams of the bad minute end while the probe is out, one well, one not, at either replica."""
     gateway = opened()
     gateway.say("dispatched", 60.0)
     assert not gateway.say("succeeded", 61.0, 0.0, replica)

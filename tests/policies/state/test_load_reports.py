@@ -1,4 +1,4 @@
-"""A placement is told. Its first token and its end are in the next vector, if they change loads alone."""
+"""A placement is published. The next vector carries its first token and its end, if only loads change."""
 
 from fakes.decisions import LANE, WAITING_FLOW
 

@@ -317,7 +317,7 @@ def history(drawn: list[tuple[str, int, int]]) -> tuple[dict[str, Loads], list[S
 def test_any_order_and_repetition_of_what_is_said_means_the_same(
     drawn: list[tuple[str, int, int]], random: Random, told: bool
 ) -> None:
-    """Also if first tokens and ends are told, as while replicas of an older version read them."""
+    """The rule also holds for published first tokens and ends, beside replicas of an older version."""
     owners, said = history(drawn)
     heard = [op for op in said if told or not isinstance(op, FirstToken | Finished)]
     shuffled = heard * 2

@@ -1,4 +1,4 @@
-"""Loads are told soon, but not too often; sooner while requests wait; whole when anything may be lost."""
+"""Loads are published soon, but not too often; sooner while requests wait; whole after a possible loss."""
 
 import pytest
 from fakes.loads import FakeLoads

@@ -113,7 +113,7 @@ steps = st.lists(
 def test_it_answers_like_a_list_that_is_searched(
     drawn: list[tuple[object, ...]], asked: bool, few: int
 ) -> None:
-    """Also if a replica is only asked for when many of its tickets have come and gone, and by columns."""
+    """A question on a replica may be late, after many changes of its tickets; columns answer the same."""
     fairness = Fairness(WEIGHTS.__getitem__, quantum_s=6.0, window_s=60.0)
     tickets, naive = Tickets(fairness, few=few), NaiveTickets(fairness)
     if asked:
@@ -257,7 +257,7 @@ def test_a_placement_past_a_better_ticket_is_an_inversion() -> None:
     ids=["waits for another", "of another lane", "came later", "may not go", "of another replica"],
 )
 def test_a_better_ticket_that_could_not_have_gone_is_not_overtaken(better: Waiting) -> None:
-    """Nor does a replica count the tickets of others, if it is told which are its own."""
+    """A replica does not count the tickets of others either, once it knows its own."""
     tickets = tickets_of(better, waiting("placed", 30))
     tickets.watched = "one"
     tickets.fairness.charge("low/two", SECOND, 5 * SECOND)

@@ -80,7 +80,7 @@ def naive(left: list[tuple[int, Ticket]], place: int, key_us: int) -> tuple[int,
 def test_each_place_has_its_own_sums(
     drawn: tuple[WorkAhead, list[tuple[int, Ticket]]], asked: list[tuple[int, int]]
 ) -> None:
-    """Also a place where no request ever waited, behind the last of the table."""
+    """One of the places never had a request: it is behind the last of the table."""
     work, left = drawn
     expected = [naive(left, place, key_us) for place, key_us in asked]
     assert [work.around(key_us, place) for place, key_us in asked] == expected

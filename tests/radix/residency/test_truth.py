@@ -164,7 +164,7 @@ class Requests(RuleBasedStateMachine):
 
 
 class Dense(Requests):
-    """Full attention, told by both engines."""
+    """Full attention, by the events of both engines."""
 
     variants: ClassVar[list[dict[str, Any]]] = [
         {"full_tokens": 80, "match_rule": "vllm"},

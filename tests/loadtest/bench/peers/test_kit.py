@@ -1,4 +1,4 @@
-"""Visits to peers: files read from the kit, and that nothing of it stays."""
+"""Visits to peers: files read from the kit, and their removal afterwards."""
 
 import asyncio
 import re
@@ -173,7 +173,7 @@ def test_a_router_without_a_version_is_an_error(tmp_path: Path) -> None:
 
 
 def test_cacheway_is_started_with_the_defaults_of_its_users() -> None:
-    """But for where it listens, where the engines are, and how it ends."""
+    """Only its address, the engines' addresses and its end differ."""
     command = ["config" if word == "serve" else word for word in cacheway_command()]
     effective = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     changed = re.findall(r"^ +(\w+): .*# flag", effective, re.MULTILINE)

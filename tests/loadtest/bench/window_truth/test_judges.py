@@ -35,7 +35,7 @@ def test_a_model_with_full_attention_goes_on_from_every_block() -> None:
 
 
 def test_only_the_engines_model_knows_what_was_decoded() -> None:
-    """300 tokens and 49 of the answer are computed, ten blocks; requests alone tell of nine."""
+    """300 tokens and 49 of the answer are computed, ten blocks; requests alone show nine."""
     history, simulated = judges("qwen3")
     for judge in (history, simulated):
         judge.answered(FIRST, ANSWER)

@@ -26,7 +26,7 @@ def test_there_is_a_record_of_every_kind_of_model() -> None:
 def test_history_foretells_what_a_real_engine_reused(path: Path) -> None:
     """To a block on average, and too much for no more than one request in a hundred.
 
-    Where prompts come back to answers, a model with full attention only reuses more than requests tell of.
+    Where prompts come back to answers, a model with full attention only reuses more than requests show.
     """
     found = table(path)
     hybrid = SWA_GROUPS[read(path).kind] > 0

@@ -1,4 +1,4 @@
-"""Ways for KV: how long they take, and that each end is told once."""
+"""Ways for KV: their times; each end is reported once."""
 
 import asyncio
 from typing import Any

@@ -42,7 +42,7 @@ def test_at_most_two_states_per_sequence() -> None:
 
 
 def test_states_at_fixed_positions_are_saved_where_engines_keep_them() -> None:
-    """Every 12 tokens: after blocks 3 and 6, however the prompt is cut into chunks."""
+    """Every 12 tokens: after blocks 3 and 6, for any chunks of the prompt."""
     cache = linear(100, 10, retained_interval_tokens=12, chunk_tokens=20)
     run(cache, "abcdefg")
 

@@ -61,7 +61,7 @@ def test_window_kv_goes_from_the_head_of_what_was_used_longest_ago() -> None:
 
 
 def test_a_leaf_that_loses_its_window_goes_with_the_tombstones_above_it() -> None:
-    """Nothing can be reused of a tombstone that nothing continues."""
+    """A tombstone without a continuation gives no reuse."""
     cache = sliding(100, 11, chunk_tokens=9 * BLOCK)
     run(cache, "abcdefgh")
     assert live(cache, "abcdefgh") == "......##"
